@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -70,6 +71,8 @@ from fdbqueue.types import (
 
 _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
+
+_log = logging.getLogger("fdbqueue")
 
 _value_of, _priority_of = attrgetter("value"), attrgetter("level.priority")
 _size_of = attrgetter("size")
@@ -190,6 +193,8 @@ class Store(Generic[_T]):
             pushed = [
                 *map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))
             ]
+            if _log.isEnabledFor(logging.DEBUG) and is_database(tr):
+                self._log("pushed to", pushed)
         if raises and len(pushed) < len(items):
             refusal = yield Call(partial(read, tr, partial(self._bounds.refusal, items=items)))
             if refusal is None:  # no bound is left by now
@@ -266,9 +271,18 @@ class Store(Generic[_T]):
                 is_ready = yield Call(partial(self.sweeper.sweep, tr, n))
             if is_ready:
                 taken = yield Submit(self.pops, tr, (n, at_max), partial(self.put_back, tr))
+            if taken and _log.isEnabledFor(logging.DEBUG):
+                self._log("popped from", taken)
             if taken or not self.sweeper.is_behind:
                 return taken
             # Other clients took the items that became available, and more items are due.
+
+    def _log(self, verb: str, items: list[Any]) -> None:
+        """Log a line for each item with a priority that was pushed or popped."""
+        title = self.layout.name or self.layout.subspace.key()
+        for item in items:
+            if isinstance(item, Item) and item.is_new and item.priority is not None:
+                _log.debug("%s %s, priority %s", verb, title, item.priority)
 
     def _take(self, tr: Transaction, n: int, at_max: bool) -> list[_T]:
         now = milliseconds()

@@ -96,7 +96,8 @@ class JsonCodec:
 
     def encode(self, value: Json, /) -> bytes:
         """Return the JSON text of a value; raise `TypeError` or `ValueError`."""
-        _check_json(value)
+        if type(value) not in _SCALARS:
+            _check_json(value)
         return _encoder.encode(value).encode()
 
     def restore(self, value: object, /) -> bytes:

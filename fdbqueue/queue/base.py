@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -23,7 +22,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.sans_io import SansIO, drive, driven, sans_io_of
 from fdbqueue.coordination.sans_io import Stop as Stop
-from fdbqueue.database.binding import check_database, is_database
+from fdbqueue.database.binding import check_database
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
@@ -38,7 +37,7 @@ from fdbqueue.errors import (
 from fdbqueue.layout.codecs import stored_codec
 from fdbqueue.layout.items import Selection, decode_group_settings
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import decode_claim_text, decode_options, encode_claim_text
+from fdbqueue.layout.values import NO_HEADER, decode_claim_text, decode_options, encode_claim_text
 from fdbqueue.operations.items import Moved, NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.options import reconcile_options
@@ -101,8 +100,6 @@ _R = TypeVar("_R")
 
 _Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
 """Begins the changes of one transaction; the result changes an item and returns if it did so."""
-
-_log = logging.getLogger("fdbqueue")
 
 _HOLDING = ("concurrency", "rate", "in_order")
 """The default settings of groups that may hold one, or let it go on."""
@@ -414,7 +411,7 @@ class BaseQueue(Generic[_T]):
             >>> jobs.pop(db).value, jobs.pop(db).value, jobs.pop(db)
             ('a', 'b', None)
         """
-        return first_of(self._pop(tr, 1, wait))
+        return first_of(self._store.pop(tr, 1, False, validate_wait(tr, wait)))
 
     @driven
     def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> SansIO[list[_T]]:
@@ -428,15 +425,7 @@ class BaseQueue(Generic[_T]):
             >>> [item.value for item in mail.pop_many(db, 5)]
             ['a', 'b']
         """
-        return self._pop(tr, n, wait)
-
-    def _pop(
-        self, tr: Transactor, n: int, wait: Duration, at_max: bool = False
-    ) -> SansIO[list[_T]]:
-        seconds = validate_wait(tr, wait)
-        items: list[_T] = yield from self._store.pop(tr, validate_number(n), at_max, seconds)
-        log_items(self._store, tr, items, "popped from")
-        return items
+        return self._store.pop(tr, validate_number(n), False, validate_wait(tr, wait))
 
     def peek(self, tr: ReadTransactor) -> _T | None:
         """Return the item that `pop` would take, without removing it.
@@ -1008,36 +997,27 @@ def new_items(
     **options: Unpack[PushManyOptions],
 ) -> list[NewItem]:
     """Return what a push of these values, each with its priority, stores."""
-    validate_options(PushManyOptions, options)
-    n, due = len(values), due_time(options.get("delay"), options.get("at"))
-    headers = new_headers(n, options)
+    n = len(values)
+    due, headers = None, [NO_HEADER] * n
     levels = list(map(store.levels.level, priorities))
-    group, groups = options.get("group"), options.get("groups")
-    if groups is not None:
-        if group is not None:
-            raise ValueError("give one group for all values or one for each, not both")
-        levels = list(map(store.levels.in_group, levels, map(_group, of_each(n, "groups", groups))))
-    elif group is not None:
-        levels = list(map(store.levels.in_group, levels, repeat(_group(group))))
+    if options:
+        validate_options(PushManyOptions, options)
+        due = due_time(options.get("delay"), options.get("at"))
+        headers = new_headers(n, options)
+        group, groups = options.get("group"), options.get("groups")
+        if groups is not None:
+            if group is not None:
+                raise ValueError("give one group for all values or one for each, not both")
+            each = map(_group, of_each(n, "groups", groups))
+            levels = list(map(store.levels.in_group, levels, each))
+        elif group is not None:
+            levels = list(map(store.levels.in_group, levels, repeat(_group(group))))
     payloads = map(store.codec.encode, values)
     return [*map(NewItem, levels, payloads, uuids(n), repeat(due), headers, values)]
 
 
 def _group(name: object) -> str | None:
     return None if name is None else validate_key("a group", name)
-
-
-def log_items(store: Store[_T], tr: Transactor, items: list[_T], verb: str) -> None:
-    """Log a line for each item with a priority that was pushed or popped.
-
-    A caller's transaction is not logged, because it may not commit.
-    """
-    if not _log.isEnabledFor(logging.DEBUG) or not is_database(tr):
-        return
-    title = store.layout.name or store.layout.subspace.key()
-    for item in items:
-        if isinstance(item, Item) and item.is_new and item.priority is not None:
-            _log.debug("%s %s, priority %s", verb, title, item.priority)
 
 
 def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:

@@ -15,8 +15,14 @@ from fdbqueue.layout.priorities import Levels, Priorities
 from fdbqueue.layout.rows import ItemCodec
 from fdbqueue.operations.items import Items, Moved
 from fdbqueue.options import PushManyOptions, PushOptions, QueueOptions
-from fdbqueue.queue.arguments import given_options, of_each, validate_number, validate_options
-from fdbqueue.queue.base import BaseQueue, first_of, log_items, new_items
+from fdbqueue.queue.arguments import (
+    given_options,
+    of_each,
+    validate_number,
+    validate_options,
+    validate_wait,
+)
+from fdbqueue.queue.base import BaseQueue, first_of, new_items
 from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.types import (
@@ -67,9 +73,11 @@ class ValueQueue(BaseQueue[Item[V]]):
     def _push(
         self, tr: Transactor, value: V, priority: Priority | None, options: PushOptions
     ) -> SansIO[Item[V]]:
-        validate_options(PushOptions, options)
-        unique = options.get("unique")
-        each: Any = {**options, "unique": None if unique is None else (unique,)}
+        each: Any = options
+        if options:
+            validate_options(PushOptions, options)
+            if options.get("unique") is not None:
+                each = {**options, "unique": (options["unique"],)}
         (item,) = yield from self._push_many(tr, (value,), (priority,), each)
         return item
 
@@ -82,9 +90,7 @@ class ValueQueue(BaseQueue[Item[V]]):
     ) -> SansIO[list[Item[V]]]:
         new = new_items(self._store, values, priorities, **options)
         fits = options.get("as_many_as_fit", False)
-        items: list[Item[V]] = yield from self._store.push(tr, new, fits, raises=not fits)
-        log_items(self._store, tr, items, "pushed to")
-        return items
+        return self._store.push(tr, new, fits, raises=not fits)
 
 
 class PriorityQueue(ValueQueue[V]):
@@ -289,7 +295,7 @@ class PriorityQueue(ValueQueue[V]):
             >>> jobs.pop_max(db).value
             'first'
         """
-        return first_of(self._pop(tr, 1, wait, at_max=True))
+        return first_of(self._store.pop(tr, 1, True, validate_wait(tr, wait)))
 
     @driven
     def pop_many(
@@ -306,7 +312,7 @@ class PriorityQueue(ValueQueue[V]):
             >>> [item.value for item in jobs.pop_many(db, 2)]
             ['a', 'b']
         """
-        return self._pop(tr, n, wait, max)
+        return self._store.pop(tr, validate_number(n), max, validate_wait(tr, wait))
 
     peek_min = BaseQueue[Item[V]].peek
 
