@@ -41,6 +41,7 @@ from fdbqueue.types import (
 
 _REMOVED = End("removed")
 
+_MAX_STDERR = 4_096  # bytes
 
 _FIRST_UNKNOWN = 10.0  # seconds before a job that a worker does not know is ready again, at first
 _LAST_UNKNOWN = 3600.0  # seconds at last
@@ -65,7 +66,9 @@ def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> fl
 def traceback_text(error: object) -> str | None:
     """Return the end of the traceback of an exception; `None` for no exception.
 
-    The text has up to `MAX_TRACEBACK` bytes; the options of the queue say how many are stored.
+    If the exception has the standard error of a command in `stderr`, as `CalledProcessError` has,
+    its end follows, up to 4,096 bytes. The text has up to `MAX_TRACEBACK` bytes; the options of the
+    queue say how many are stored.
 
     >>> traceback_text("busy") is None
     True
@@ -74,7 +77,12 @@ def traceback_text(error: object) -> str | None:
         return None
     try:
         text = "".join(traceback.format_exception(error))
-    except BaseException:  # raised by a method of its class
+        stderr = getattr(error, "stderr", None)
+        if isinstance(stderr, bytes):
+            stderr = stderr.decode(errors="replace")
+        if isinstance(stderr, str):
+            text += f"Standard error:\n{text_end(stderr, _MAX_STDERR)}"
+    except BaseException:  # raised by a method of its class, or of its output
         text = "".join(traceback.format_tb(error.__traceback__))
     return text_end(text, MAX_TRACEBACK)
 
