@@ -439,7 +439,6 @@ LOGIN = Login(tags=("a", "b"))
         (list[Parcel], [Parcel(1), Heavy(1)]),
         (list[Any] | dict[str, Parcel], {"a": Parcel(1, extra=date(2030, 1, 31))}),
         (Address, {"street": "Rua", "since": date(2030, 1, 31), "floor": 3}),
-        (dict[Path, int], {Path("/a"): 1}),
         (dict[int | str, int], {1: 1, "1": 2}),
         (dict[int | str, int], {"2": 0, 1: 1}),
         (datetime, datetime(1900, 1, 1, tzinfo=PARIS)),
