@@ -320,7 +320,7 @@ class Interrupts:
 
     @staticmethod
     def _outcome(code: int, errors: str, is_handled: bool) -> str | None:
-        notices = ("serving on", "stopping;", "waiting until there is one")
+        notices = ("serving on", "stopping;", "waiting until there is one", " done, attempt ")
         lines = [
             line
             for line in errors.splitlines(True)

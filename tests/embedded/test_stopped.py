@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -217,18 +218,19 @@ def test_a_warning_names_the_stopped_process_that_lets_the_log_grow(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(storage, "LONG_LOG", 1 << 20)
-    with subprocess.Popen([sys.executable, "-c", READS, str(path)]) as reader:
+    reader = subprocess.Popen([sys.executable, "-c", READS, str(path)])
+    with Database(path) as db, ExitStack() as always:
+        always.callback(reader.wait)
+        always.callback(reader.kill)
         wait_until(lambda: Path(f"/proc/{reader.pid}/stat").read_text().split()[2] == "T")
-        with Database(path) as db:
-            for _ in range(100):
-                db[b"large"] = bytes(100_000)
-            wait_until(lambda: "grows until" in caplog.text)
-            assert f"stopped: {reader.pid}" in caplog.text
-            assert f"{path / LOG_FILE} has " in caplog.text
-            reader.kill()
-            reader.wait()
-            size = (path / LOG_FILE).stat().st_size
-            for _ in range(100):
-                db[b"large"] = bytes(100_000)
-            assert (path / LOG_FILE).stat().st_size < size + 1_000_000  # it began anew
-    assert caplog.text.count("grows until") == 1
+        for _ in range(100):
+            db[b"large"] = bytes(100_000)
+        warning = f"{path / LOG_FILE} has "
+        wait_until(lambda: warning in caplog.text)
+        assert f"stopped: {reader.pid}" in caplog.text.partition(warning)[2].splitlines()[0]
+        always.close()
+        size = (path / LOG_FILE).stat().st_size
+        for _ in range(100):
+            db[b"large"] = bytes(100_000)
+        assert (path / LOG_FILE).stat().st_size < size + 1_000_000  # it began anew
+    assert caplog.text.count(warning) == 1
