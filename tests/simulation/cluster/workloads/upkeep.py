@@ -317,11 +317,12 @@ class Keeper(Clerk):
         except QueueChanged:
             return  # it took more than five seconds
         ended = self._version()
-        read = _Torn(file.getvalue(), self.random.randrange(4 * self._n))
+        data = file.getvalue()
+        read = _Torn(data, self.random.randrange(2 * data.count(b"\n")))
         with suppress(InterruptedError):
             fdbqueue.admin.restore(self._db, read, new_name=_COPY)
         if read.is_torn:
-            fdbqueue.admin.restore(self._db, file, new_name=_COPY)
+            fdbqueue.admin.restore(self._db, io.BytesIO(data), new_name=_COPY)
         self._note("backup", begun, ended)
 
     def copy(self) -> bool:
