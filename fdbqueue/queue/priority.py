@@ -76,8 +76,8 @@ class ValueQueue(BaseQueue[Item[V]]):
         each: Any = options
         if options:
             validate_options(PushOptions, options)
-            if options.get("unique") is not None:
-                each = {**options, "unique": (options["unique"],)}
+            if (unique := options.get("unique")) is not None:
+                each = {**options, "unique": (unique,)}
         (item,) = yield from self._push_many(tr, (value,), (priority,), each)
         return item
 
