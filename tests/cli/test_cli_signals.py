@@ -320,7 +320,10 @@ class Interrupts:
 
     @staticmethod
     def _outcome(code: int, errors: str, is_handled: bool) -> str | None:
-        notices = ("serving on", "stopping;", "waiting until there is one", " done, attempt ")
+        notices = (
+            *("serving on", "stopping;", "waiting until there is one"),
+            *(" working on ", " done, attempt "),  # a worker may have drained its queue
+        )
         lines = [
             line
             for line in errors.splitlines(True)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import fdb.tuple
+
 from fdbqueue import PriorityQueue, Subspace, Transaction
 from fdbqueue.jobs import App, Context, Dead, Retry
-from fdbqueue.layout.values import decode_metadata
+from fdbqueue.layout.values import MINUS_ONE, decode_metadata
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.testing.faults import FaultyTransaction
 from tests.hostile.app_workers import bind_worker, write_line
@@ -22,6 +24,8 @@ from tests.support.keys import layout_of
 POLICY = Retry(attempts=None, first="400ms", longest="1s")
 QUEUES = ("shared", "rated")
 """The ends of the names of the queues; the second one has a rate."""
+GIVEN_BACK = "given back"
+"""The state, in the log, of the start of a job that a worker has given back before it began."""
 _RUN = "HOSTILE_TENANTS"  # the variable with the beginning of the names of the queues
 
 
@@ -80,10 +84,13 @@ class LoggedDatabase(FaultyDatabase):
         super().__init__(db, **faults)
         self.spaces: dict[bytes, tuple[str, str]] = {}
         """The names of a queue and of a state, by the prefix of the items that are in it."""
+        self.starts: dict[bytes, str] = {}
+        """The names of the queues, by the prefix of the starts that their rates count."""
         for name in QUEUES:
             layout = layout_of(PriorityQueue.named(db, f"{tenants}-{name}"))
             for state in ("ready", "delayed", "claimed"):
                 self.spaces[layout.prefix_of[state]] = name, state
+            self.starts[layout.starts] = name
         self._log = commits(tenants)
 
     def create_transaction(self) -> FaultyTransaction:
@@ -115,6 +122,13 @@ class _LoggedTransaction(FaultyTransaction):
                     token = decode_metadata(value)[0][0].hex()
                 self.moves.append((queue, state, key[len(prefix) :].hex(), token))
 
+    def _note_starts(self, key: bytes, n: bytes) -> None:
+        """Note a start that is given back: its read version, and the group whose rate counts it."""
+        for prefix, queue in self._db.starts.items():
+            if key.startswith(prefix) and n == MINUS_ONE:
+                group, _, version = fdb.tuple.unpack(key[len(prefix) :])
+                self.moves.append((queue, GIVEN_BACK, str(version), group))
+
     def on_error(self, error: Any) -> Any:
         self.moves.clear()
         return super().on_error(error)
@@ -129,6 +143,13 @@ class _LoggedTransaction(FaultyTransaction):
 
     def __getattr__(self, name: str) -> Any:
         method = super().__getattr__(name)
+        if name == "add":
+
+            def noted_add(key: Any, n: Any) -> None:
+                self._note_starts(key, n)
+                method(key, n)
+
+            return noted_add
         if name not in ("set", "clear"):
             return method
 

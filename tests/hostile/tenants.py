@@ -38,6 +38,7 @@ from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
 from tests.hostile.app_workers import Command, Processes, Trouble, run_directory, show_run
 from tests.hostile.tenant_jobs import (
+    GIVEN_BACK,
     QUEUES,
     Act,
     Job,
@@ -107,11 +108,15 @@ class Log:
     ) -> None:
         """Note a commit: the states that items have reached, with tokens, or have left.
 
-        Starts count from the read version, if that is given.
+        Starts count from the read version, if that is given. The start of a job that a worker has
+        given back before it began does not count.
         """
         started = version if read is None else read
         changed, tokens = set[str](), dict[str, str]()
         for state, position, token in moves:
+            if state == GIVEN_BACK:
+                self._starts[token].remove(int(position))
+                continue
             group, states = self.group_of(position), self._states[position]
             if not states and position not in tokens:
                 tokens[position] = ""

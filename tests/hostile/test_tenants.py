@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.hostile.tenant_jobs import GIVEN_BACK
 from tests.hostile.tenants import Log, Tenants
 
 
@@ -37,6 +38,10 @@ def release(item: str) -> Moves:
     return [("claimed", item, None), ("ready", item, "")]
 
 
+def give_back(version: int) -> Moves:
+    return [(GIVEN_BACK, str(version), group) for group in ("ada", None)]
+
+
 def ack(item: str) -> Moves:
     return [("claimed", item, None)]
 
@@ -55,6 +60,7 @@ def ack(item: str) -> Moves:
         ({"rate": (1, 2e-6)}, [push("a", "b"), claim("a"), claim("b")], "2 starts in 1"),
         ({"rate": (1, 2e-6)}, [push("a"), claim("a"), release("a"), claim("a", "u")], None),
         ({"rate": (1, 3e-6)}, [push("a"), claim("a"), release("a"), claim("a", "u")], "2 starts"),
+        ({"rate": (1, 2e-6)}, [push("a", "b"), claim("a"), give_back(2), claim("b")], None),
         # The same token: its lease was extended
         ({"rate": (1, 3e-6)}, [push("a"), claim("a"), claim("a")], None),
     ],
