@@ -22,7 +22,8 @@ from .interrupts import restoring_cursor
 from .options import integer, option
 from .output import age_text, json_line, notes_text, say, table_lines, wants_json
 
-_BUSY = (*({*STATES} - {"done"}), "in", "out")  # the fields of a queue that has something to show
+_BUSY = (*(state for state in STATES if state != "done"), "in", "out")
+"""The fields of a queue that has something to show."""
 _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not shown, the cursor
 _WIDE = 1_000  # columns of an output that is not a terminal
 _TITLES: tuple[str, ...] = ("queue", *STATES, "in/s", "out/s", "oldest")
