@@ -1,6 +1,6 @@
 """Requests generated from the OpenAPI description get the responses it describes.
 
-`python -m tests.hostile.http_fuzz` generates thousands of them.
+`python -m tests.long.hostile.http_fuzz` generates thousands of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Random databases: queues of every kind, with items in every state and of every feature.
 
 They use what the simulations use: the options of `random_options`, and jobs that perform random
-programs. `tests/queue/test_random_databases.py` fails if an option, a field of a stored record, or
+programs. `tests/long/test_random_databases.py` fails if an option, a field of a stored record, or
 a key space is never used, so that a new one is added here or there.
 """
 
@@ -21,7 +21,7 @@ from fdbqueue.queue.batches import Batches
 from fdbqueue.testing import Clock
 from fdbqueue.types import Progress, Transaction
 from fdbqueue.worker.presence import Presence
-from tests.simulation.durable.programs import SHARED_KEYS, SIGNAL, Interpreter, program
+from tests.long.simulation.durable.programs import SHARED_KEYS, SIGNAL, Interpreter, program
 from tests.support.idempotency import push_once
 from tests.support.random_options import (
     BOUNDS,

@@ -1,6 +1,6 @@
 """The options of items, queues, groups and schedules, from which tests choose at random.
 
-Random databases and simulations share them. `tests/queue/test_random_databases.py` fails if an
+Random databases and simulations share them. `tests/long/test_random_databases.py` fails if an
 option of the library is missing here.
 """
 

@@ -1,0 +1,102 @@
+"""Run a long storm by hand.
+
+python -m tests.long.hostile [--engine embedded|cluster] [--kills 1000] [--stops 1000]
+    [--cancelled 10000] [--vanished 10000] [--faults 300] [--cuts 30] [--minutes N]
+        [--seed N] [--directory PATH] [--kinds threads aio http worker]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from pathlib import Path
+
+from tests.long.hostile.clients import KINDS
+from tests.long.hostile.disk.shim import Disk
+from tests.long.hostile.storm import Amount, Storm
+from tests.support.cluster import start_or_find_cluster
+
+LONG = Amount(
+    operations=100_000,
+    kills=1_000,
+    stops=1_000,
+    cancelled=10_000,
+    vanished=10_000,
+    faults=300,
+    cuts=30,
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A long storm over all operations.")
+    parser.add_argument("--engine", choices=["embedded", "cluster"], default="embedded")
+    for each in fields(Amount):
+        parser.add_argument(f"--{each.name}", type=int, default=getattr(LONG, each.name))
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end after this time")
+    parser.add_argument("--directory", type=Path, help="where the ledgers stay")
+    given = parser.parse_args()
+    amount = Amount(*(getattr(given, each.name) for each in fields(Amount)))
+    print(f"--seed={given.seed}", flush=True)
+    with ExitStack() as stack:
+        directory = given.directory
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
+        directory.mkdir(parents=True, exist_ok=True)
+        directory = directory.resolve()  # the clients have another working directory
+        url = f"embedded:{directory / 'db'}"
+        disk = None
+        if given.engine == "cluster":
+            url = str(stack.enter_context(start_or_find_cluster(directory)).file)
+            amount = replace(amount, faults=0, cuts=0)
+        elif amount.faults or amount.cuts:
+            (directory / "db").mkdir()
+            disk = Disk(directory / "db", directory)
+        prefix, longest = f"storm-{given.seed}-", 60 * given.minutes
+        storm = Storm(url, prefix, given.seed, directory, given.kinds, disk, longest)
+        began = time.monotonic()
+        verdict = storm.run(amount)
+    print(verdict)
+    print(*verdict.problems[:20], sep="\n")
+    for name, number in table(storm, verdict.problems).items():
+        print(f"{name:40}{number:>10,}")
+    print(f"{time.monotonic() - began:.0f} s")
+    return 1 if verdict.problems else 0
+
+
+def table(storm: Storm, problems: list[str]) -> dict[str, int]:
+    """Return what was done, what processes have met, and what is wrong."""
+    counts = storm.counts
+    taken_back = [problem for problem in problems if problem.startswith("power cut")]
+    now = Counter(problem.partition(":")[0] for problem in problems if problem not in taken_back)
+    return {
+        "operations": counts["operations"],
+        "kills": counts["kills"],
+        "stops": counts["stops"],
+        "cancelled calls": counts["cancelled"],
+        "vanished clients": counts["vanished"],
+        "bursts of faults of the disk": counts["faults"],
+        "  syncs that failed with EIO": counts["eio"],
+        "  syncs that failed with ENOSPC": counts["enospc"],
+        "  writes that failed with ENOSPC": counts["full"],
+        "  writes that failed with EIO": counts["unwritable"],
+        "  syncs that hung": counts["hangs"],
+        "  ms until work went on, at most": round(1000 * storm.slowest_recovery),
+        "power cuts": len(storm.power_cuts),
+        "lost": now["lost"],
+        "doubled": now["doubled"],
+        "other problems": now.total() - now["lost"] - now["doubled"],
+        "taken back by power cuts": len(taken_back),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

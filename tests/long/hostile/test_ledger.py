@@ -1,0 +1,308 @@
+"""The ledger of the storm detects lost and duplicated values, and allows unknown outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fdbqueue.errors import (
+    CommitUnknownResult,
+    CorruptDatabase,
+    DiskFull,
+    FDBError,
+    LeaseLost,
+    SyncFailed,
+)
+from tests.long.hostile.clients import Reported
+from tests.long.hostile.ledger import (
+    DISK_FAILED,
+    DISK_UNCERTAIN,
+    HALF_CLOSED,
+    HUNG_UP,
+    Gone,
+    Ledger,
+    Operation,
+    account,
+    account_effects,
+    read_ledger,
+)
+
+SERVER_KILLS = [(100.0, 101.0)]
+DISK_FAULTS = [(200.0, 203.0)]
+
+
+def done(kind: str, at: float, *values: str, **fields: Any) -> Operation:
+    """Return an acknowledged operation of one second; ends of a claim refer to its number."""
+    operation = Operation("holder", int(at), kind, "jobs", list(values), began=at, ended=at + 1)
+    claim = fields.pop("claim", None)
+    if claim is not None:
+        fields |= {"client": claim.client, "claim": claim.number}
+    return replace(operation, **{"outcome": "done"} | fields)
+
+
+def unknown(kind: str, at: float, *values: str, why: str = "killed", **fields: Any) -> Operation:
+    """Return an operation that was in flight."""
+    return done(kind, at, *values, outcome="unknown", why=why, **fields)
+
+
+def nothing(kind: str, at: float, *values: str, why: str = "", **fields: Any) -> Operation:
+    """Return an operation that promises to have had no effect."""
+    return done(kind, at, *values, outcome="nothing", why=why, **fields)
+
+
+PUSH, POP = done("push", 1, "a"), done("pop", 3, "a")
+BOTH = done("claim", 3, "a", "b", lease=5.0)
+POPPED = done("push", 0, "a"), done("pop", 1, "a")
+AGAIN, BACK = done("push", 5, "a"), done("put_back", 6, "a")
+THIRD = done("claim", 12, "a", lease=5.0, client="third")
+CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.0, client="other")
+
+
+@pytest.mark.parametrize(
+    ("operations", "left", "problem"),
+    [
+        # Losses
+        ([PUSH], "", "lost"),
+        ([PUSH], "a", None),
+        ([PUSH, POP], "", None),
+        ([PUSH, POP, done("put_back", 5, "a")], "", "lost"),
+        ([PUSH, POP, done("put_back", 5, "a"), done("pop", 7, "a")], "", None),
+        ([PUSH, CLAIM], "", "lost"),
+        ([PUSH, CLAIM, done("ack", 5, "a", claim=CLAIM)], "", None),
+        ([PUSH, CLAIM, done("nack", 5, "a", claim=CLAIM), done("drop", 7, "a")], "", None),
+        ([done("push", 1, "a", "b"), done("remove", 3, "a")], "", "lost: b"),
+        ([PUSH, nothing("pop", 3, why="cancelled", at_most=1)], "", "lost"),
+        ([PUSH, nothing("pop", 3, why=HALF_CLOSED, at_most=1)], "", "lost"),
+        # Doubles
+        ([PUSH, POP], "a", "doubled"),
+        ([PUSH], "aa", "doubled"),
+        ([PUSH, POP, done("pop", 5, "a")], "", "doubled"),
+        ([PUSH, POP, done("pop", 5, "a"), done("put_back", 7, "a")], "", "doubled"),
+        ([PUSH, POP, done("put_back", 3.5, "a"), done("pop", 4, "a")], "", None),
+        ([done("push", 5, "a"), POP], "", "doubled"),  # before it was pushed
+        ([], "a", "appeared"),
+        ([nothing("push", 1, "a", why="cut")], "a", "appeared"),
+        # Unknown operations
+        ([unknown("push", 1, "a")], "", None),
+        ([unknown("push", 1, "a")], "a", None),
+        ([unknown("push", 1, "a"), POP], "a", "doubled"),
+        ([PUSH, unknown("pop", 3, at_most=1)], "", None),
+        ([PUSH, unknown("pop", 3, at_most=1)], "a", None),
+        ([done("push", 1, "a", "b"), unknown("pop", 3, at_most=1)], "", "lost"),
+        ([done("push", 1, "a", "b"), unknown("pop", 3, at_most=2)], "", None),
+        ([PUSH, unknown("pop", 3, "b", at_most=1)], "", "lost: a"),
+        ([done("push", 9, "a"), unknown("pop", 3, at_most=1)], "", "lost"),  # pushed later
+        ([done("push", 9, "a"), unknown("pop", 3, client="a-http-1", at_most=1)], "", None),
+        ([done("push", 99, "a"), unknown("pop", 3, client="a-http-1", at_most=1)], "", "lost"),
+        ([PUSH, done("claim", 9, "a"), unknown("pop", 3, at_most=1)], "", "lost"),  # seen later
+        ([PUSH, unknown("ack", 3, "a")], "", None),
+        ([PUSH, unknown("ack", 3, "b")], "", "lost: a"),
+        ([PUSH, unknown("nack", 3, "a")], "", "lost"),
+        # What was shown was put
+        ([unknown("push", 1, "a"), done("peek", 3, "a")], "", "lost"),
+        ([unknown("push", 1, "a"), done("peek", 3, "a")], "a", None),
+        ([unknown("push", 1, "a"), CLAIM], "", "lost"),
+        ([unknown("push", 1, "a"), CLAIM, done("ack", 5, "a", claim=CLAIM)], "", None),
+        ([nothing("push", 1, "a"), done("peek", 3, "a")], "a", "appeared"),
+        # A disk that fails
+        ([PUSH, unknown("pop", 201, why=DISK_UNCERTAIN, at_most=1)], "", None),
+        ([PUSH, nothing("pop", 201, why=DISK_FAILED, at_most=1)], "a", None),
+        ([PUSH, nothing("pop", 201, why=DISK_FAILED, at_most=1)], "", "lost"),
+        ([nothing("push", 201, "a", why=DISK_FAILED)], "a", "appeared"),
+        ([PUSH, nothing("pop", 3, why=DISK_FAILED, at_most=1)], "a", "failed"),  # it worked
+        ([PUSH, unknown("pop", 3, why=DISK_UNCERTAIN, at_most=1)], "a", "failed"),
+        ([PUSH, nothing("pop", 199, why=HALF_CLOSED, at_most=1)], "", None),
+        # Clears
+        ([PUSH, done("clear", 3)], "", None),
+        ([PUSH, done("clear", 3)], "a", "not cleared"),
+        ([PUSH, done("clear", 3), done("pop", 5, "a")], "", "not cleared"),
+        ([PUSH, done("clear", 3), done("pop", 3.5, "a")], "", None),
+        ([done("push", 3.5, "a"), done("clear", 3)], "a", None),
+        ([done("push", 9, "a"), done("clear", 3)], "", "lost"),
+        ([PUSH, unknown("clear", 3)], "", None),
+        (
+            [done("push", 1, "a", "b"), unknown("clear", 3)],
+            "b",
+            "lost: a",
+        ),  # the clear had no effect
+        # Claims
+        ([PUSH, CLAIM, LATER, done("ack", 12, "a", claim=LATER)], "", None),
+        ([PUSH, CLAIM, LATER, done("ack", 12, "a", claim=CLAIM)], "", "not fenced"),
+        ([PUSH, CLAIM, LATER, done("extend", 12, "a", claim=CLAIM)], "a", "not fenced"),
+        ([PUSH, CLAIM, done("claim", 5, "a", client="other")], "a", "handed out twice"),
+        ([PUSH, CLAIM, done("pop", 5, "a", client="other")], "", "handed out twice"),
+        (
+            [PUSH, CLAIM, done("release", 4, "a", claim=CLAIM), done("claim", 5.5, "a")],
+            "a",
+            None,
+        ),
+        # Put back after it was pushed again: two copies; put back once: one
+        ([*POPPED, AGAIN, BACK, LATER, done("pop", 12, "a")], "a", None),
+        ([*POPPED, AGAIN, BACK, LATER, THIRD, done("ack", 15, "a", claim=LATER)], "a", None),
+        ([*POPPED, BACK, LATER, done("pop", 12, "a")], "", "handed out twice"),
+        ([*POPPED, AGAIN, BACK, done("pop", 8, "a"), LATER, THIRD], "a", "handed out twice"),
+        ([PUSH, CLAIM, nothing("ack", 4, "a", claim=CLAIM, why="lease lost")], "a", "too early"),
+        ([PUSH, CLAIM, nothing("ack", 9, "a", claim=CLAIM, why="lease lost")], "a", None),
+        (
+            [
+                *(done("push", 1, "a", "b"), BOTH, done("release", 4, "b", claim=BOTH)),
+                *(done("claim", 5.5, "b", client="other"), done("ack", 8, "a", claim=BOTH)),
+            ],
+            "b",
+            None,
+        ),
+        # Killed servers
+        ([PUSH, unknown("pop", 3, why=HUNG_UP, at_most=1)], "", "failed"),
+        ([PUSH, unknown("pop", 99.5, why=HUNG_UP, at_most=1)], "", None),
+        ([PUSH, nothing("pop", 98, why=HALF_CLOSED, at_most=1)], "", None),
+        ([PUSH, done("pop", 3, outcome="failed", why="OSError()")], "a", "failed"),
+    ],
+)
+def test_the_verdict_matches_the_operations(
+    operations: list[Operation], left: str, problem: str | None
+) -> None:
+    verdict = account(operations, {"jobs": list(left)}, SERVER_KILLS, DISK_FAULTS)
+    if problem is None:
+        assert verdict.problems == []
+    else:
+        assert verdict.problems
+        assert problem in verdict.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("operations", "left", "times", "exactly_once", "problem"),
+    [
+        ([PUSH], "", 1, True, None),
+        ([PUSH], "a", 0, True, None),
+        ([PUSH], "", 0, True, "lost"),
+        ([PUSH], "", 2, True, "doubled"),
+        ([PUSH], "a", 1, True, "doubled"),
+        ([PUSH, unknown("ack", 3, "a")], "", 0, True, "lost"),
+        ([unknown("push", 1, "a")], "", 0, True, None),
+        ([unknown("push", 1, "a"), done("peek", 3, "a")], "", 0, True, "lost"),
+        ([nothing("push", 1, "a")], "", 1, True, "appeared"),
+        ([PUSH], "", 2, False, None),
+        ([PUSH], "a", 1, False, None),
+        ([PUSH], "", 0, False, "lost"),
+    ],
+)
+def test_each_job_has_its_effect(
+    operations: list[Operation], left: str, times: int, exactly_once: bool, problem: str | None
+) -> None:
+    problems = account_effects(operations, list(left), {"a": times}, exactly_once)
+    assert [each.partition(":")[0] for each in problems] == ([problem] if problem else [])
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (CommitUnknownResult("db", "why"), "unknown"),
+        (FDBError(1021), "unknown"),
+        (FDBError(1031), "nothing"),
+        (SyncFailed("db"), "nothing"),
+        (DiskFull("db"), "nothing"),
+        (CorruptDatabase("db"), "failed"),
+        (FDBError(1007), "failed"),
+    ],
+)
+def test_an_error_says_whether_the_operation_took_effect(
+    tmp_path: Path, error: Exception, outcome: str
+) -> None:
+    ledger = Ledger(tmp_path / "client.ledger")
+    with ledger.operation("push", "jobs", ["a"]):
+        raise error
+    (operation,) = read_ledger(tmp_path / "client.ledger")
+    assert operation.outcome == outcome
+
+
+def test_values_explained_only_by_unknown_operations_are_counted() -> None:
+    operations = [
+        done("push", 1, *"abcde"),
+        unknown("pop", 3, at_most=3, why="killed"),
+        unknown("remove", 3, "a", why="cancelled"),
+        unknown("pop", 3, "b", why="vanished with the answer"),
+    ]
+    verdict = account(operations, {"jobs": ["e"]})
+    assert verdict.problems == []
+    assert verdict.unknown == Counter(killed=2, cancelled=1) + Counter(
+        {"vanished with the answer": 1}
+    )
+    assert verdict.outcomes["unknown (killed)"] == 1
+
+
+def test_a_value_belongs_to_one_queue() -> None:
+    operations = [PUSH, Operation("other", 1, "pop", "tasks", ["a"], outcome="done", ended=5)]
+    assert len(account(operations, {}).problems) == 2  # lost in one queue, appeared in the other
+
+
+# Ledger files
+
+
+def test_a_written_ledger_is_read_back(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "client.ledger")
+    with ledger.operation("push", "jobs", ["a"]) as push:
+        push.done()
+    with ledger.operation("pop", "jobs", at_most=2) as pop:
+        pop.done(["b"])
+    with ledger.operation("ack", "jobs", ["c"], claim=7):
+        raise LeaseLost("c")
+    with ledger.operation("pop", "jobs", at_most=1):
+        raise Gone("unknown", "vanished", ["d"])
+    with ledger.operation("push", "jobs", ["e"]):
+        raise OSError
+    operations = read_ledger(tmp_path / "client.ledger")
+    assert operations[:2] == [push, pop]
+    assert [(each.values, each.outcome, each.why) for each in operations[2:]] == [
+        (["c"], "nothing", "lease lost"),
+        (["d"], "unknown", "vanished"),
+        (["e"], "failed", "OSError()"),
+    ]
+    assert all(each.began <= each.ended for each in operations)
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [("pop", "nothing"), ("push", "unknown")])
+def test_the_ledger_reraises_a_cancellation(tmp_path: Path, kind: str, outcome: str) -> None:
+    ledger = Ledger(tmp_path / "client.ledger")
+    with pytest.raises(asyncio.CancelledError), ledger.operation(kind, "jobs"):
+        raise asyncio.CancelledError
+    (operation,) = read_ledger(tmp_path / "client.ledger")
+    assert (operation.outcome, operation.why) == (outcome, "cancelled")
+
+
+def test_the_last_line_of_a_killed_process_may_be_torn(tmp_path: Path) -> None:
+    file = tmp_path / "client.ledger"
+    ledger = Ledger(file)
+    for value in "ab":
+        with ledger.operation("push", "jobs", [value]) as operation:
+            operation.done()
+    whole = file.read_bytes()
+    starts = [0, *(end + 1 for end, byte in enumerate(whole) if byte == ord("\n"))]
+    for size, known in [(5, 0), (starts[1], 1), (starts[2] + 30, 1), (starts[3], 2)]:
+        file.write_bytes(whole[:size])
+        assert len(read_ledger(file)) == known
+    file.write_bytes(whole[: starts[3] + 30])
+    first, second = read_ledger(file, killed_at=9.0)
+    assert (first.outcome, second.outcome, second.why) == ("done", "unknown", "killed")
+    assert second.ended == 9.0
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_of_two_runs_of_a_job_may_have_ended_it(tmp_path: Path, is_first: bool) -> None:
+    reported = Reported(Ledger(tmp_path / "client.ledger"), "jobs")
+    item = SimpleNamespace(id="0a", value={"id": "a"})
+    failed, unknown = ValueError(), CommitUnknownResult("db", "EIO")
+    for _ in range(2):
+        reported.begin(item)
+    for error in (unknown, failed) if is_first else (failed, unknown):
+        ended = {"args": ("jobs", item.id, "failed", 1), "exc_info": (type(error), error, None)}
+        reported.emit(logging.makeLogRecord(ended))
+    operations = read_ledger(tmp_path / "client.ledger")
+    ack = [(each.outcome, each.why) for each in operations if each.kind == "ack"]
+    assert ack == [("unknown", DISK_UNCERTAIN)]

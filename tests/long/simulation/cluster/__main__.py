@@ -1,0 +1,149 @@
+"""Run fdbqueue in FoundationDB's simulator.
+
+python -m tests.long.simulation.cluster --seeds N [--workload NAME] [--seed N] [--buggify on|off]
+    [--jobs 2] [--twice] [--minutes M] [--mutation NAME|all]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import shutil
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.long.simulation.cluster.building import Missing, Tools, find_tools
+from tests.long.simulation.cluster.mutations import MUTATIONS
+from tests.long.simulation.cluster.runs import Result, run
+from tests.long.simulation.cluster.scenario import Scenario, choose
+from tests.long.simulation.cluster.workloads import WORKLOADS
+
+
+def main() -> int:
+    given = _arguments()
+    try:
+        tools = find_tools()
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        return 2
+    if given.mutation == "all":
+        return 0 if _find_all(tools, given.seeds or _SEEDS) else 1
+    first = random.randrange(10**6) if given.seed is None else given.seed
+    workloads = [given.workload] if given.workload else WORKLOADS
+    buggify = None if given.buggify is None else given.buggify == "on"
+    scenarios = [
+        replace(choose(workloads[seed % len(workloads)], seed, buggify), mutation=given.mutation)
+        for seed in range(first, first + (given.seeds or (_MANY if given.minutes else 1)))
+    ]
+    began = time.monotonic()
+    end = began + 60 * (given.minutes or math.inf)
+    totals = Totals()
+
+    def run_one(scenario: Scenario) -> Result | None:
+        return _run(scenario, tools, given.twice) if time.monotonic() < end else None
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for result in pool.map(run_one, scenarios):
+            if result is not None:
+                totals.add(result)
+    print(totals.text(time.monotonic() - began))
+    return 1 if totals.failed else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.simulation.cluster",
+        description="Run fdbqueue in FoundationDB's simulator.",
+    )
+    parser.add_argument("--seeds", type=int, help="how many simulations to run, by default one")
+    parser.add_argument("--minutes", type=float, help="begin none after this time")
+    parser.add_argument("--seed", type=int, help="the first seed; by default a random one")
+    parser.add_argument("--workload", choices=WORKLOADS, help="by default all in turns")
+    parser.add_argument("--buggify", choices=["on", "off"], help="by default the seed chooses")
+    parser.add_argument("--jobs", type=int, default=1, help="how many simulations run at a time")
+    parser.add_argument(
+        "--twice", action="store_true", help="run each seed twice and compare the digests"
+    )
+    parser.add_argument("--mutation", choices=[*MUTATIONS, "all"], help="a bug to plant")
+    return parser.parse_args()
+
+
+_SEEDS = 200
+"""The number of seeds in which each mutation has to be found."""
+_MANY = 10_000
+
+
+def _find_all(tools: Tools, seeds: int) -> bool:
+    """Plant each bug, print after how many seeds it is found, and return whether all are."""
+    are_found = True
+    for name, mutation in MUTATIONS.items():
+        found = None
+        for seed in range(1, 1 + seeds):
+            with tempfile.TemporaryDirectory(prefix="simulation-") as directory:
+                scenario = replace(choose(mutation.workload, seed), mutation=name)
+                problems = run(scenario, tools, Path(directory)).problems
+            if any(map(mutation.has_found, problems)):
+                found = seed
+                break
+            if problems:
+                print(f"{name}, seed {seed}, something else: {problems[0].strip()[-300:]}")
+        are_found = are_found and found is not None
+        print(f"{name:25}{mutation.workload:12}{found or f'not in {seeds}'}", flush=True)
+    return are_found
+
+
+def _run(scenario: Scenario, tools: Tools, twice: bool) -> Result:
+    """Run a scenario and print its line; keep the directory if it fails."""
+    directories = [Path(tempfile.mkdtemp(prefix="simulation-")) for _ in range(1 + twice)]
+    results = [run(scenario, tools, directory) for directory in directories]
+    result = results[0]
+    lines = [str(result)]
+    if len({each.digest for each in results}) > 1:
+        result = results[1].differing_from(result)
+        lines.append(str(result))
+    if result.problems:
+        lines += [f"    repeat it with {_command(scenario)}", f"    its directory is {directories}"]
+    else:
+        for directory in directories:
+            shutil.rmtree(directory)
+    print("\n".join(lines), flush=True)
+    return result
+
+
+def _command(scenario: Scenario) -> str:
+    buggify = "on" if scenario.buggify else "off"
+    return (
+        f"python -m tests.long.simulation.cluster --workload {scenario.workload} "
+        f"--seed {scenario.seed} --buggify {buggify}"
+    )
+
+
+@dataclass
+class Totals:
+    """The sum of all simulations."""
+
+    seeds: int = 0
+    failed: int = 0
+    simulated: float = 0.0
+    operations: int = 0
+
+    def add(self, result: Result) -> None:
+        self.seeds += 1
+        self.failed += bool(result.problems)
+        self.simulated += result.simulated
+        self.operations += result.operations
+
+    def text(self, seconds: float) -> str:
+        return (
+            f"{self.seeds} seeds, {self.failed} failed: {self.simulated / 3600:.1f} simulated "
+            f"hours, {self.operations:,} operations, {60 * self.seeds / seconds:.1f} seeds a minute"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""Priority queues with the database: exactly once under unknown results, and waits.
+
+The library owns the transactions, so there is no log. Each client records its calls in simulated
+time, and the ledger of the storm accounts for each value: nothing is lost or doubled, and no claim
+succeeds once another one has its item. No outcome is unknown to a caller here. The order of items
+is checked as far as calls did not overlap. At the end, pushes wake clients that wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue.errors import LeaseLost
+from tests.long.hostile.ledger import LEASE_LOST, Operation, account
+from tests.long.simulation.cluster.inside.clients import Client
+from tests.long.simulation.cluster.order import Push, out_of_order
+from tests.long.simulation.cluster.workloads.shared import (
+    look_a_day_later,
+    look_for_leftovers,
+    run_threads,
+    seconds_of_commits,
+    wait_for_ends,
+)
+
+SPACE = Subspace(("queue",))
+_QUEUE = "queue"  # its name in the ledger
+_LEASES = (1, 5, 20)
+_WAITS = (0, 0, 5)
+_PROMPT = 10
+"""Seconds in which a push wakes a client, once there are no faults; some commits come on top."""
+_TRANSACTION = 5.0  # seconds that a transaction lives
+
+_operations: list[Operation] = []
+"""The calls of all clients, which share an interpreter."""
+_pushes: list[Push] = []
+"""Their pushes, for the check of order."""
+_ends: dict[tuple[str, int], str] = {}
+"""At which end a call took items, by its client and number."""
+
+
+class Databases:
+    """Each thread makes random calls. The threads of a client share a queue object."""
+
+    def __init__(self, client: Client) -> None:
+        chance = random.Random(f"databases {client.scenario['seed']}")  # the same for all clients
+        self._pause = chance.choice([0.05, 0.2, 0.5])
+        self._client = client
+
+    def setup(self, db: Any) -> None:
+        """Do nothing: the first push creates the queue."""
+
+    def start(self, db: Any) -> None:
+        """Work until the time is over."""
+        end = time.monotonic() + self._client.scenario["seconds"]
+        queue = fdbqueue.PriorityQueue(SPACE)
+
+        def work(name: str) -> None:
+            chance = random.Random(f"{self._client.scenario['seed']} {name}")
+            caller = Caller(db, queue, name, chance, self._client.scenario["skew"] > 0)
+            while time.monotonic() < end:
+                caller.step()
+                time.sleep(2 * self._pause * caller.random.random())
+
+        run_threads(self._client, work)
+
+    def check(self, db: Any) -> None:
+        """Take all items, look for what is left, and account for all values."""
+        if self._client.id != 0:
+            return
+        queue = fdbqueue.PriorityQueue(SPACE)
+        wait_for_ends(self._client, db, queue)
+        account_for_calls(self._client, db, queue)
+        for problem in out_of_order(_pushes, _operations, _ends)[:10]:
+            self._client.problem(problem)
+        self._check_waking(db)
+        look_for_leftovers(self._client, db, SPACE, expected={"a receipt"})
+        look_a_day_later(self._client, queue)
+
+    def _check_waking(self, db: Any) -> None:
+        """Check that pushes wake clients that wait at an empty queue."""
+        times: dict[str, float] = {}
+
+        def work(name: str) -> None:
+            queue = fdbqueue.PriorityQueue(SPACE)
+            if name == f"{self._client.id}a":
+                for _ in range(3):
+                    time.sleep(3)
+                    queue.push(db, "for one of them")
+            elif queue.pop(db, wait=100) is None:
+                self._client.problem(f"{name} got nothing")
+            times[name] = time.monotonic()
+
+        run_threads(self._client, work, 4)
+        pushed = times.pop(f"{self._client.id}a")
+        if max(times.values()) > pushed + _PROMPT + seconds_of_commits(db, 10):
+            self._client.problem(f"woken late, by a push that ended at {pushed}: {times}")
+        time.sleep(5)  # they leave later, in threads of their own
+
+
+def note_killed(process: str) -> None:
+    """Note that the outcomes of the last calls of a killed process are unknown.
+
+    What the client library has begun for it ends at last with the life of a transaction.
+    """
+    for operation in _operations:
+        if operation.client.startswith(f"{process}.") and operation.ended == math.inf:
+            operation.outcome, operation.why = "unknown", "killed"
+            operation.ended = time.monotonic() + _TRANSACTION
+
+
+def account_for_calls(
+    client: Client, db: Any, queue: fdbqueue.PriorityQueue, may_be_killed: bool = False
+) -> None:
+    """Take all items of the queue, and account for all values."""
+    report = fdbqueue.admin.check(db, queue)
+    if not report.ok:
+        client.problem(f"fdbqueue.admin.check: {report.problems}")
+    left: list[str] = []
+    while items := queue.pop_many(db, 100):
+        left += [item.value for item in items]
+    if list(queue.items(db)) or not queue.stats(db).is_empty:
+        client.problem(f"the queue is not empty: {queue.stats(db)}")
+    client.keep_log(_operations)
+    verdict = account(_operations, {_QUEUE: left})
+    for problem in verdict.problems[:10]:
+        client.problem(problem)
+    if verdict.unknown and not may_be_killed:
+        client.problem(f"not every outcome is known: {verdict}")
+    digest = hashlib.sha256(repr([*map(str, _operations), left]).encode()).hexdigest()
+    client.report(operations=len(_operations), digest=digest)
+
+
+class Caller:
+    """The calls of one thread, each of which it records."""
+
+    def __init__(
+        self,
+        db: Any,
+        queue: fdbqueue.PriorityQueue,
+        name: str,
+        random: random.Random,
+        is_skewed: bool,
+    ) -> None:
+        self.random = random
+        self._is_skewed = is_skewed
+        self._db = db
+        self._queue = queue
+        self._name = name
+        self._numbers = itertools.count(1)
+        self._items: list[fdbqueue.Item] = []
+        """Items that it pushed last, perhaps gone."""
+        self._claims: list[tuple[int, fdbqueue.Claim]] = []
+        """Claims with their numbers."""
+
+    @contextmanager
+    def _record(self, kind: str, *values: str, **facts: Any) -> Iterator[Operation]:
+        number, now = next(self._numbers), time.monotonic()
+        operation = Operation(self._name, number, kind, _QUEUE, [*values], began=now, **facts)
+        _operations.append(operation)
+        try:
+            yield operation
+            operation.outcome = "done" if operation.values else "nothing"
+        except LeaseLost:
+            operation.why = LEASE_LOST
+        operation.ended = time.monotonic()
+
+    def step(self) -> None:
+        """Make a random call."""
+        calls = [self.push, self.push_many, self.pop, self.claim, self.end, self.remove, self.wait]
+        (call,) = self.random.choices(calls, [5, 0.5, 2, 4, 5, 0.5, 0.5])
+        call()
+
+    def push(self) -> None:
+        """Push an item."""
+        delay, priority = self.random.choice([0, 0, 0, 0.5, 3]), self.random.randrange(4)
+        with self._record("push", self._new_value()) as operation:
+            item = self._queue.push(self._db, operation.values[0], priority, delay=delay)
+        self._note(operation, priority, delay)
+        self._items = [*self._items[-9:], item]
+
+    def _note(self, operation: Operation, priority: int = 0, delay: float = 0) -> None:
+        times = operation.began, operation.ended, delay > 0
+        _pushes.extend(Push(value, priority, *times) for value in operation.values)
+
+    def _new_value(self) -> str:
+        return f"{self._name}-{next(self._numbers)}"
+
+    def push_many(self) -> None:
+        """Push three items."""
+        with self._record("push", *[self._new_value() for _ in range(3)]) as operation:
+            self._queue.push_many(self._db, operation.values)
+        self._note(operation)
+
+    def pop(self) -> None:
+        """Pop some items at either end; wait for the first one."""
+        n, at_max = self.random.choice([1, 1, 2]), self.random.random() < 0.3
+        with self._record("pop", at_most=n) as operation:
+            _ends[self._name, operation.number] = "max" if at_max else "min"
+            wait = self.random.choice(_WAITS)
+            items = self._queue.pop_many(self._db, n, max=at_max, wait=wait)
+            operation.values = [item.value for item in items]
+
+    def wait(self) -> None:
+        """Wait until there is an item."""
+        self._queue.wait(self._db, 5)
+
+    def claim(self) -> None:
+        """Claim some items; wait for the first one."""
+        n, lease = self.random.choice([1, 1, 3]), self.random.choice(_LEASES)
+        # If clocks differ, a recovery ends a lease early, and no real time is certain.
+        known = 0.0 if self._is_skewed else float(lease)
+        with self._record("claim", lease=known) as operation:
+            _ends[self._name, operation.number] = "any"
+            wait = self.random.choice(_WAITS)
+            claim = self._queue.claim(self._db, lease=lease, n=n, wait=wait)
+            operation.values = [item.value for item in claim.items] if claim else []
+        if claim is not None:
+            self._claims.append((operation.number, claim))
+
+    def end(self) -> None:
+        """End or extend a claim, which may be over."""
+        if not self._claims:
+            return
+        number, claim = self._claims.pop(self.random.randrange(len(self._claims)))
+        verb = self.random.choice(["ack", "ack", "nack", "release", "extend"])
+        # No extension shortens a lease: the ledger expects that a lease lasts from its claim on.
+        longest = max(_LEASES)
+        facts: dict[str, Any] = {"nack": {"delay": 1}, "extend": {"lease": longest}}.get(verb, {})
+        values = [item.value for item in claim.items]
+        with self._record(verb, *values, claim=number) as operation:
+            getattr(self._queue, verb)(self._db, claim, **facts)
+        if verb == "extend" and operation.outcome == "done":
+            self._claims.append((number, claim))
+
+    def remove(self) -> None:
+        """Remove an item that this thread has pushed."""
+        if self._items:
+            item = self.random.choice(self._items)
+            with self._record("remove", item.value) as operation:
+                if not self._queue.remove(self._db, item):
+                    operation.values = []

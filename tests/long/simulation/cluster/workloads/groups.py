@@ -1,0 +1,144 @@
+"""Groups: the clients and the ledger of `tests.long.simulation.groups`.
+
+What each transaction writes is recorded. At the end the ledger looks at the rows of the queue after
+each commit, in order. Many processes are killed, and some stop for longer than a lease.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import time
+from typing import Any
+
+import fdb
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from tests.long.simulation.cluster.inside.clients import Client as SimulatedClient
+from tests.long.simulation.cluster.inside.environment import EPOCH
+from tests.long.simulation.cluster.workloads.shared import (
+    act_for,
+    keep_running,
+    look_for_leftovers,
+    run_threads,
+    take_dead_waiters,
+)
+from tests.long.simulation.durable.log import Log
+from tests.long.simulation.groups.clients import RATES, SETTINGS, Client, Storm
+from tests.long.simulation.groups.ledger import Ledger
+from tests.long.simulation.groups.recording import RecordedDatabase, Recording, Rows
+from tests.long.simulation.groups.state import read_state
+from tests.support.keys import layout_of
+
+_SPACE = Subspace(("groups",))
+_STOP = 3
+
+_storms: list[Storm] = []
+"""What all clients share, once the first of them has begun."""
+_recording = Recording(Log(_SPACE["log"]), lambda: int(1000 * (EPOCH + time.monotonic())))
+_numbers = itertools.count()
+
+
+class Groups:
+    """Each client runs two processes at a time. In some seeds, only one runs, and is not killed.
+
+    Then the ledger compares what groups get with their shares.
+    """
+
+    def __init__(self, client: SimulatedClient) -> None:
+        self._client = client
+        chance = random.Random(f"groups {client.scenario['seed']}")  # the same for all clients
+        self._is_alone = chance.random() < 0.15
+        self._pause = chance.choice([0.1, 0.3, 0.6])
+        self._rate = chance.choice(RATES)
+        if not _storms:
+            is_exact = self._is_alone or chance.random() < 0.3
+            _storms.append(Storm(_SPACE, chance.choice(SETTINGS), is_exact))
+        self._storm = _storms[0]
+
+    def setup(self, db: Any) -> None:
+        """Create the queue."""
+        if self._client.id == 0:
+            self._new_client(db, "setup").configure(self._rate)
+
+    def start(self, db: Any) -> None:
+        """Keep processes running until the time is over."""
+        end = time.monotonic() + self._client.scenario["seconds"]
+
+        def work(name: str) -> None:
+            keep_running(self._client, name, end, self._live, stop=_STOP)
+
+        if not self._is_alone:
+            run_threads(self._client, work)
+        elif self._client.id == 0:
+            self._live("alone", end - time.monotonic(), db)
+
+    def _new_client(self, db: Any, name: str) -> Client:
+        chance = random.Random(f"{self._client.scenario['seed']} {name}")
+        return Client(self._storm, RecordedDatabase(db, _recording), chance, next(_numbers))
+
+    def _live(self, name: str, life: float, db: Any) -> None:
+        act_for(self._new_client(db, name), name, life, self._pause)
+
+    def check(self, db: Any) -> None:
+        """Let every group go on, end all items, and replay the log.
+
+        Nothing else looks at the queue before: a look at a database sweeps, and would not be
+        recorded.
+        """
+        if self._client.id != 0:
+            return
+        queue, storm = self._storm.queue(), self._storm
+        self._new_client(db, "drain").drain(lambda seconds: _pause(db, seconds))
+        ledger = self._replay(db, queue)
+        for problem in ledger.problems[:10]:
+            self._client.problem(problem)
+        report = fdbqueue.admin.check(db, queue)
+        if not report.ok:
+            self._client.problem(f"fdbqueue.admin.check: {report.problems}")
+        take_dead_waiters(db, queue)
+        look_for_leftovers(self._client, db, queue.subspace, expected={"a receipt"})
+        digest = hashlib.sha256("\n".join(map(str, storm.acts)).encode()).hexdigest()
+        facts = {"alone": self._is_alone, **ledger.events, **storm.events}
+        self._client.report(operations=len(storm.acts), digest=digest, **facts)
+
+    def _replay(self, db: Any, queue: fdbqueue.PriorityQueue) -> Ledger:
+        """Show the queue after each commit to a ledger; compare the last state with the database.
+
+        Receipts are left out: the ledger needs none of them, and they are most of the rows. So is
+        the row of a process that serves the pops of others: it goes on for a moment.
+        """
+        space, layout = queue.subspace.key(), layout_of(queue)
+        unused, rejected = (layout.receipts.key(), layout.leader), None
+        rows = Rows(lambda key: key.startswith(space) and not key.startswith(unused))
+        ledger, lines = Ledger(is_exact=self._is_alone), list[str]()
+        for (act, _, now, _), commit in _recording.replay(db, rows):
+            lines.append(f"{commit} {act}")
+            ledger.note(act, commit, read_state(rows, queue), now)
+            if rejected != (rejected := rows.values.get(layout.total_rejected)):
+                ledger.note_outcome(act, commit.read)
+        ledger.look_at_results(self._storm.acts)
+        ledger.account(self._storm.acts)
+        if left := ledger.state.places:
+            self._client.problem(f"they are stuck: {left}")
+        self._client.keep_log(lines)
+        stored = {row.key: row.value for row in db[queue.subspace.range()] if rows.keeps(row.key)}
+        if wrong := rows.values.items() ^ stored.items():
+            self._client.problem(f"nobody has written these rows: {wrong}")
+        return ledger
+
+
+def _pause(db: Any, seconds: float) -> None:
+    """Let time pass by the versions as well: in some seeds they are slower than the clocks."""
+    end = _read_version(db) + 1e6 * seconds
+    while True:
+        time.sleep(seconds)
+        if _read_version(db) >= end:
+            return
+
+
+@fdb.transactional
+def _read_version(tr: Any) -> int:
+    return int(tr.get_read_version().wait())

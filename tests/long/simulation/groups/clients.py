@@ -1,0 +1,213 @@
+"""Clients of a queue with groups: each of their random calls is an act of the ledger."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import Claim, PriorityQueue
+from fdbqueue.errors import LeaseLost, QueueFull, WrongState
+from tests.long.simulation.groups.ledger import Act
+from tests.support.random_options import BOUNDS, COSTS, GROUPS, IF_FULL, WEIGHTS, limits
+
+KINDS = {
+    **{"push": 9, "claim at once": 4, "claim inside": 4, "pop at once": 1, "pop inside": 2},
+    **{"ack": 7, "nack": 3, "release": 2, "extend": 1, "set": 4},
+    **{"cancel": 1, "move": 1, "clear": 0.2},
+}
+_LIMITS = limits([(1, 1.0), (2, 4.0), (3, 20.0)])
+RATES = [None, None, None, (3, 1.0), (10, 5.0)]
+"""The rate of the queue: one of these in each simulation."""
+SETTINGS = [WEIGHTS, _LIMITS, _LIMITS, [*_LIMITS, *BOUNDS], [*_LIMITS, *2 * BOUNDS]]
+"""The changes of settings of groups that clients make: one of these lists in each simulation."""
+LONGEST = 20.0
+"""Seconds after which each rate allows more."""
+_DELAYS = [0.0, 0.0, 0.5, 4.0]
+_LEASES = [1.0, 1.0, 3.0, 20.0]
+_KEPT = 10
+
+
+@dataclass
+class Storm:
+    """What all clients of one simulation share.
+
+    Attributes:
+        space: Where everything is stored.
+        settings: The changes of settings that clients choose from.
+        is_exact: Whether all items are taken in the order of their turns.
+        acts: What all clients have done.
+        items: The ids of the items that they pushed last.
+        pushed: How many items they have pushed, or tried to.
+        events: How often calls were of use.
+    """
+
+    space: Subspace
+    settings: list[dict[str, Any]]
+    is_exact: bool
+    acts: list[Act] = field(default_factory=list)
+    items: list[str] = field(default_factory=list)
+    pushed: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+
+    def queue(self) -> PriorityQueue[Any]:
+        """Return the queue, as a new process opens it."""
+        return PriorityQueue(self.space["queue"])
+
+
+class Client:
+    """A process.
+
+    Args:
+        storm: What all clients share.
+        db: A database, whose attribute `act` is set to each act before it begins.
+        chance: The source of its randomness.
+        number: Its number.
+    """
+
+    def __init__(self, storm: Storm, db: Any, chance: random.Random, number: int) -> None:
+        self._storm = storm
+        self._db = db
+        self._chance = chance
+        self._number = number
+        self._queue = storm.queue()
+        self._held: list[Claim] = []
+
+    def configure(self, rate: tuple[int, float] | None) -> None:
+        """Give the queue a rate, or none."""
+        self._perform(Act("configure", settings={"rate": rate}))
+
+    def act(self) -> None:
+        """Make a random call."""
+        (kind,) = self._chance.choices([*KINDS], [*KINDS.values()])
+        act = self._perform(self._drawn(kind))
+        if act.verb == "claim" and act.result is not None:
+            self._held.append(act.result)
+
+    def drain(self, pause: Callable[[float], object]) -> None:
+        """Let every group go on, and end all items; `pause(seconds)` lets time pass."""
+        for group in filter(None, GROUPS):
+            self._perform(Act("set", group=group, settings={"paused": False}))
+        in_vain = 0.0
+        while in_vain < 1.5 * LONGEST:  # versions and clocks differ a little
+            # Only pops at once find what was staged for killed processes.
+            kind = self._chance.choice(["claim inside", "pop inside", "pop at once"])
+            act = self._perform(Act(kind, lease=max(_LEASES)))
+            if act.result is None:
+                pause(1)
+                in_vain += 1
+                continue
+            in_vain = 0
+            if act.verb == "claim":
+                self._perform(Act("ack", claim=act.result))
+
+    def _drawn(self, kind: str) -> Act:
+        """Return a random call of this kind, or the one that it needs before."""
+        draw, storm = self._chance, self._storm
+        if not self._held and kind in ("ack", "nack", "release", "extend"):
+            kind = "claim at once"
+        elif not storm.items and kind in ("cancel", "move"):
+            kind = "push"
+        act = Act(kind, n=draw.choice([1, 1, 1, 2, 3]), lease=draw.choice(_LEASES))
+        act.within = act.n if storm.is_exact else draw.choice([act.n, 2 * act.n, 256])
+        act.delay = draw.choice(_DELAYS)
+        act.priority = draw.choice([0, 0, 0, 1, 200])
+        act.group = draw.choice(GROUPS)
+        if kind == "push":
+            act.n = draw.choice([1, 1, 2, 4])
+            act.cost, act.options = draw.choice(COSTS), draw.choice(IF_FULL)
+            act.delay = draw.choice([0, 0, 0, act.delay])
+            storm.pushed += act.n
+            act.values = [f"item {value}" for value in range(storm.pushed - act.n, storm.pushed)]
+        elif kind == "set":
+            act.group = draw.choice([*GROUPS, ""])
+            act.settings = draw.choice(WEIGHTS if act.group == "" else storm.settings)
+            if act.group is None:
+                act.settings = {k: v for k, v in act.settings.items() if k != "paused"}
+        elif kind in ("cancel", "move"):
+            act.values = [draw.choice(storm.items[-_KEPT:])]
+        elif kind in ("ack", "nack", "release", "extend"):
+            act.claim = draw.choice(self._held)
+            # Some claims are used again after their end; some are used only in part.
+            if kind != "extend" and draw.random() < 0.7:
+                self._held.remove(act.claim)
+            if draw.random() < 0.3:
+                act.claim = draw.choice(list(act.claim))
+        return act
+
+    def _perform(self, act: Act) -> Act:
+        """Perform an act and record its outcome."""
+        act.client, act.begun = self._number, int(1000 * time.time())
+        self._storm.acts.append(act)
+        self._db.act = act
+        try:
+            act.result = getattr(self, f"_{act.verb}")(act)
+        except LeaseLost:
+            self._storm.events["lost"] += 1
+        except (QueueFull, WrongState):
+            act.refused = True
+        except fdbqueue.error_classes() as error:
+            if error.code not in (1021, 1031):
+                raise
+            # The database could not be reached. What was claimed returns when its lease is over.
+        else:
+            act.returned = True
+            self._storm.events[act.verb] += 1
+        return act
+
+    def _inside(self, body: Callable[[Any], Any]) -> Any:
+        """Run a function in a transaction that takes effect exactly once."""
+        return fdbqueue.transactional(receipts=self._storm.space["receipts"])(
+            lambda tr: body(tr)  # which has a parameter of this name
+        )(self._db)
+
+    def _push(self, act: Act) -> list[str]:
+        options = {"delay": act.delay, "group": act.group, "cost": act.cost, **act.options}
+        items = self._queue.push_many(self._db, act.values, act.priority, **options)
+        self._storm.items += [item.id for item in items]
+        return [item.value for item in items]
+
+    def _pop(self, act: Act) -> list[str] | None:
+        def pop(tr: Any) -> list[str] | None:
+            return [item.value for item in self._queue.pop_many(tr, act.n)] or None
+
+        return pop(self._db) if act.kind == "pop at once" else self._inside(pop)
+
+    def _claim(self, act: Act) -> Claim | None:
+        def claim(tr: Any) -> Claim | None:
+            return self._queue.claim(tr, lease=act.lease, n=act.n, within=act.within)
+
+        return claim(self._db) if act.kind == "claim at once" else self._inside(claim)
+
+    def _ack(self, act: Act) -> None:
+        self._inside(lambda tr: self._queue.ack(tr, act.claim))
+
+    def _nack(self, act: Act) -> None:
+        self._queue.nack(self._db, act.claim, delay=act.delay)
+
+    def _release(self, act: Act) -> None:
+        self._queue.release(self._db, act.claim)
+
+    def _extend(self, act: Act) -> None:
+        self._queue.extend(self._db, act.claim, act.lease)
+
+    def _set(self, act: Act) -> None:
+        self._queue.set_group(self._db, act.group, **act.settings)
+
+    def _configure(self, act: Act) -> None:
+        self._queue.configure(self._db, **act.settings)
+
+    def _clear(self, act: Act) -> None:
+        self._queue.clear(self._db)
+
+    def _cancel(self, act: Act) -> None:
+        self._queue.cancel(self._db, act.values[0])
+
+    def _move(self, act: Act) -> None:
+        self._queue.reprioritize(self._db, act.values[0], act.priority)

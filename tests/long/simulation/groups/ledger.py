@@ -1,0 +1,771 @@
+"""A ledger of groups: what each transaction may do to them, in the order of commits.
+
+The state of the queue is read after each commit, while no client runs. So the ledger knows which
+items a transaction has taken, returned and removed, whoever it was, and computes whose turn it was
+from the passes, weights and limits of that moment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import combinations, dropwhile
+from math import inf
+from typing import Any
+
+from fdbqueue.layout.items import GroupSettings
+from tests.long.simulation.clients import Call
+from tests.long.simulation.groups.state import PASS_OF_ONE, Line, State
+from tests.long.simulation.scheduler import Commit
+
+_UNTIL_POPS_FOLLOW = 1_100  # milliseconds after which pops count once the queue has a rate
+
+_REMOVING = {"pop", "ack", "cancel", "move"}
+"""Acts that remove items, besides those that clear the queue."""
+
+
+@dataclass(eq=False)
+class Act(Call):
+    """One call of a client.
+
+    Attributes:
+        values: What it pushes, or which item it changes.
+        priority: The priority of what it pushes, or moves.
+        cost: The cost of what it pushes.
+        group: The group of what it pushes or changes, or whose settings it changes.
+        settings: The changes of the settings of a group, or of the options of the queue.
+        options: What a push does if there is no room.
+        has_changed: Whether any of its transactions has changed something.
+    """
+
+    values: list[str] = field(default_factory=list)
+    priority: int = 0
+    cost: float = 1
+    group: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    has_changed: bool = False
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes items."""
+        return self.verb in ("pop", "claim")
+
+    def __str__(self) -> str:
+        about: Any = self.values or self.settings or self.n
+        if self.claim is not None:
+            about = [item.value for item in self.claim.items]
+        end = self.result if self.returned else "no end"
+        details = f"priority {self.priority}, group {self.group}, within {self.within}"
+        return f"client {self.client}: {self.kind} {about} ({details}) -> {end}"
+
+
+@dataclass
+class Moved:
+    """What a transaction has done to items, by position.
+
+    Attributes:
+        ended: The claims that have ended, with the groups of their items.
+        returned: The items that have become ready, or have been taken at once.
+        added: All items that have become ready, new ones among them.
+        claimed: Those that were claimed.
+        popped: Those that were popped, or staged for a pop.
+        removed: Those that have gone otherwise.
+    """
+
+    ended: dict[bytes, str | None] = field(default_factory=dict)
+    returned: dict[bytes, Line] = field(default_factory=dict)
+    added: dict[bytes, Line] = field(default_factory=dict)
+    claimed: dict[bytes, Line] = field(default_factory=dict)
+    popped: dict[bytes, Line] = field(default_factory=dict)
+    removed: dict[bytes, Line] = field(default_factory=dict)
+
+    def taken_of(self, line: Line) -> list[bytes]:
+        """Return what was taken of a line, in order."""
+        return sorted(position for position, of in self.taken.items() if of == line)
+
+    @property
+    def taken(self) -> dict[bytes, Line]:
+        """All that were taken."""
+        return self.claimed | self.popped
+
+
+def _moved(act: Act, before: State, after: State) -> Moved:
+    """Return what has become of the items."""
+    moved = Moved()
+    for position in sorted(before.places.keys() | after.places.keys()):
+        old, new = before.places.get(position), after.places.get(position)
+        place = new or old
+        assert place is not None
+        line = place.line
+        was_claimed = old is not None and old.state == "claimed"
+        is_claimed = new is not None and new.state == "claimed"
+        ends = was_claimed and (old and old.token) != (new and new.token)
+        if ends:
+            moved.ended[position] = line.group
+        is_taken = is_claimed and (ends or not was_claimed)
+        is_gone = new is None or new.state == "staged"
+        is_popped = act.verb == "pop" and is_gone and old is not None and old.state != "staged"
+        if is_popped and ends and old is not None and old.is_cancelled:
+            is_popped = False  # it has expired
+        if is_taken:
+            moved.claimed[position] = line
+        elif is_popped:
+            moved.popped[position] = line
+        was_ready = old is not None and old.state == "ready"
+        is_ready = new is not None and new.state == "ready"
+        if not was_ready and (is_ready or is_taken or is_popped):
+            moved.added[position] = line
+            if old is not None:
+                moved.returned[position] = line
+        elif new is None and not is_popped and act.verb != "ack":
+            moved.removed[position] = line
+    return moved
+
+
+@dataclass
+class Share:
+    """What two groups have got while both could go on, and how far apart that was.
+
+    Attributes:
+        apart: How much more the first one has got than the second one, in passes.
+        lowest: The lowest value.
+        highest: The highest value.
+    """
+
+    apart: int = 0
+    lowest: int = 0
+    highest: int = 0
+
+
+class Ledger:
+    """The groups of a simulation.
+
+    Args:
+        is_exact: Whether all items are taken in the order of their turns.
+
+    Attributes:
+        problems: What must not be.
+        events: How often something of interest happened.
+    """
+
+    def __init__(self, is_exact: bool) -> None:
+        self._is_exact = is_exact
+        self._versions = [0]
+        self._states = [State()]
+        self._follow: set[str] = set()
+        """Groups that learn of a change of the limit of all groups when they go on."""
+        self._shares: dict[tuple[Line, Line], Share] = {}
+        self._largest_steps: Counter[str | None] = Counter()
+        self._started: dict[str | None, list[tuple[int, int, int]]] = defaultdict(list)
+        """The starts of each group since its rate was set: read version, clock, number of items.
+
+        With `None`, those of the queue.
+        """
+        self._rated_since = -_UNTIL_POPS_FOLLOW
+        """When the queue got a rate, in milliseconds."""
+        self._numbers: Counter[Act] = Counter()
+        """How many items each act has pushed or taken."""
+        self._act: Act | None = None
+        self._now = 0
+        self.problems: list[str] = []
+        self.events: Counter[str] = Counter()
+
+    def _say(self, problem: str) -> None:
+        self.problems.append(f"{problem}: {self._act}")
+
+    @property
+    def state(self) -> State:
+        """The present state."""
+        return self._states[-1]
+
+    @property
+    def version(self) -> int:
+        """The present version."""
+        return self._versions[-1]
+
+    def _at(self, version: int) -> State:
+        """Return the state that a transaction reads at a version."""
+        return self._states[bisect_right(self._versions, version) - 1]
+
+    def note(self, act: Act, commit: Commit, after: State, now: int) -> None:
+        """Note a commit, in the order of commits.
+
+        Args:
+            act: What it is part of.
+            commit: Its versions.
+            after: The state after it.
+            now: Its time in milliseconds, by a clock that is not behind those of the clients.
+        """
+        before, read = self._states[-1], self._at(commit.read)
+        self._act, self._now = act, now
+        act.has_changed = True
+        self._versions.append(commit.version)
+        self._states.append(after)
+        self._look(after)
+        if act.verb == "clear" and _all(after) != _all(before):
+            self._note_cleared(after)
+            return
+        moved = _moved(act, before, after)
+        self._note_ends(act, moved, before, commit.read)
+        self._note_places(act, moved, before, after)
+        self._note_limits(act, moved, before, after)
+        self._note_starts(moved, before, after, commit)
+        self._note_starts_of_queue(act, moved, before, after, commit)
+        self._note_bounds(act, moved, before, read, after)
+        self._note_held(act, before, after)
+        step = _Step(act, moved, before, read, after)
+        self.problems += [f"{problem}: {act}" for problem in step.problems()]
+        self._note_shares(step)
+
+    # A state
+
+    def _look(self, state: State) -> None:
+        """Compare the rows of groups with the items."""
+        ready = {line: rows for line, rows in state.ready.items() if line.group is not None}
+        self._compare("members", state.members, set(ready))
+        counts = Counter[str | None]()
+        for line, rows in ready.items():
+            counts[line.group] += len(rows)
+        self._compare("counts", state.counts, dict(counts))
+        running = {group: n for group, n in state.running.items() if group is not None}
+        self._compare("slots", state.slots, running)
+        delays = Counter(
+            place.line.group
+            for place in state.places.values()
+            if place.state == "delayed" and place.line.group is not None
+        )
+        self._compare("delays", state.delays, delays)
+        starts = {group: sum(rows.values()) for group, rows in state.starts.items()}
+        self._compare("starts", {k: n for k, n in state.start_counts.items() if n}, starts)
+        if state.rate is None:
+            self._compare("starts of a queue without a rate", starts.get(None, 0), 0)
+        elif state.start_counts.get(None, 0) >= state.rate[0] and not state.has_queue_timer:
+            self._say("the queue is over its rate, and has no timer")
+        turns = {
+            (line.priority, state.passes.get(line, 0), line.group): state.settings.get(
+                line.group, GroupSettings()
+            )
+            for line in ready
+            if line.group not in state.held
+        }
+        for priority, pass_, group in sorted(state.turns):
+            if group in state.held:
+                self._say(f"{group!r} is held back, and has a turn in {priority}, {pass_}")
+        self._compare("turns", state.turns, turns)
+        idle = {
+            (line.priority, pass_, line.group)
+            for line, pass_ in state.passes.items()
+            if line.group is not None and line not in ready
+        }
+        self._compare("idle groups", state.idle, idle)
+        for group, position in state.awaited.items():
+            place = state.places.get(position)
+            if place is None or place.state != "delayed" or place.line.group != group:
+                self._say(f"{group!r} waits for the retry of {place}")
+
+    def _compare(self, what: str, stored: Any, expected: Any) -> None:
+        if stored != expected:
+            self._say(f"{what}: stored are {stored}, and should be {expected}")
+
+    def _note_cleared(self, after: State) -> None:
+        self.events["cleared"] += 1
+        self._shares.clear()
+        self._compare("cleared", _all(after), _all(State()))
+        known = {*after.settings, *after.start_counts} - {None}
+        held = {group for group in known if not after.room(group)}
+        self._compare("held groups of a cleared queue", after.held & held, held)
+        self._follow |= after.held - held  # the next sweep lets them go on
+
+    # Limits
+
+    def _note_ends(self, act: Act, moved: Moved, before: State, read: int) -> None:
+        """Check that claims end by their holders, or because their leases are over."""
+        for position, group in moved.ended.items():
+            old = before.places[position]
+            if act.claim is not None:
+                if old.token != act.claim.token:
+                    self._say(f"it has ended the claim of another client, of {group!r}")
+            elif old.lease_end > read:
+                self._say(f"it has ended a claim that is not over, of {group!r}")
+
+    def _note_places(self, act: Act, moved: Moved, before: State, after: State) -> None:
+        """Check that only acts that remove items have removed any, and count for `account`."""
+        gone = before.places.keys() - after.places.keys()
+        new = after.places.keys() - before.places if act.verb == "push" else set()
+        self._numbers[act] += len(new) + len(moved.taken)
+        for old in [] if new or act.verb in _REMOVING else [before.places[each] for each in gone]:
+            if not old.is_cancelled:
+                self._say(f"an item of {old.line} is lost, which was {old.state}")
+
+    def _note_limits(self, act: Act, moved: Moved, before: State, after: State) -> None:
+        """Check that no more items of a group were claimed than its limit at this moment."""
+        for group in {line.group for line in moved.claimed.values()}:
+            limit, n = before.of(group).concurrency, after.running[group]
+            if group is None:
+                continue
+            if before.of(group).paused:
+                self._say(f"{group!r} is paused, and was claimed")
+            if limit is not None:
+                self.events["as many as the limit"] += n == limit
+                if n > limit:
+                    self._say(f"{n} of {group!r} are claimed, and {limit} may be")
+
+    def _note_starts(self, moved: Moved, before: State, after: State, commit: Commit) -> None:
+        """Check that no more items of a group are started in any time than its rate allows."""
+        for group, n in Counter(line.group for line in moved.taken.values()).items():
+            rate = before.of(group).rate
+            if group is None or rate is None:
+                continue
+            self.events["as many as the rate"] += self._note_start(
+                group, n, rate, before, after, commit
+            )
+        for group in [*self._started]:
+            if group is not None and before.of(group).rate != after.of(group).rate:
+                del self._started[group]
+
+    def _note_start(
+        self,
+        group: str | None,
+        n: int,
+        rate: tuple[int, float],
+        before: State,
+        after: State,
+        commit: Commit,
+    ) -> bool:
+        """Note the start of items; return whether no more of them may be started.
+
+        A start is young by the versions, or by the clocks: no client has met a later time.
+        """
+        (most, period), started = rate, self._started[group]
+        rows, old = after.starts.get(group, {}), before.starts.get(group, {})
+        clock = next((time for time, version in rows if (time, version) not in old), self._now)
+        started.append((commit.read, clock, n))
+        young = sum(
+            n
+            for version, clock, n in started
+            if commit.read - version < 1000 * period or self._now - clock < period
+        )
+        if young > most:
+            name = "the queue" if group is None else repr(group)
+            self._say(f"{young} of {name} are started in {period} ms, and {most} may be")
+        return young == most
+
+    def _note_starts_of_queue(
+        self, act: Act, moved: Moved, before: State, after: State, commit: Commit
+    ) -> None:
+        """Check likewise what is started of the queue. Pops may follow a first rate late."""
+        if after.rate != before.rate:
+            self._started.pop(None, None)
+            if before.rate is None:
+                self._rated_since = act.begun
+        old, rows = before.starts.get(None, {}), after.starts.get(None, {})
+        stored = sum(n for stamp, n in rows.items() if stamp not in old)
+        n = len(moved.taken)
+        if before.rate is None or not n:
+            return
+        may_be_late = act.verb == "pop" and act.begun < self._rated_since + _UNTIL_POPS_FOLLOW
+        if stored == n:
+            is_over = self._note_start(None, n, before.rate, before, after, commit)
+            self.events["as many as the rate of the queue"] += is_over
+        elif stored or not may_be_late:
+            self._say(f"{n} items of the queue are started, and {stored} are stored")
+
+    def _room_of_queue(self, state: State, version: int, now: int) -> float:
+        """Return how many more items of the queue may certainly be started at a version.
+
+        Starts are forgotten in their order, so one by a clock that was ahead keeps later ones.
+        """
+        if state.rate is None:
+            return inf
+        most, period = state.rate
+        left = [
+            n
+            for _, n in dropwhile(
+                lambda row: version - row[0][1] >= 1000 * period and now - row[0][0] >= period,
+                sorted(state.starts.get(None, {}).items()),
+            )
+        ]
+        return most - sum(left)
+
+    # Full groups
+
+    def _note_bounds(
+        self, act: Act, moved: Moved, before: State, read: State, after: State
+    ) -> None:
+        """Check that no bound of a group is exceeded."""
+        group = act.group
+        if group is None or act.verb not in ("push", "retry"):
+            return
+        unfinished = ("ready", "delayed", "claimed")
+        new = after.of_group(group, *unfinished) - before.of_group(group, *unfinished)
+        # A push to a queue with bounds sweeps: claims of cancelled items may have ended.
+        removed = {at: line for at, line in moved.removed.items() if at not in moved.ended}
+        if not new:
+            if removed:
+                self._say("it has removed items, and added none")
+            return
+        room = after.room_for(group)
+        self.events["as many as the bound"] += room == 0
+        if room < 0:
+            self._say(f"{group!r} has {-room} items more than may be")
+        if removed:
+            self._say("it has removed items")
+
+    def note_outcome(self, act: Act, begun: int) -> None:
+        """Note how a call has ended that began at a version."""
+        self._act = act
+        self.events["lost"] += act.lost is not None
+        self.events[act.verb] += act.returned and act.result is not None
+        if act.verb == "push":
+            n = act.n - len(act.result) if act.returned else act.n * act.refused
+        else:
+            n = int(act.verb == "retry" and act.refused)
+        if n:
+            self.events["refused"] += 1
+            first = bisect_right(self._versions, begun) - 1
+            if all(state.room_for(act.group) >= act.n for state in self._states[first:]):
+                self._say("it was refused, and there was room all the time")
+
+    def _note_held(self, act: Act, before: State, after: State) -> None:
+        """Check that exactly the groups are held back that may not go on."""
+        if (
+            act.verb == "set"
+            and act.group is None
+            and act.settings.keys() & {"concurrency", "rate"}
+        ):
+            # Those with starts may get items before they are looked at.
+            known = {*after.running, *after.held, *after.start_counts}
+            self._follow |= known.union(line.group for line in after.ready) - {None}
+        groups = {*after.held, *(line.group for line in after.ready if line.group)}
+        for group in sorted(groups, key=str):
+            is_held, may_go_on = group in after.held, after.room(group) > 0
+            if is_held != may_go_on:
+                self._follow.discard(group)
+            elif group in self._follow:
+                continue
+            elif is_held:
+                # The starts of a group without items are forgotten, and a timer looks at it later.
+                if group not in after.held_until or group in after.start_counts:
+                    self._say(f"{group!r} may go on, and is held back")
+            else:
+                self._say(f"{group!r} may not go on, and has turns")
+        self.events["held back"] += len(after.held - before.held)
+        self.events["released"] += len(before.held - after.held)
+
+    # Shares
+
+    def _note_shares(self, step: _Step) -> None:
+        """Check the bound of start-time fair queueing for each pair of groups.
+
+        While two groups can go on, what they get, divided by their weights, is never further
+        apart than the largest item of each of them.
+        """
+        if not self._is_exact:
+            return
+        before, after = step.before, step.after
+        for state in (before, after):
+            for line, rows in [*state.ready.items(), *step.taken.items()]:
+                known = state.places.keys() & rows
+                most = max([self._largest_steps[line.group], *state.steps(line.group, known)])
+                self._largest_steps[line.group] = most
+        both = _can_go_on(before) & _can_go_on(after) - step.began_anew
+        for pair in combinations(sorted(_can_go_on(after), key=str), 2):
+            if pair[0].priority != pair[1].priority:
+                continue
+            if not both.issuperset(pair):
+                self._shares.pop(pair, None)
+                continue
+            share = self._shares.setdefault(pair, Share())
+            share.apart += step.gained[pair[0]] - step.gained[pair[1]]
+            share.lowest = min(share.lowest, share.apart)
+            share.highest = max(share.highest, share.apart)
+            bound = sum(self._largest_steps[line.group] for line in pair)
+            self.events["compared shares"] += 1
+            if share.highest - share.lowest > bound:
+                apart = (share.highest - share.lowest) / PASS_OF_ONE
+                self._say(f"the shares of {pair} are {apart} apart")
+
+    # Calls without a commit
+
+    def look_at_results(self, acts: Iterable[Act]) -> None:
+        """Check the calls that found nothing."""
+        for self._act in acts:
+            act = self._act
+            # A call that changes something may learn of its result in another transaction.
+            if not act.takes or not act.returned or act.result or act.has_changed:
+                continue
+            version = None if act.transaction is None else act.transaction.version
+            if version is None or self._room_of_queue(self._at(version), version, act.begun) <= 0:
+                continue
+            if found := first(self._at(version), 1):
+                self._say(f"it has found nothing, and {found} could be taken")
+
+    def account(self, acts: Iterable[Act]) -> None:
+        """Check that each act has done once what its client knows of."""
+        ended = Counter[str]()
+        for act in acts:
+            if act.kind in ("push", "claim inside", "pop inside"):
+                known, n = len([*(act.result or ())]), self._numbers[act]
+                if n != known if act.returned else n > act.n:
+                    self.problems.append(f"it was done with {n} items: {act}")
+            if act.returned and act.verb == "ack" and act.claim is not None:
+                ended.update(item.value for item in act.claim.items)
+            elif act.returned and act.verb == "pop":
+                ended.update(act.result or ())
+        if doubled := [value for value, n in ended.items() if n > 1]:
+            self.problems.append(f"they are doubled: {doubled}")
+
+
+def _all(state: State) -> tuple[Any, ...]:
+    """Return what a queue that was cleared does not have."""
+    return state.places, state.passes, state.taken
+
+
+def _can_go_on(state: State) -> set[Line]:
+    return {line for line in state.ready if line.group not in state.held}
+
+
+def first(
+    state: State, n: int, gone: Counter[str | None] | None = None
+) -> list[tuple[bytes, Line]]:
+    """Return the next items in the order of turns: the rules of groups, as the guide has them."""
+    found: list[tuple[bytes, Line]] = []
+    n_of = Counter[str | None]()
+    room = {line.group: state.room(line.group) for line in state.ready}
+    for priority in sorted({line.priority for line in state.ready}):
+        lines = [line for line in state.ready if line.priority == priority]
+        left = {line: [*state.ready[line]] for line in lines if line.group not in state.held}
+        passes = {line: effective_pass(state, line) for line in left}
+        while len(found) < n:
+            open_ = [
+                line for line, rows in left.items() if rows and room[line.group] > n_of[line.group]
+            ]
+            if not open_:
+                break
+            line = min(open_, key=lambda line: (passes[line], (line.group or "").encode()))
+            position = left[line].pop(0)
+            found.append((position, line))
+            passes[line] += sum(state.steps(line.group, [position]))
+            n_of[line.group] += 1
+    return found
+
+
+def effective_pass(state: State, line: Line) -> int:
+    """Return the pass of a line's first item."""
+    pass_ = state.passes.get(line, 0)
+    is_fresh = line.group is None and (line.priority in state.is_idle or line not in state.passes)
+    return max(pass_, state.taken[line.priority]) if is_fresh else pass_
+
+
+class _Step:
+    """What one transaction does to passes and turns, compared with the rules.
+
+    Attributes:
+        act: The call that it is part of.
+        moved: What it has done to items.
+        before: The state before its commit.
+        read: The state that it has read.
+        after: The state after its commit.
+        gained: What each line has got, in passes.
+        began_anew: The lines whose passes have begun at the present virtual time.
+        taken: What was taken of each line, in order.
+    """
+
+    def __init__(self, act: Act, moved: Moved, before: State, read: State, after: State) -> None:
+        self.act = act
+        self.moved = moved
+        self.before = before
+        self.read = read
+        self.after = after
+        self.gained: Counter[Line] = Counter()
+        self.began_anew: set[Line] = set()
+        self._places = {**after.places, **before.places}
+        self._middle = self._found(before)
+        self.taken = {line: moved.taken_of(line) for line in {*moved.taken.values()}}
+
+    def _found(self, state: State) -> State:
+        """Return a state after the transaction has returned items, before it has taken any."""
+        moved, settings = self.moved, self.before
+        middle = State(
+            places={**self._places, **state.places},
+            ready=defaultdict(list, {line: [*rows] for line, rows in state.ready.items()}),
+            running=state.running.copy(),
+            start_counts=state.start_counts.copy(),
+            passes=dict(state.passes),
+            is_idle=state.is_idle,
+            taken=self.read.taken,  # by a snapshot read
+            settings=state.settings,
+            held=set(state.held),
+            awaited={
+                group: position
+                for group, position in self.before.awaited.items()
+                if self.after.awaited.get(group) == position
+            },
+        )
+        for group in moved.ended.values():
+            middle.running[group] -= 1
+        if self.act.verb == "set":
+            settings = self.after
+            # A new limit of all groups lets some of those go on that are held back.
+            of_all = self.before.held - self.after.held
+            ended = of_all if self.act.group is None else {self.act.group}
+        else:
+            ended = {*moved.ended.values(), *(self.before.awaited.keys() - middle.awaited.keys())}
+            # Their timers have looked at them.
+            ended |= dict(self.before.held_until.items() - self.after.held_until.items()).keys()
+            if self.before.settling != self.after.settling:
+                ended |= self.before.held  # a sweep goes on with a change of all groups
+        # The end of a claim frees a slot, and the failure of its item holds the group.
+        held_again = {*(self.after.awaited.keys() - middle.awaited.keys())} & self.after.held
+        for group, n in self._forgotten.items():
+            # Those of a group without items may be forgotten with its pass; its hold stays then.
+            is_taken = any(line.group == group for line in moved.taken.values())
+            hold_stays = not is_taken and group in self.after.held - held_again
+            if group in middle.held and not hold_stays:
+                middle.start_counts[group] -= n
+                ended.add(group)
+        settings = replace(
+            settings,
+            awaited=middle.awaited,
+            running=middle.running,
+            start_counts=middle.start_counts,
+        )
+        for group in ended - {None} - held_again:
+            if group in middle.held and settings.room(group) > 0:
+                middle.held.discard(group)
+                released = {line for line in state.ready if line.group == group}
+                self._begin_anew(middle, released)
+        middle.held |= held_again
+        for position, line in moved.added.items():
+            if line.group is not None and not middle.ready.get(line):
+                self._begin_anew(middle, {line})
+            middle.ready[line].append(position)
+            middle.ready[line].sort()
+        # An item that moves within its line keeps the turn of its group.
+        for position, line in moved.removed.items():
+            if self.act.verb == "move" and position in middle.ready.get(line, ()):
+                middle.ready[line].remove(position)
+        return middle
+
+    @property
+    def _forgotten(self) -> Counter[str | None]:
+        """How many starts of each group are forgotten."""
+        found = Counter[str | None]()
+        for group, rows in self.before.starts.items():
+            left = self.after.starts.get(group, {})
+            found[group] += sum(n for stamp, n in rows.items() if stamp not in left)
+        return +found
+
+    def _begin_anew(self, middle: State, lines: set[Line]) -> None:
+        self.began_anew |= lines
+        for line in lines:
+            middle.passes[line] = max(middle.passes.get(line, 0), self.read.taken[line.priority])
+
+    def problems(self) -> Iterable[str]:
+        """Yield what is not as the rules say."""
+        yield from self._order()
+        yield from self._passes()
+        yield from self._gone()
+
+    def _counts(self, line: Line) -> bool:
+        """Return whether what is taken of a line adds to its pass."""
+        if line.group is not None:
+            return True
+        shown = self._found(self.read) if self.act.verb == "claim" else self._middle
+        return any(each.priority == line.priority and each.group for each in shown.ready)
+
+    def _order(self) -> Iterable[str]:
+        """Yield which items were not next."""
+        for line, taken in self.taken.items():
+            if line.group is not None and taken != self._middle.ready.get(line, [])[: len(taken)]:
+                yield f"the items of {line} were not taken in their order"
+        n = len(self.moved.taken)
+        if not n:
+            return
+        is_pop = self.act.verb == "pop"
+        if is_pop or self.act.within <= self.act.n:
+            # A claim conflicts with nothing that comes before what it takes.
+            expected = first(self._middle if is_pop else self._found(self.read), n)
+            if {position for position, _ in expected} != self.moved.taken.keys():
+                yield f"{[line for _, line in expected]} had the turns, not {[*self.taken]}"
+            return
+        for line in self.taken:
+            ahead = [
+                turn for turn in self.read.turns if turn < (line.priority, self._pass(line), "")
+            ]
+            ahead = [turn for turn in ahead if turn[0] == line.priority]
+            room = max(self.act.within, self.act.n) + len(self.moved.returned)
+            if line.group is not None and len(ahead) >= room:
+                yield f"{line} was taken, and {len(ahead)} others were before it"
+
+    def _ends_of_busy_periods(self, passes: dict[Line, int]) -> dict[int, int]:
+        """Return the passes of the last lines of priorities, which begin their shares again."""
+        # An item that ends with its claim has had no turn; one that a sweep finds returns first.
+        moved, sweeps = self.moved, self.act.verb in ("claim", "pop", "move")
+        gone = {
+            line
+            for position, line in moved.removed.items()
+            if line.group and (sweeps or position not in moved.ended or position in moved.returned)
+        }
+        if self.act.verb == "move":
+            gone -= {*moved.added.values()}
+        gone |= {line for line in self.taken if line.group or line.priority in self.after.is_idle}
+        turns = {Line(priority, group) for priority, _, group in self.read.turns}
+        # What is taken in one priority may hold a group in all of them.
+        left = {line for line in turns if line.group not in self.after.held}
+        # Those without a group count from the first one on that is taken in turns.
+        others = {line for line, rows in self.read.ready.items() if rows and line.group is None}
+        left |= others & self.read.passes.keys()
+        left -= {*gone, *(Line(priority, None) for priority in self.read.is_idle)}
+        ends: dict[int, int] = {}
+        for line in gone:
+            if all(other.priority != line.priority for other in left):
+                ends[line.priority] = max(ends.get(line.priority, 0), passes.get(line, 0))
+        return ends
+
+    def _pass(self, line: Line) -> int:
+        return effective_pass(self._middle, line)
+
+    def _passes(self) -> Iterable[str]:
+        """Yield which passes are wrong."""
+        after, taken = self.after, self.before.taken.copy()
+        expected: dict[Line, int] = dict(self._middle.passes)
+        for line, positions in self.taken.items():
+            if not self._counts(line):
+                continue
+            steps = replace(self.read, places=self._places).steps(line.group, positions)
+            pass_ = self._pass(line)
+            self.gained[line] = sum(steps)
+            expected[line] = pass_ + sum(steps)
+            taken[line.priority] = max(taken[line.priority], pass_ + sum(steps[:-1]))
+        ended = {**taken, **self._ends_of_busy_periods(expected)}
+        for priority in {*taken, *after.taken}:
+            may_be = {taken[priority], max(taken[priority], ended.get(priority, 0))}
+            if after.taken[priority] not in may_be:
+                yield f"the virtual time of {priority} is {after.taken}, and should be {may_be}"
+            taken[priority] = after.taken[priority]
+        for line in sorted({*expected, *after.passes}, key=str):
+            pass_, stored = expected.get(line, 0), after.passes.get(line)
+            if line in self.moved.removed.values() and not self._middle.ready.get(line):
+                continue  # it has come and gone
+            # A group that comes back begins at the virtual time, if its pass is lower.
+            is_gone = line.group is not None and line not in after.ready
+            if is_gone and max(pass_, stored or 0) <= taken[line.priority]:
+                continue
+            if stored != pass_:
+                yield f"the pass of {line} is {stored}, and should be {pass_}"
+
+    def _gone(self) -> Iterable[str]:
+        """Yield the priorities whose items without a group are gone, which is not noted."""
+        found = [self._found(self.read)]
+        if self.act.verb == "pop":  # it conflicts if it finds none
+            found.append(self._middle)
+        for priority in {line.priority for line in self.taken if line.group is not None}:
+            others = Line(priority, None)
+            is_noted = priority in self.read.is_idle | self.after.is_idle
+            is_gone = not any(state.ready.get(others) for state in found)
+            if others in self.read.passes and not is_noted and is_gone:
+                yield f"the items without a group of {priority} go on when they come back"

@@ -1,0 +1,145 @@
+"""Seeded simulation of schedules, steps, signals and batches with faults and kills.
+
+A seed that fails is run again by `pytest tests/long/simulation -k durable --seed N`, which prints
+the trace and the log. `FDBQ_DURABLE_SEEDS` is the number of seeds per engine; from 12
+on, each planted bug has to be found, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from tests.long.simulation.cluster.mutations import MUTATIONS, planted
+from tests.long.simulation.durable.clients import Client, Storm
+from tests.long.simulation.durable.ledger import Ledger
+from tests.long.simulation.simulated import SKEWS, Simulated
+
+SEEDS = int(os.environ.get("FDBQ_DURABLE_SEEDS", "2"))
+
+_ENOUGH = 12
+"""How many seeds meet everything that has to happen; with as many, planted bugs are looked for."""
+
+_TRIED = 100
+"""How many seeds may be needed to find a planted bug."""
+
+_MET = {
+    *("done", "failed", "dead", "cancelled", "lost", "tick", "batch", "timed out"),
+    *("done after others", "cancelled after others"),
+    *("signal before the wait", "signal after the wait"),
+    *("suspended by run", "suspended by suspend", "suspended by wait"),
+}
+"""What has to happen in some of the seeds."""
+
+_SCALE = 0.02
+_LEASES = (0.05, 0.1, 0.3, 30.0)
+_STEPS = 60
+_PAUSES = (0.05, 0.2, 1.5)
+
+
+class DurableSimulation(Simulated):
+    """A few clients on one queue."""
+
+    def __init__(self, db: Any, space: Subspace, seed: int) -> None:
+        is_quiet = seed % 5 == 0
+        super().__init__(db, space, seed, is_quiet)
+        if not is_quiet:
+            self.scheduler.skews = self.random.choices(SKEWS, k=self.random.choice([0, 6, 6]))
+        self.db.read_faults /= 20  # a sweep may push a hundred ticks
+        self.storm = Storm(space, _SCALE, _LEASES)
+        self.ledger = Ledger(max(self.scheduler.skews, default=0))
+        self.entries: list[Any] = []
+
+    def run(self) -> None:
+        """Run the clients, end everything, and replay the log."""
+        clients = self.kills + self.random.randint(2, 3)
+        with self.patched():
+            self.storm.begin(self._raw)
+            self.scheduler.run([self._body(f"{number}") for number in range(clients)])
+            self.scheduler.time += 10**5
+            self.end(self.storm.queue())
+            stuck = self._client("drain", is_calm=True).drain()
+        self.entries = self.storm.log.read(self._raw)
+        self.ledger.replay(self.entries)
+        queue = self.storm.queue()
+        self.ledger.problems += stuck
+        done, dead = (queue.items(self._raw, state=state) for state in ("done", "dead"))
+        self.ledger.close(self.storm.pushed, self.storm.seen, done, dead)
+        self.ledger.events["lost"] = self.storm.lost
+
+    def _body(self, name: str) -> Callable[[], None]:
+        n = self.random.randint(20, 80)
+
+        def body() -> None:
+            for life in range(3):  # one process after the other
+                client = self._client(f"{name}.{life}")
+                for _ in range(n // 3):
+                    client.act()
+                    if self.random.random() < 0.3:
+                        self._pause(self.random.choice(_PAUSES))
+
+        return body
+
+    def _client(self, name: str, is_calm: bool = False) -> Client:
+        return Client(self.storm, self.db, name, self.random, self._pause, is_calm)
+
+    def _pause(self, seconds: float) -> None:
+        for _ in range(_STEPS):  # meanwhile others go on
+            self.scheduler.time += round(1000 * seconds / _STEPS)
+            self.scheduler.step("pause")
+
+
+def problems_of(db: Any, simulation: DurableSimulation) -> list[str]:
+    """Run a simulation, and return what must not be."""
+    simulation.run()
+    report = fdbqueue.admin.check(db, simulation.storm.queue())
+    checked = [] if report.ok else [f"fdbqueue.admin.check: {report.problems}"]
+    return simulation.ledger.problems + checked
+
+
+def simulate(db: Any, space: Subspace, seed: int) -> DurableSimulation:
+    simulation = DurableSimulation(db, space, seed)
+    try:
+        assert not problems_of(db, simulation)
+    except BaseException:
+        print(f"--seed={seed}", *simulation.scheduler.trace, sep="\n")
+        print("log:", *simulation.entries, sep="\n")
+        raise
+    return simulation
+
+
+def test_each_rule_of_schedules_steps_signals_and_batches_holds(
+    steady: Any, space: Subspace, request: pytest.FixtureRequest
+) -> None:
+    given = request.config.getoption("--seed")
+    events: Counter[str] = Counter()
+    for seed in range(SEEDS) if given is None else [given]:
+        events += simulate(steady, space, seed).ledger.events
+    if given is None and SEEDS >= _ENOUGH:
+        assert events.keys() >= _MET, events
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in MUTATIONS.items() if each.workload == "durable"]
+)
+@pytest.mark.skipif(SEEDS < _ENOUGH, reason="takes minutes: set FDBQ_DURABLE_SEEDS=12")
+def test_each_planted_bug_is_found(memory: Any, space: Subspace, name: str) -> None:
+    mutation = MUTATIONS[name]
+    for seed in range(_TRIED):
+        simulation = DurableSimulation(memory, space, seed)
+        with planted(name):
+            problems = problems_of(memory, simulation)
+        if any(map(mutation.has_found, problems)):
+            return
+    pytest.fail(f"{name} is not found by {_TRIED} seeds")
+
+
+def test_a_seed_repeats_exactly(steady: Any, space: Subspace) -> None:
+    traces = [simulate(steady, space, 3).scheduler.trace for _ in range(2)]
+    assert traces[0] == traces[1]
