@@ -48,7 +48,11 @@ def test_the_examples_of_the_documentation_pass_the_strict_checks(
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},  # does not ask for new releases
+        env={
+            **os.environ,
+            "MYPY_CACHE_DIR": str(tmp_path / "cache"),  # two runs of mypy cannot share one
+            "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",  # does not ask for new releases
+        },
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -176,7 +176,8 @@ class _Drain:
         for queue in cycle(self._queues):
             before = len(self.drained)
             self._work(queue)
-            quiet = 1 if len(self.drained) > before else quiet + 1
+            # After attempts, the looks at their items may have made another one ready.
+            quiet = 0 if len(self.drained) > before else quiet + 1
             if quiet == len(self._queues):
                 left = min(map(self._seconds_left, self._queues))
                 if clock is None or left == math.inf:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -335,6 +336,25 @@ def test_a_job_can_be_told_to_stop_in_time(app: App, name: str) -> None:
     handle = slow.push()
     assert drain(app).outcomes() == ["done"]
     assert handle.result() is True
+
+
+def test_a_job_runs_that_is_due_while_the_outcomes_are_read(
+    app: App, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.job(queue=name)
+    def work() -> None: ...
+
+    get, looks = fdbqueue.PriorityQueue.get, itertools.count()
+
+    def slow_get(*arguments: Any) -> Any:
+        if next(looks) == 1:  # the first one is of the running job
+            clock.advance("1h")
+        return get(*arguments)
+
+    work.push()
+    work.using(delay="1h").push()
+    monkeypatch.setattr(fdbqueue.PriorityQueue, "get", slow_get)
+    assert drain(app, advance=clock).outcomes() == ["done", "done"]
 
 
 def test_lost_answers_change_nothing(db: Any, name: str, clock: Clock, rng: Any) -> None:
