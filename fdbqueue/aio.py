@@ -58,8 +58,8 @@ from fdbqueue import admin
 from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.sans_io import check_first, sans_io_of
 from fdbqueue.options import Selecting
+from fdbqueue.queue import overview as queue_overview
 from fdbqueue.queue import priority as priority_queue
-from fdbqueue.queue import registry
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.queue.schedules import Schedules as _Schedules
@@ -518,7 +518,7 @@ class Worker:
 
 async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue with this name, of its stored kind, as `fdbqueue.existing_queue` does."""
-    queue = await run(registry.existing_queue, db, name)
+    queue = await run(queue_overview.existing_queue, db, name)
     if queue.kind == "priority":
         return PriorityQueue(queue)
     return Queue(queue) if queue.kind == "fifo" else TaskQueue(queue)

@@ -549,7 +549,6 @@ class App:
             raise ValueError(
                 "the app has no jobs; its module has to import the modules that declare them"
             )
-        validate_number(concurrency, "concurrency", 1, "jobs")
         most_of, weight_of = {**(at_most or {})}, {**(weights or {})}
         _validate_names("at_most", most_of, names)
         _validate_names("weights", weight_of, names)
@@ -557,6 +556,13 @@ class App:
             validate_number(most, "at_most", 1, "jobs")
         for weight in weight_of.values():
             validate_share("a weight", weight)
+        options: dict[str, Any] = {
+            "concurrency": validate_number(concurrency, "concurrency", 1, "jobs"),
+            "lease": validate_seconds("lease", lease),
+            "prefetch": validate_number(prefetch, "prefetch", 0),
+            "name": name,
+        }
+        grace = validate_seconds("grace", grace)
         limits = {"max_jobs": max_jobs, "max_memory": max_memory}
         for option, number in {**limits, "processes": processes}.items():
             if number is not None:
@@ -570,37 +576,21 @@ class App:
         if processes is not None:
             if parent is not None:
                 raise AppNotFound("this process is one of several already")
-            given = {
-                "concurrency": concurrency,
-                "at_most": at_most,
-                "weights": weights,
-                "lease": validate_seconds("lease", lease),
-                "prefetch": validate_number(prefetch, "prefetch", 0),
-                "name": name,
-                "grace": validate_seconds("grace", grace),
-                "drain": drain,
-                "health": health,
-                **limits,
-            }
-            command = command_of(self, queues, given)
-            return Supervisor(command, processes, validate_seconds("grace", grace)).run(health)
+            options |= {"at_most": at_most, "weights": weights, "grace": grace}
+            options |= {"drain": drain, "health": health, **limits}
+            return Supervisor(command_of(self, queues, options), processes, grace).run(health)
         if len(names) == 1:  # it claims ahead, up to the number of jobs at a time
-            concurrency = min(concurrency, most_of.pop(names[0], concurrency))
-        in_order = bool(queues) and weights is None
-        limit = limit_of(max_jobs, max_memory)
-        shutdown = Shutdown(validate_seconds("grace", grace), limit=limit)
+            options["concurrency"] = min(concurrency, most_of.pop(names[0], concurrency))
+        shutdown = Shutdown(grace, limit=limit_of(max_jobs, max_memory))
         worker = worker_of(
             self,
             names,
             partial(JobHandler, renew=self.schedules.declaring(names)),
             at_most=most_of,
             weights=weight_of,
-            in_order=in_order,
-            concurrency=concurrency,
-            lease=lease,
-            prefetch=prefetch,
-            name=name,
+            in_order=bool(queues) and weights is None,
             grace=shutdown,
+            **options,
         )
         return run_worker(worker, shutdown, drain=drain, health=health)
 
