@@ -17,6 +17,9 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import client_name, milliseconds
 from fdbqueue.errors import InvalidTask, error_text
 from fdbqueue.layout.codecs import JsonCodec, encode_returned
+from fdbqueue.layout.codecs import decode_json as decode_json
+from fdbqueue.layout.codecs import json_bytes as json_bytes
+from fdbqueue.layout.codecs import parse_json as parse_json
 from fdbqueue.layout.items import Filter
 from fdbqueue.layout.tasks import TaskRecord, deadline_number
 from fdbqueue.layout.values import (

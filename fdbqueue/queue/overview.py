@@ -25,9 +25,6 @@ from fdbqueue.database.pages import read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.database.retrying import retries as retries
 from fdbqueue.errors import ForeignKey, QueueExists, QueueNotFound, UndecodableQueue
-from fdbqueue.layout.codecs import decode_json as decode_json
-from fdbqueue.layout.codecs import json_bytes as json_bytes
-from fdbqueue.layout.codecs import parse_json as parse_json
 from fdbqueue.layout.counters import Counters, counters_range
 from fdbqueue.layout.items import Selection
 from fdbqueue.layout.keys import WANT_ALL, Layout

@@ -23,8 +23,9 @@ from fdbqueue.http.security import grant_of
 from fdbqueue.http.served import Handle, ServedQueues, call_waiting, client_of
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import change_report, exact_priority, found_info, options_of, steps_of
+from fdbqueue.queue.arguments import decode_json
 from fdbqueue.queue.batches import Batches, batch_as_json, batches_of
-from fdbqueue.queue.overview import as_json, decode_json
+from fdbqueue.queue.overview import as_json
 from fdbqueue.types import MatchCount, State
 
 router = new_router()
