@@ -381,32 +381,15 @@ class App:
 
         return change_once(self.queue(names[0]), tr, body) if is_database(tr) else body(tr)
 
-    @overload
     def batch(
         self,
-        id: None = None,
-        /,
         *,
         then: Job[..., ..., Any, _R],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         on_dead: OnDead = "continue",
-    ) -> Batch[_R]: ...
-
-    @overload
-    def batch(self, id: str, /) -> Batch[Any]: ...
-
-    def batch(
-        self,
-        id: str | None = None,
-        /,
-        *,
-        then: Job[..., ..., Any, _R] | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        on_dead: OnDead = "continue",
-    ) -> Batch[_R] | Batch[Any]:
-        """Begin a batch of jobs, or return the one with an id, for jobs that add others to it.
+    ) -> Batch[_R]:
+        """Begin a batch of jobs.
 
         Push its jobs with `Batch.push` within a `with` block, which closes the batch at its end.
         The transaction that ends the last job makes `then` ready, exactly once. Its keyword
@@ -414,7 +397,6 @@ class App:
         the block raises an exception, the batch is cancelled, and `then` with it.
 
         Args:
-            id: The id of a batch, as in `Batch.id`, instead of all other arguments.
             then: The job that runs once all others have ended.
             args: Its arguments, by position.
             kwargs: Its arguments, by name, except for the three numbers.
@@ -422,7 +404,6 @@ class App:
                 run, `"cancel"` ends those that have not begun as cancelled.
 
         Raises:
-            BatchNotFound: There is no batch with this id.
             InvalidArguments: `then` does not take these arguments or the three numbers.
             QueueFull: The queue or the group of `then` is full.
 
@@ -442,11 +423,15 @@ class App:
             >>> batch.handle.result()
             'squares: 3 of 3'
         """
-        if (id is None) == (then is None):
-            raise TypeError("give a batch either the job that follows it, as then=..., or its id")
-        if then is not None:
-            return begin_batch(self, then, args, kwargs or {}, on_dead)
-        return batch_of(self, known_queues(self), id or "")
+        return begin_batch(self, then, args, kwargs or {}, on_dead)
+
+    def existing_batch(self, id: str) -> Batch[Any]:
+        """Return the batch with this `Batch.id`, for jobs that add others to it.
+
+        Raises:
+            BatchNotFound: There is no batch with this id.
+        """
+        return batch_of(self, known_queues(self), id)
 
     def middleware(self, function: _Middleware, /) -> _Middleware:
         """Run a generator function around the call of each job: a decorator.
