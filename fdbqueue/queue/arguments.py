@@ -423,8 +423,7 @@ def validate_filter(kind: str, state: State, filters: Filters) -> Filter:
         text = getattr(wanted, name)
         if text is not None and not (isinstance(text, str) and text):
             raise ValueError(f"{name} is text of at least one character, not {text!r}")
-    if wanted.group is not None:
-        validate_key("a group", wanted.group, may_be_empty=True)
+    validate_group(wanted.group, may_be_empty=True)
     if wanted.priority is not None:
         if kind == "fifo":
             raise ValueError("priority: the items of a fifo queue have no priorities")
@@ -441,11 +440,6 @@ def validate_filter(kind: str, state: State, filters: Filters) -> Filter:
     return wanted
 
 
-def validate_unique(key: object) -> str:
-    """Return a unique key; raise `ValueError` unless it is text of 1 to 255 bytes."""
-    return validate_key("unique", key)
-
-
 def validate_key(what: str, text: object, may_be_empty: bool = False) -> str:
     """Return text of up to 255 bytes; raise `ValueError` for anything else.
 
@@ -456,6 +450,11 @@ def validate_key(what: str, text: object, may_be_empty: bool = False) -> str:
         return str(text)
     least = 0 if may_be_empty else 1
     raise ValueError(f"{what} is text of {least} to {MAX_TEXT} bytes, not {text!r}")
+
+
+def validate_group(name: object, may_be_empty: bool = False) -> str | None:
+    """Return the name of a group, or `None` for none; raise `ValueError` for anything else."""
+    return None if name is None else validate_key("a group", name, may_be_empty)
 
 
 def of_each(n: int, name: str, given: Iterable[_T]) -> list[_T]:
@@ -506,7 +505,8 @@ def new_headers(n: int, options: PushManyOptions) -> list[Header]:
             key_ends=ends,
         )
         for key in [
-            None if key is None else validate_unique(key) for key in of_each(n, "unique keys", keys)
+            None if key is None else validate_key("unique", key)
+            for key in of_each(n, "unique keys", keys)
         ]
     ]
 
