@@ -35,10 +35,10 @@ from fdbqueue.errors import (
     error_text,
 )
 from fdbqueue.layout.codecs import stored_codec
-from fdbqueue.layout.items import Selection, decode_group_settings
+from fdbqueue.layout.items import Level, Selection, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NO_HEADER, decode_claim_text, decode_options, encode_claim_text
-from fdbqueue.operations.items import Moved, NewItem, Tail
+from fdbqueue.operations.items import NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.options import reconcile_options
 from fdbqueue.operations.views.groups import GroupInfo as GroupInfo
@@ -615,7 +615,7 @@ class BaseQueue(Generic[_T]):
         wanted = validate_filter(kind, validate_state(state), cast("Filters", filters))
         return Selection(state, wanted, after, reverse)
 
-    def _move_to(self, to: Any) -> Callable[[_T], Moved]:
+    def _move_to(self, to: Any) -> Callable[[_T], Level]:
         """Return how to move an item to this priority."""
         raise ValueError("the items of this queue have no priorities")
 
@@ -1040,12 +1040,12 @@ def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
 
 
 def _begin_moves(
-    store: Store[_T], moved: Callable[[_T], Moved], to: Any, tr: Transaction
+    store: Store[_T], moved: Callable[[_T], Level], to: Any, tr: Transaction
 ) -> Callable[[str], bool]:
     """Begin the moves of one transaction, which share the ends of the levels."""
     tails: dict[bytes, Tail] = {}
 
-    def unless_there(item: _T) -> Moved | None:
+    def unless_there(item: _T) -> Level | None:
         return None if item.priority == to else moved(item)
 
     return lambda item_id: store.move(tr, item_id, unless_there, tails) is not None
