@@ -33,11 +33,11 @@ from fdbqueue.options import JobOptions, ScheduleOptions
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
     kept_options,
+    validate_lease,
     validate_number,
     validate_range,
     validate_seconds,
     validate_share,
-    validate_timeout,
 )
 from fdbqueue.queue.base import change_once
 from fdbqueue.queue.priority import PriorityQueue
@@ -256,7 +256,7 @@ class App:
             raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {policy!r}")
         if not isinstance(name, str | None):
             raise TypeError(f"the name of a job is text, not {name!r}")
-        seconds = None if timeout is None else validate_timeout(timeout)
+        seconds = None if timeout is None else validate_lease(timeout, "timeout")
         settings = JobSettings(policy, seconds).changed(options)
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any, Any, Any]:

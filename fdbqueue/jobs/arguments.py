@@ -379,11 +379,10 @@ class Arguments:
         try:
             kind = typing.get_type_hints(holder, names, include_extras=True)[name]
             return _Converter(self._owner, kind)
-        except NameError as error:
-            reason = f"{error}; import it at the top of the module, outside of `if TYPE_CHECKING`"
-            raise UnsupportedAnnotation(self._name, name, reason, self._owner.kind) from error
         except Exception as error:  # the code of an annotation may raise anything
             reason = str(error)
+            if isinstance(error, NameError):
+                reason += "; import it at the top of the module, outside of `if TYPE_CHECKING`"
             raise UnsupportedAnnotation(self._name, name, reason, self._owner.kind) from error
 
     def encode(

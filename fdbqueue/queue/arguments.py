@@ -543,24 +543,14 @@ def validate_claim(claim: Claim) -> Claim:
     raise TypeError(f"a claim is needed, not {claim!r}; `claim` returns None for no item")
 
 
-def validate_lease(lease: object) -> float:
-    """Return the length of a lease in seconds; raise an error if it is not a valid time.
+def validate_lease(lease: object, name: str = "a lease") -> float:
+    """Return the seconds of a lease or of a run; raise an error if it is not a valid time.
 
     Example:
-        >>> validate_lease(30)
-        30.0
-    """
-    return float(validate_seconds("a lease", lease, is_over=True, below=_MAX_LEASE))
-
-
-def validate_timeout(timeout: object) -> float:
-    """Return the seconds that a job may run; raise an error if that is not a valid time.
-
-    Example:
-        >>> validate_timeout("1m")
+        >>> validate_lease("1m")
         60.0
     """
-    return float(validate_seconds("timeout", timeout, is_over=True, below=_MAX_LEASE))
+    return float(validate_seconds(name, lease, is_over=True, below=_MAX_LEASE))
 
 
 # What a task may be
