@@ -16,8 +16,7 @@ import click
 from click.types import FuncParamType
 
 from fdbqueue.errors import FdbqueueError
-from fdbqueue.queue.arguments import seconds_of_text
-from fdbqueue.queue.overview import parse_json
+from fdbqueue.queue.arguments import parse_json, seconds_of_text
 from fdbqueue.queue.repeatable import MAX_LINE
 
 from .output import json_line

@@ -10,7 +10,7 @@ import click
 from fdbqueue import existing_queue
 from fdbqueue.options import QueueOptions, QueueSettings
 from fdbqueue.queue.arguments import text_of_seconds
-from fdbqueue.queue.registry import open_queue
+from fdbqueue.queue.overview import open_queue
 from fdbqueue.types import Database
 
 from .arguments import NONE, Duration, usage_errors

@@ -12,7 +12,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue, embedded, existing_queue
 from fdbqueue.errors import NotADatabase, QueueNotFound
 from fdbqueue.queue.base import Stop, store_of
-from fdbqueue.queue.registry import wait_for_queue
+from fdbqueue.queue.overview import wait_for_queue
 from fdbqueue.types import Database, Priority, PriorityJson
 
 from .output import say

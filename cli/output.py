@@ -12,8 +12,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from fdbqueue import Item, Task
-from fdbqueue.queue.arguments import text_of_seconds
-from fdbqueue.queue.overview import json_bytes, priority_as_json
+from fdbqueue.queue.arguments import json_bytes, text_of_seconds
+from fdbqueue.queue.overview import priority_as_json
 from fdbqueue.types import ByState, Priority
 
 _MAX_TEXT = 120  # characters of an error in a list

@@ -8,7 +8,7 @@ import click
 
 from fdbqueue.errors import QueueFull
 from fdbqueue.options import PushOptions
-from fdbqueue.queue.registry import open_queue
+from fdbqueue.queue.overview import open_queue
 from fdbqueue.types import Database, PriorityJson
 
 from .arguments import read_value, usage_errors

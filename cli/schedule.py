@@ -10,8 +10,7 @@ from fdbqueue import existing_queue
 from fdbqueue.errors import QueueFull
 from fdbqueue.options import LateOptions, ScheduleOptions
 from fdbqueue.queue.arguments import text_of_seconds
-from fdbqueue.queue.overview import queue_names
-from fdbqueue.queue.registry import open_queue
+from fdbqueue.queue.overview import open_queue, queue_names
 from fdbqueue.queue.schedules import Schedule, Schedules, schedule_as_json
 from fdbqueue.types import Database, PriorityJson
 

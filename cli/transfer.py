@@ -12,7 +12,7 @@ from rich.progress import DownloadColumn
 
 from fdbqueue import existing_queue
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.registry import open_queue
+from fdbqueue.queue.overview import open_queue
 from fdbqueue.queue.repeatable import import_lines
 from fdbqueue.types import Database, PriorityJson
 

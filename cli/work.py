@@ -21,7 +21,7 @@ from fdbqueue.jobs import App
 from fdbqueue.jobs.app import queues_of
 from fdbqueue.queue.arguments import validate_address
 from fdbqueue.queue.base import Stop
-from fdbqueue.queue.registry import wait_for_queue
+from fdbqueue.queue.overview import wait_for_queue
 from fdbqueue.types import Database
 from fdbqueue.worker.presence import serving_health
 from fdbqueue.worker.processes import (

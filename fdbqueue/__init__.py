@@ -26,8 +26,8 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database.decorator import transactional
 from fdbqueue.database.opening import open
 from fdbqueue.errors import FDBError, FdbqueueError, error_classes
+from fdbqueue.queue.overview import existing_queue
 from fdbqueue.queue.priority import PriorityQueue, Queue
-from fdbqueue.queue.registry import existing_queue
 from fdbqueue.queue.task import TaskQueue, create_deadline
 from fdbqueue.types import (
     Claim,

@@ -54,12 +54,13 @@ from typing import (
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import admin
 from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.sans_io import check_first, sans_io_of
 from fdbqueue.options import Selecting
+from fdbqueue.queue import backup as _backup
+from fdbqueue.queue import check as _check
+from fdbqueue.queue import overview as _overview
 from fdbqueue.queue import priority as priority_queue
-from fdbqueue.queue import registry
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.queue.schedules import Schedules as _Schedules
@@ -75,7 +76,7 @@ from fdbqueue.types import (
     Transaction,
     V,
 )
-from fdbqueue.worker import worker
+from fdbqueue.worker import presence, worker
 from fdbqueue.worker.endings import WorkerReport
 from fdbqueue.worker.invocation import FunctionHandler
 
@@ -215,14 +216,14 @@ class _Items(Protocol[_I]):
     ) -> Listing[ItemInfo]: ...
 
 
-queue_names = _function(admin.queue_names)
-rename = _function(admin.rename)
-drop = _function(admin.drop)
-overview = _function(admin.overview)
-backup = _function(admin.backup)
-restore = _function(admin.restore)
-copy = _function(admin.copy)
-workers = _function(admin.workers)
+queue_names = _function(_overview.queue_names)
+rename = _function(_overview.rename)
+drop = _function(_overview.drop)
+overview = _function(_overview.overview)
+backup = _function(_backup.backup)
+restore = _function(_backup.restore)
+copy = _function(_backup.copy)
+workers = _function(presence.workers)
 
 
 class _Handle(Generic[_Q, _I]):
@@ -518,7 +519,7 @@ class Worker:
 
 async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue with this name, of its stored kind, as `fdbqueue.existing_queue` does."""
-    queue = await run(registry.existing_queue, db, name)
+    queue = await run(_overview.existing_queue, db, name)
     if queue.kind == "priority":
         return PriorityQueue(queue)
     return Queue(queue) if queue.kind == "fifo" else TaskQueue(queue)
@@ -526,9 +527,9 @@ async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | Tas
 
 async def check(
     tr: Transaction, queue: _Handle[Any, Any], *, repair: bool = False
-) -> admin.CheckReport:
+) -> _check.CheckReport:
     """Verify the counters, indexes and payloads of a queue, as `fdbqueue.admin.check` does."""
-    return await run(admin.check, tr, queue.queue, repair=repair)
+    return await run(_check.check, tr, queue.queue, repair=repair)
 
 
 async def until(

@@ -24,7 +24,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read, run
 from fdbqueue.errors import LeaseLost, WrongState, error_text
 from fdbqueue.layout.batches import may_be_member
-from fdbqueue.layout.items import ItemRow
+from fdbqueue.layout.items import ItemRow, Level
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
@@ -41,7 +41,6 @@ from fdbqueue.operations.items import (
     BATCH_BYTES,
     ITEM_BYTES,
     Items,
-    Moved,
     NewItem,
     Tail,
 )
@@ -531,7 +530,7 @@ class Store(Generic[_T]):
         self,
         tr: Transactor,
         item: _T | str,
-        change: Callable[[_T], Moved | None],
+        change: Callable[[_T], Level | None],
         tails: dict[bytes, Tail] | None = None,
     ) -> tuple[_T, bytes] | None:
         """Move an item to the end of a level; return the old item and the new key.
@@ -552,12 +551,11 @@ class Store(Generic[_T]):
             if "reprioritize" not in STATES[found.state].changes:
                 raise WrongState(self.codec.id_of(stored), found.state)
             before = self.reads.decode(tr, stored)
-            moved = change(before)
-            if moved is None:
+            level = change(before)
+            if level is None:
                 return None
-            level, payload = moved
             shared = {} if tails is None else tails
-            return before, self.changes.move(tr, now, found, payload, level, shared)
+            return before, self.changes.move(tr, now, found, level, shared)
 
         return self.change(tr, body, wrote=bool)
 

@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from fdbqueue import errors
+from fdbqueue.queue.arguments import json_bytes
 from fdbqueue.queue.batches import BatchNotFound
-from fdbqueue.queue.overview import json_bytes
 from fdbqueue.queue.steps import TooManyWaiting
 
 REQUEST_ID = "fdbqueue.request_id"

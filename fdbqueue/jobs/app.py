@@ -33,11 +33,11 @@ from fdbqueue.options import JobOptions, ScheduleOptions
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
     kept_options,
+    validate_lease,
     validate_number,
     validate_range,
     validate_seconds,
     validate_share,
-    validate_timeout,
 )
 from fdbqueue.queue.base import change_once
 from fdbqueue.queue.priority import PriorityQueue
@@ -256,7 +256,7 @@ class App:
             raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {policy!r}")
         if not isinstance(name, str | None):
             raise TypeError(f"the name of a job is text, not {name!r}")
-        seconds = None if timeout is None else validate_timeout(timeout)
+        seconds = None if timeout is None else validate_lease(timeout, "timeout")
         settings = JobSettings(policy, seconds).changed(options)
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any, Any, Any]:
@@ -381,32 +381,15 @@ class App:
 
         return change_once(self.queue(names[0]), tr, body) if is_database(tr) else body(tr)
 
-    @overload
     def batch(
         self,
-        id: None = None,
-        /,
         *,
         then: Job[..., ..., Any, _R],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         on_dead: OnDead = "continue",
-    ) -> Batch[_R]: ...
-
-    @overload
-    def batch(self, id: str, /) -> Batch[Any]: ...
-
-    def batch(
-        self,
-        id: str | None = None,
-        /,
-        *,
-        then: Job[..., ..., Any, _R] | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        on_dead: OnDead = "continue",
-    ) -> Batch[_R] | Batch[Any]:
-        """Begin a batch of jobs, or return the one with an id, for jobs that add others to it.
+    ) -> Batch[_R]:
+        """Begin a batch of jobs.
 
         Push its jobs with `Batch.push` within a `with` block, which closes the batch at its end.
         The transaction that ends the last job makes `then` ready, exactly once. Its keyword
@@ -414,7 +397,6 @@ class App:
         the block raises an exception, the batch is cancelled, and `then` with it.
 
         Args:
-            id: The id of a batch, as in `Batch.id`, instead of all other arguments.
             then: The job that runs once all others have ended.
             args: Its arguments, by position.
             kwargs: Its arguments, by name, except for the three numbers.
@@ -422,7 +404,6 @@ class App:
                 run, `"cancel"` ends those that have not begun as cancelled.
 
         Raises:
-            BatchNotFound: There is no batch with this id.
             InvalidArguments: `then` does not take these arguments or the three numbers.
             QueueFull: The queue or the group of `then` is full.
 
@@ -442,11 +423,15 @@ class App:
             >>> batch.handle.result()
             'squares: 3 of 3'
         """
-        if (id is None) == (then is None):
-            raise TypeError("give a batch either the job that follows it, as then=..., or its id")
-        if then is not None:
-            return begin_batch(self, then, args, kwargs or {}, on_dead)
-        return batch_of(self, known_queues(self), id or "")
+        return begin_batch(self, then, args, kwargs or {}, on_dead)
+
+    def existing_batch(self, id: str) -> Batch[Any]:
+        """Return the batch with this `Batch.id`, for jobs that add others to it.
+
+        Raises:
+            BatchNotFound: There is no batch with this id.
+        """
+        return batch_of(self, known_queues(self), id)
 
     def middleware(self, function: _Middleware, /) -> _Middleware:
         """Run a generator function around the call of each job: a decorator.
@@ -549,7 +534,6 @@ class App:
             raise ValueError(
                 "the app has no jobs; its module has to import the modules that declare them"
             )
-        validate_number(concurrency, "concurrency", 1, "jobs")
         most_of, weight_of = {**(at_most or {})}, {**(weights or {})}
         _validate_names("at_most", most_of, names)
         _validate_names("weights", weight_of, names)
@@ -557,6 +541,13 @@ class App:
             validate_number(most, "at_most", 1, "jobs")
         for weight in weight_of.values():
             validate_share("a weight", weight)
+        options: dict[str, Any] = {
+            "concurrency": validate_number(concurrency, "concurrency", 1, "jobs"),
+            "lease": validate_seconds("lease", lease),
+            "prefetch": validate_number(prefetch, "prefetch", 0),
+            "name": name,
+        }
+        grace = validate_seconds("grace", grace)
         limits = {"max_jobs": max_jobs, "max_memory": max_memory}
         for option, number in {**limits, "processes": processes}.items():
             if number is not None:
@@ -570,37 +561,21 @@ class App:
         if processes is not None:
             if parent is not None:
                 raise AppNotFound("this process is one of several already")
-            given = {
-                "concurrency": concurrency,
-                "at_most": at_most,
-                "weights": weights,
-                "lease": validate_seconds("lease", lease),
-                "prefetch": validate_number(prefetch, "prefetch", 0),
-                "name": name,
-                "grace": validate_seconds("grace", grace),
-                "drain": drain,
-                "health": health,
-                **limits,
-            }
-            command = command_of(self, queues, given)
-            return Supervisor(command, processes, validate_seconds("grace", grace)).run(health)
+            options |= {"at_most": at_most, "weights": weights, "grace": grace}
+            options |= {"drain": drain, "health": health, **limits}
+            return Supervisor(command_of(self, queues, options), processes, grace).run(health)
         if len(names) == 1:  # it claims ahead, up to the number of jobs at a time
-            concurrency = min(concurrency, most_of.pop(names[0], concurrency))
-        in_order = bool(queues) and weights is None
-        limit = limit_of(max_jobs, max_memory)
-        shutdown = Shutdown(validate_seconds("grace", grace), limit=limit)
+            options["concurrency"] = min(concurrency, most_of.pop(names[0], concurrency))
+        shutdown = Shutdown(grace, limit=limit_of(max_jobs, max_memory))
         worker = worker_of(
             self,
             names,
             partial(JobHandler, renew=self.schedules.declaring(names)),
             at_most=most_of,
             weights=weight_of,
-            in_order=in_order,
-            concurrency=concurrency,
-            lease=lease,
-            prefetch=prefetch,
-            name=name,
+            in_order=bool(queues) and weights is None,
             grace=shutdown,
+            **options,
         )
         return run_worker(worker, shutdown, drain=drain, health=health)
 

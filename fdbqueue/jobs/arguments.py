@@ -23,6 +23,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from enum import Enum
 from functools import cached_property, partial
+from itertools import chain, repeat
 from pathlib import PurePath
 from types import MappingProxyType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -287,16 +288,12 @@ class _Converters(NamedTuple):
         named: Those of the parameters that take keyword arguments.
         rest: That of `*args`, with its name.
         extra: That of `**kwargs`.
-        names: The names of the parameters that take positional arguments.
-        required: The names of the parameters without a default.
     """
 
     positional: list[tuple[str, _Converter]]
     named: dict[str, _Converter]
     rest: tuple[str, _Converter]
     extra: _Converter
-    names: list[str]
-    required: frozenset[str]
 
 
 class Arguments:
@@ -354,7 +351,6 @@ class Arguments:
         named: dict[str, _Converter] = {}
         extra = _Converter(self._owner, Any)
         rest = "", extra
-        required: set[str] = set()
         for name, parameter in self._signature.parameters.items():
             converter = self._converter(name, parameter.annotation)
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -366,11 +362,8 @@ class Arguments:
                     positional.append((name, converter))
                 if parameter.kind is not parameter.POSITIONAL_ONLY:
                     named[name] = converter
-                if parameter.default is parameter.empty:
-                    required.add(name)
         _ = self._result  # an annotation that cannot be used is found at the first push
-        names = [name for name, _ in positional]
-        return _Converters(positional, named, rest, extra, names, frozenset(required))
+        return _Converters(positional, named, rest, extra)
 
     @cached_property
     def _result(self) -> _Converter:
@@ -386,11 +379,10 @@ class Arguments:
         try:
             kind = typing.get_type_hints(holder, names, include_extras=True)[name]
             return _Converter(self._owner, kind)
-        except NameError as error:
-            reason = f"{error}; import it at the top of the module, outside of `if TYPE_CHECKING`"
-            raise UnsupportedAnnotation(self._name, name, reason, self._owner.kind) from error
         except Exception as error:  # the code of an annotation may raise anything
             reason = str(error)
+            if isinstance(error, NameError):
+                reason += "; import it at the top of the module, outside of `if TYPE_CHECKING`"
             raise UnsupportedAnnotation(self._name, name, reason, self._owner.kind) from error
 
     def encode(
@@ -402,12 +394,7 @@ class Arguments:
             InvalidArguments: The function does not take them, or one does not fit its annotation.
             UnsupportedAnnotation: An annotation cannot be evaluated, or its values not be stored.
         """
-        converters = self._converters
-        try:
-            self._bind(args, kwargs)
-        except TypeError as error:
-            raise InvalidArguments(self._name, None, str(error)) from None
-        return _converted(converters, args, kwargs, _Converter.encode)
+        return self._converted(args, kwargs, _Converter.encode, InvalidArguments)
 
     def key_of(self, args: list[Any], kwargs: Mapping[str, Any]) -> str:
         """Return a unique key for the JSON forms of some arguments.
@@ -451,12 +438,7 @@ class Arguments:
                 annotation: another version of the function stored them, or another client did.
             UnsupportedAnnotation: An annotation cannot be evaluated, or its values not be stored.
         """
-        converters = self._converters
-        try:
-            self._bind(args, kwargs)
-        except TypeError as error:
-            raise UndecodableArguments(self._name, None, str(error)) from None
-        values, named = _converted(converters, args, kwargs, _Converter.decode)
+        values, named = self._converted(args, kwargs, _Converter.decode, UndecodableArguments)
         return tuple(values), named
 
     def by_name(self, args: list[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -475,17 +457,24 @@ class Arguments:
         """The names of the parameters."""
         return [*self._signature.parameters]
 
-    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise `TypeError` unless the function takes these arguments."""
-        converters = self._converters
-        given = {*converters.names[: len(args)], *kwargs}
-        is_simple = (
-            len(given) == len(args) + len(kwargs)
-            and kwargs.keys() <= converters.named.keys()
-            and converters.required <= given
+    def _converted(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        convert: Callable[[_Converter, str, Any], Any],
+        invalid: type[InvalidArguments | UndecodableArguments],
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return what a conversion returns for each argument of a call, or raise an error."""
+        positional, named, rest, extra = self._converters
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise invalid(self._name, None, str(error)) from None
+        by_position = zip(chain(positional, repeat(rest)), args)
+        return (
+            [convert(converter, name, value) for (name, converter), value in by_position],
+            {name: convert(named.get(name, extra), name, kwargs[name]) for name in kwargs},
         )
-        if not is_simple:  # it is wrong, or goes to `*args` or `**kwargs`
-            self._signature.bind(*args, **kwargs)  # which takes longer than the rest of a job
 
     def encode_result(self, value: Any) -> Any:
         """Return the JSON form of a result.
@@ -502,23 +491,6 @@ class Arguments:
             UndecodableArguments: It does not fit the return annotation.
         """
         return None if stored is None else self._result.decode(_RETURN, stored)
-
-
-def _converted(
-    converters: _Converters,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    convert: Callable[[_Converter, str, Any], Any],
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return what a conversion returns for each of some arguments that the function takes."""
-    positional, named, (rest_name, rest), extra, *_ = converters
-    values = [convert(each, name, value) for (name, each), value in zip(positional, args)]
-    if len(args) > len(positional):
-        values += [convert(rest, rest_name, value) for value in args[len(positional) :]]
-    if not kwargs:
-        return values, {}
-    by_name = {name: convert(named.get(name, extra), name, value) for name, value in kwargs.items()}
-    return values, by_name
 
 
 def _fields(value: Any) -> dict[str, Any] | None:

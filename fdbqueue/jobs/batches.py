@@ -34,9 +34,9 @@ class Batch(Generic[_R]):
     """A batch of jobs, and the job that runs once they have ended; `App.batch` begins it.
 
     Pushes are collected, and stored 500 to a transaction. `flush` stores those that are left, and
-    so does the end of the `with` block. The block closes a batch that `App.batch(then=...)` has
-    begun, but not a batch that was looked up by its id. If a process dies within the block, the
-    batch stays open: `app.batch(id).close()` closes it.
+    so does the end of the `with` block. The block closes a batch that `App.batch` has begun, but
+    not one that `App.existing_batch` has returned. If a process dies within the block, the batch
+    stays open: `app.existing_batch(id).close()` closes it.
 
     Cost: for each job, some 50 bytes, one atomic add when it ends, and two small reads, shared by
     all jobs that end together. The pushes of a transaction take one more atomic add.
@@ -48,11 +48,8 @@ class Batch(Generic[_R]):
             run, unless `on_dead` is `"cancel"`.
     """
 
-    def __init__(
-        self, app: App, queue: str, handle: Handle[_R], on_dead: OnDead, *, is_own: bool
-    ) -> None:
+    def __init__(self, app: App, queue: str, handle: Handle[_R], *, is_own: bool) -> None:
         self._app = app
-        self._on_dead: OnDead = on_dead
         self._is_own = is_own
         self._batches = Batches(app.queue(queue))
         self._guard = Guard()
@@ -106,7 +103,7 @@ class Batch(Generic[_R]):
             for pusher, group in groupby(collected, _first)
         ]
         if pushes:
-            self._batches.add(self._app.db, self.id, self._on_dead, pushes)
+            self._batches.add(self._app.db, self.id, pushes)
 
     def close(self) -> None:
         """Push the collected jobs, and accept no more.
@@ -160,7 +157,7 @@ def begin_batch(
     queue, priority = then.settings.queue, then.settings.priority
     value, group = call.stored.value, call.group
     item = Batches(app.queue(queue)).open(app.db, value, priority, on_dead, group)
-    return Batch(app, queue, Handle(then, queue, item.id, is_new=item.is_new), on_dead, is_own=True)
+    return Batch(app, queue, Handle(then, queue, item.id, is_new=item.is_new), is_own=True)
 
 
 def batch_of(app: App, queues: Iterable[str], id: str) -> Batch[Any]:
@@ -168,12 +165,10 @@ def batch_of(app: App, queues: Iterable[str], id: str) -> Batch[Any]:
     for name in queues:
         queue = app.queue(name)
         try:
-            on_dead = Batches(queue).on_dead(app.db, id)
+            info = queue.get(app.db, id) if Batches(queue).on_dead(app.db, id) else None
         except InvalidItemId:
             continue
-        info = None if on_dead is None else queue.get(app.db, id)
-        stored = None if info is None else info.job
-        if info is not None and stored is not None and on_dead is not None:
-            handle = Handle(app.jobs[stored.name], name, info.item.id, is_new=True)
-            return Batch(app, name, handle, on_dead, is_own=False)
+        if info is not None and info.job is not None:
+            handle = Handle(app.jobs[info.job.name], name, info.item.id, is_new=True)
+            return Batch(app, name, handle, is_own=False)
     raise BatchNotFound(id)

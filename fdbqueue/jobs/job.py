@@ -14,11 +14,11 @@ from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.options import JobOptions
 from fdbqueue.queue.arguments import (
     validate_choice,
+    validate_group,
     validate_key,
     validate_options,
     validate_scope,
     validate_share,
-    validate_unique,
 )
 from fdbqueue.queue.batches import Members, push_after
 from fdbqueue.types import Duration, Group, OnDead, StoredJob, Transactor, Unique, UniqueUntil
@@ -73,11 +73,11 @@ class JobSettings:
     def __post_init__(self) -> None:
         unique = self.unique
         if isinstance(unique, str):
-            validate_unique(unique)
+            validate_key("unique", unique)
         elif not (unique is None or isinstance(unique, bool) or callable(unique)):
             raise TypeError(f"unique is a key, True, or a function of arguments, not {unique!r}")
-        if self.group is not None and not callable(self.group):
-            validate_key("a group", self.group)
+        if not callable(self.group):
+            validate_group(self.group)
         validate_share("cost", self.cost)
         validate_scope(unique, self.unique_until, self.unique_for)
         validate_choice("on_dead", self.on_dead, OnDead)

@@ -6,14 +6,18 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.binding import database_name
 from fdbqueue.jobs.errors import AppNotFound
+from fdbqueue.worker.processes import exit_after_work
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.app import App
+
+_PROGRAM = "from fdbqueue.jobs.processes import main; main()"
 
 
 def importable(module: str) -> str:
@@ -79,7 +83,20 @@ def command_of(app: App, queues: Sequence[str], options: Mapping[str, Any]) -> l
         "queues": queues,
         "options": options,
     }
-    return [sys.executable, "-m", "fdbqueue.jobs", json.dumps(given)]
+    return [sys.executable, "-c", _PROGRAM, json.dumps(given)]
+
+
+def main() -> None:
+    """Work for the app that the first argument of this process names, as `command_of` gives it."""
+    given = json.loads(sys.argv[1])
+    sys.path[:] = given["path"]
+    for module in given["modules"]:
+        import_module(module)
+    module, variable = given["app"]
+    app: App = getattr(import_module(module), variable)
+    app.bind(given["database"])
+    app.work(*given["queues"], **given["options"])
+    exit_after_work(0)
 
 
 def _place_of(app: App) -> tuple[str, str]:

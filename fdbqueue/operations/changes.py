@@ -26,7 +26,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.items import EXPIRED, Items, Tail
 from fdbqueue.operations.parallel import stored_at
-from fdbqueue.operations.payloads import own_id, with_small_row, write_payload
+from fdbqueue.operations.payloads import with_small_row
 from fdbqueue.operations.timers import LEASE_OVER, error_of_lease, has_expired, is_last
 from fdbqueue.operations.transitions import Change, Why
 from fdbqueue.types import (
@@ -301,15 +301,13 @@ class Changes:
         tr: Transaction,
         now: int,
         row: ItemRow,
-        payload: bytes | None,
         level: Level,
         tails: dict[bytes, Tail],
     ) -> bytes:
         """Move a ready, delayed or dead item to the end of a level; return its new key.
 
-        The item keeps its random part, its header, the steps of its job, and with `None` its
-        payload. `tails` are those of earlier moves of the transaction, behind which it goes, by
-        prefix.
+        The item keeps its random part, its header, its payload, and the steps of its job. `tails`
+        are those of earlier moves of the transaction, behind which it goes, by prefix.
         """
         layout, item = self._layout, row.item
         position, header = layout.position(item.key), item.header
@@ -322,10 +320,7 @@ class Changes:
         count = tail.take_count(tr.get_read_version().wait())
         random = layout.unpack_item_key(item.key)[-1]
         key = layout.item_key(level.prefix, count, random)
-        if payload is None:
-            value = with_header(header, item.content)
-        else:
-            value = write_payload(tr, layout, own_id(layout, key), payload, header)
+        value = with_header(header, item.content)
         self._rely_on(tr, row)
         moved = row._replace(item=StoredItem(key, value, level))
         self._perform(tr, now, [Change("moved", row, moved)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from fdb.subspace_impl import Subspace
 
@@ -42,9 +42,6 @@ ITEM_BYTES = 250
 """The bytes of a transaction that an item takes, in addition to its payload."""
 
 POPPED, EXPIRED = End("popped"), End("expired")
-
-Moved: TypeAlias = tuple[Level, bytes | None]
-"""The new level of an item, and its new payload; `None` keeps the payload."""
 
 
 class NewItem(NamedTuple):

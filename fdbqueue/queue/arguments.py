@@ -17,6 +17,9 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import client_name, milliseconds
 from fdbqueue.errors import InvalidTask, error_text
 from fdbqueue.layout.codecs import JsonCodec, encode_returned
+from fdbqueue.layout.codecs import decode_json as decode_json
+from fdbqueue.layout.codecs import json_bytes as json_bytes
+from fdbqueue.layout.codecs import parse_json as parse_json
 from fdbqueue.layout.items import Filter
 from fdbqueue.layout.tasks import TaskRecord, deadline_number
 from fdbqueue.layout.values import (
@@ -420,8 +423,7 @@ def validate_filter(kind: str, state: State, filters: Filters) -> Filter:
         text = getattr(wanted, name)
         if text is not None and not (isinstance(text, str) and text):
             raise ValueError(f"{name} is text of at least one character, not {text!r}")
-    if wanted.group is not None:
-        validate_key("a group", wanted.group, may_be_empty=True)
+    validate_group(wanted.group, may_be_empty=True)
     if wanted.priority is not None:
         if kind == "fifo":
             raise ValueError("priority: the items of a fifo queue have no priorities")
@@ -438,11 +440,6 @@ def validate_filter(kind: str, state: State, filters: Filters) -> Filter:
     return wanted
 
 
-def validate_unique(key: object) -> str:
-    """Return a unique key; raise `ValueError` unless it is text of 1 to 255 bytes."""
-    return validate_key("unique", key)
-
-
 def validate_key(what: str, text: object, may_be_empty: bool = False) -> str:
     """Return text of up to 255 bytes; raise `ValueError` for anything else.
 
@@ -453,6 +450,11 @@ def validate_key(what: str, text: object, may_be_empty: bool = False) -> str:
         return str(text)
     least = 0 if may_be_empty else 1
     raise ValueError(f"{what} is text of {least} to {MAX_TEXT} bytes, not {text!r}")
+
+
+def validate_group(name: object, may_be_empty: bool = False) -> str | None:
+    """Return the name of a group, or `None` for none; raise `ValueError` for anything else."""
+    return None if name is None else validate_key("a group", name, may_be_empty)
 
 
 def of_each(n: int, name: str, given: Iterable[_T]) -> list[_T]:
@@ -503,7 +505,8 @@ def new_headers(n: int, options: PushManyOptions) -> list[Header]:
             key_ends=ends,
         )
         for key in [
-            None if key is None else validate_unique(key) for key in of_each(n, "unique keys", keys)
+            None if key is None else validate_key("unique", key)
+            for key in of_each(n, "unique keys", keys)
         ]
     ]
 
@@ -540,24 +543,14 @@ def validate_claim(claim: Claim) -> Claim:
     raise TypeError(f"a claim is needed, not {claim!r}; `claim` returns None for no item")
 
 
-def validate_lease(lease: object) -> float:
-    """Return the length of a lease in seconds; raise an error if it is not a valid time.
+def validate_lease(lease: object, name: str = "a lease") -> float:
+    """Return the seconds of a lease or of a run; raise an error if it is not a valid time.
 
     Example:
-        >>> validate_lease(30)
-        30.0
-    """
-    return float(validate_seconds("a lease", lease, is_over=True, below=_MAX_LEASE))
-
-
-def validate_timeout(timeout: object) -> float:
-    """Return the seconds that a job may run; raise an error if that is not a valid time.
-
-    Example:
-        >>> validate_timeout("1m")
+        >>> validate_lease("1m")
         60.0
     """
-    return float(validate_seconds("timeout", timeout, is_over=True, below=_MAX_LEASE))
+    return float(validate_seconds(name, lease, is_over=True, below=_MAX_LEASE))
 
 
 # What a task may be

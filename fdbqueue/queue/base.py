@@ -35,10 +35,10 @@ from fdbqueue.errors import (
     error_text,
 )
 from fdbqueue.layout.codecs import stored_codec
-from fdbqueue.layout.items import Selection, decode_group_settings
+from fdbqueue.layout.items import Level, Selection, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NO_HEADER, decode_claim_text, decode_options, encode_claim_text
-from fdbqueue.operations.items import Moved, NewItem, Tail
+from fdbqueue.operations.items import NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.options import reconcile_options
 from fdbqueue.operations.views.groups import GroupInfo as GroupInfo
@@ -56,7 +56,7 @@ from fdbqueue.queue.arguments import (
     validate_delay,
     validate_filter,
     validate_flag,
-    validate_key,
+    validate_group,
     validate_lease,
     validate_log,
     validate_number,
@@ -615,7 +615,7 @@ class BaseQueue(Generic[_T]):
         wanted = validate_filter(kind, validate_state(state), cast("Filters", filters))
         return Selection(state, wanted, after, reverse)
 
-    def _move_to(self, to: Any) -> Callable[[_T], Moved]:
+    def _move_to(self, to: Any) -> Callable[[_T], Level]:
         """Return how to move an item to this priority."""
         raise ValueError("the items of this queue have no priorities")
 
@@ -938,16 +938,13 @@ class BaseQueue(Generic[_T]):
             [('ada', 1, 1, 'concurrency')]
         """
         limit = validate_number(limit, "limit", 1)
-        if after is not None:
-            after = validate_key("a group", after, may_be_empty=True)
-        layout = self._store.layout
-        return read(tr, lambda tr: list_groups(tr, layout, after, limit))
+        name, layout = validate_group(after, may_be_empty=True), self._store.layout
+        return read(tr, lambda tr: list_groups(tr, layout, name, limit))
 
 
 def _read_group_settings(store: Store[Any], tr: ReadTransactor, group: str | None) -> GroupSettings:
     """Return what `set_group` has set for a group, or with `None` for all groups."""
-    name = None if group is None else validate_key("a group", group, may_be_empty=True)
-    layout = store.layout
+    name, layout = validate_group(group, may_be_empty=True), store.layout
 
     def body(tr: ReadTransaction) -> GroupSettings:
         stored = tr[layout.group_key(layout.group_settings, name)]
@@ -973,7 +970,7 @@ def _change_group(
         group: The group, as for `group_settings`.
         settings: The arguments of `set_group`.
     """
-    name = None if group is None else validate_key("a group", group, may_be_empty=True)
+    name = validate_group(group, may_be_empty=True)
     changes = group_settings(settings, name)
 
     def body(tr: Transaction, now: int) -> bool:
@@ -1008,16 +1005,12 @@ def new_items(
         if groups is not None:
             if group is not None:
                 raise ValueError("give one group for all values or one for each, not both")
-            each = map(_group, of_each(n, "groups", groups))
+            each = map(validate_group, of_each(n, "groups", groups))
             levels = list(map(store.levels.in_group, levels, each))
         elif group is not None:
-            levels = list(map(store.levels.in_group, levels, repeat(_group(group))))
+            levels = list(map(store.levels.in_group, levels, repeat(validate_group(group))))
     payloads = map(store.codec.encode, values)
     return [*map(NewItem, levels, payloads, uuids(n), repeat(due), headers, values)]
-
-
-def _group(name: object) -> str | None:
-    return None if name is None else validate_key("a group", name)
 
 
 def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
@@ -1047,12 +1040,12 @@ def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
 
 
 def _begin_moves(
-    store: Store[_T], moved: Callable[[_T], Moved], to: Any, tr: Transaction
+    store: Store[_T], moved: Callable[[_T], Level], to: Any, tr: Transaction
 ) -> Callable[[str], bool]:
     """Begin the moves of one transaction, which share the ends of the levels."""
     tails: dict[bytes, Tail] = {}
 
-    def unless_there(item: _T) -> Moved | None:
+    def unless_there(item: _T) -> Level | None:
         return None if item.priority == to else moved(item)
 
     return lambda item_id: store.move(tr, item_id, unless_there, tails) is not None

@@ -1,10 +1,12 @@
-"""The named queues: their numbers, also as JSON; rename and drop them."""
+"""The named queues: open them by name, rename and drop them; their numbers, also as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import chain, repeat
 from statistics import median, quantiles
@@ -13,16 +15,16 @@ from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.coordination.sans_io import Call, Stop, drive
 from fdbqueue.coordination.sweeper import looks_write as looks_write
+from fdbqueue.coordination.waiting import Lines, Wanted, until_found
 from fdbqueue.database.binding import first_key, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import read_pages
+from fdbqueue.database.retrying import read
 from fdbqueue.database.retrying import retries as retries
-from fdbqueue.errors import ForeignKey, QueueExists, UndecodableQueue
-from fdbqueue.layout.codecs import decode_json as decode_json
-from fdbqueue.layout.codecs import json_bytes as json_bytes
-from fdbqueue.layout.codecs import parse_json as parse_json
+from fdbqueue.errors import ForeignKey, QueueExists, QueueNotFound, UndecodableQueue
 from fdbqueue.layout.counters import Counters, counters_range
 from fdbqueue.layout.items import Selection
 from fdbqueue.layout.keys import WANT_ALL, Layout
@@ -35,7 +37,9 @@ from fdbqueue.operations.maintainers.batches import leave_batches
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.operations.views.stats import begin_stats, unknown_stats
 from fdbqueue.queue.arguments import LIMITS, validate_number
-from fdbqueue.queue.base import BaseQueue, store_of
+from fdbqueue.queue.base import BaseQueue, Stored, find_stored, open_stored, store_of
+from fdbqueue.queue.priority import PriorityQueue, Queue
+from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import (
     STATES,
     Database,
@@ -52,6 +56,61 @@ from fdbqueue.types import (
 )
 
 _T = TypeVar("_T")
+
+_KINDS: dict[str, type[PriorityQueue | Queue | TaskQueue]] = {
+    "priority": PriorityQueue,
+    "fifo": Queue,
+    "task": TaskQueue,
+}
+
+
+def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:
+    """Return the queue of this name as an object of its kind, with its stored options.
+
+    Args:
+        db: A database or a transaction.
+        name: The name of the queue.
+
+    Raises:
+        QueueNotFound: There is no queue with this name.
+        InvalidQueueName: A queue cannot have this name.
+        LayoutVersionMismatch: Another release of this library stored the queue.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> _ = TaskQueue.named(db, "tasks").push(db)
+        >>> type(existing_queue(db, "tasks")).__name__
+        'TaskQueue'
+    """
+    return _of_any_kind(read(db, partial(find_stored, name=name, must_exist=True)))
+
+
+def wait_for_queue(
+    db: Database, name: str, stop: Stop, seconds: float = math.inf
+) -> PriorityQueue | Queue | TaskQueue | None:
+    """Return the queue of this name once there is one; `None` after the time, or after `stop`."""
+
+    def find_now() -> PriorityQueue | Queue | TaskQueue | None:
+        with suppress(QueueNotFound):
+            return existing_queue(db, name)
+        return None
+
+    def keys(tr: Transaction) -> list[bytes]:
+        return [name_key(name)] if find(tr, name) is None else []
+
+    wanted = Wanted(name, keys)
+    return drive(until_found(Lines(), db, seconds, Call(find_now).alone, wanted), stop)
+
+
+def open_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:
+    """Return the queue of this name as an object of its kind; a new queue is a priority queue."""
+    return _of_any_kind(read(db, partial(find_stored, name=name)))
+
+
+def _of_any_kind(stored: Stored) -> PriorityQueue | Queue | TaskQueue:
+    kind = "priority" if stored.options is None else stored.options.kind
+    return open_stored(_KINDS[kind], stored)
 
 
 def rename(tr: Transactor, name: str, new_name: str) -> None:

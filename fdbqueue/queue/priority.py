@@ -10,10 +10,11 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.coordination.sans_io import SansIO, driven
 from fdbqueue.coordination.store import Store
 from fdbqueue.layout.codecs import codec_name, codec_named
+from fdbqueue.layout.items import Level
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels, Priorities
 from fdbqueue.layout.rows import ItemCodec
-from fdbqueue.operations.items import Items, Moved
+from fdbqueue.operations.items import Items
 from fdbqueue.options import PushManyOptions, PushOptions, QueueOptions
 from fdbqueue.queue.arguments import (
     given_options,
@@ -362,10 +363,10 @@ class PriorityQueue(ValueQueue[V]):
         before, key = moved
         return Item(before.value, self._store.levels.level_of(key).priority, before.id, key)
 
-    def _move_to(self, to: Any) -> Callable[[Item[V]], Moved]:
+    def _move_to(self, to: Any) -> Callable[[Item[V]], Level]:
         levels = self._store.levels
         level = levels.level(to)
-        return lambda item: (levels.in_group(level, levels.level_of(item.key).group), None)
+        return lambda item: levels.in_group(level, levels.level_of(item.key).group)
 
 
 class Queue(ValueQueue[V]):

@@ -24,7 +24,7 @@ from fdbqueue.operations.items import BATCH_BYTES, NewItem
 from fdbqueue.operations.push import PushRequest
 from fdbqueue.operations.timers import drop_ended
 from fdbqueue.options import PushManyOptions
-from fdbqueue.queue.arguments import validate_key
+from fdbqueue.queue.arguments import validate_group, validate_key
 from fdbqueue.queue.base import BaseQueue, new_items, store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Json, Transaction
@@ -102,7 +102,7 @@ def import_lines(
         >>> jobs.pop(db).value
         {'n': 2, 'p': 3}
     """
-    group = None if group is None else validate_key("a group", group)
+    group = validate_group(group)
     store, stored, skipped = store_of(queue), 0, 0
 
     def item_of(number: int, line: bytes) -> NewItem:

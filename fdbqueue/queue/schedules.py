@@ -23,7 +23,7 @@ from fdbqueue.options import ScheduleOptions
 from fdbqueue.queue.arguments import (
     validate_choice,
     validate_client_name,
-    validate_key,
+    validate_group,
     validate_options,
     validate_seconds,
 )
@@ -342,8 +342,7 @@ def validate_schedule(name: str, options: ScheduleOptions) -> tuple[Timing, Miss
     validate_options(ScheduleOptions, options)
     try:
         validate_client_name(name)
-        if options.get("group") is not None:
-            validate_key("a group", options.get("group"))
+        validate_group(options.get("group"))
         missed = validate_choice("missed", options.get("missed", "latest"), Missed)
         overlap = validate_choice("overlap", options.get("overlap", "allow"), Overlap)
     except ValueError as error:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.sans_io import SansIO, driven
 from fdbqueue.coordination.store import Store
+from fdbqueue.layout.items import Level
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import TaskLevels
 from fdbqueue.layout.rows import TaskRowCodec
 from fdbqueue.layout.tasks import RANK, TaskCodec
-from fdbqueue.operations.items import Items, Moved, NewItem
+from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.options import QueueOptions, TaskFields, TaskOptions
 from fdbqueue.queue.arguments import (
     given_options,
@@ -44,12 +44,6 @@ def create_deadline(
     """
     ahead = timedelta(days=days_ahead, hours=hours_ahead, minutes=minutes_ahead)
     return datetime.now(timezone.utc) + ahead
-
-
-class TaskChanges(TaskFields, total=False):
-    """The fields that `TaskQueue.reprioritize` can change."""
-
-    payload: Any
 
 
 class TaskQueue(BaseQueue[Task[V]]):
@@ -143,7 +137,8 @@ class TaskQueue(BaseQueue[Task[V]]):
         return self._store.push(tr, items, as_many_as_fit, raises=not as_many_as_fit)
 
     def _new_item(self, task: Mapping[str, Any]) -> NewItem:
-        fields = {name: task[name] for name in TaskChanges.__annotations__ if name in task}
+        known = (*TaskFields.__annotations__, "payload")
+        fields = {name: task[name] for name in known if name in task}
         options: Any = {name: task[name] for name in task if name not in fields}
         validate_options(TaskOptions, options)
         if (unique := options.get("unique")) is not None:
@@ -247,15 +242,15 @@ class TaskQueue(BaseQueue[Task[V]]):
 
     # Change
 
-    def reprioritize(self, tr: Transactor, task_id: str, **changes: Unpack[TaskChanges]) -> bool:
-        """Change the priority, deadline, cost, agent, client or payload of a task, as for `push`.
+    def reprioritize(self, tr: Transactor, task_id: str, priority: int) -> bool:
+        """Change the priority of a task; return false if the queue does not have the task.
 
-        The task keeps its id and stays ready, delayed or dead. It goes behind the tasks that are
-        now equal to it. Returns false if the queue does not have the task. Conflicts and cost are
-        those of `PriorityQueue.reprioritize`.
+        It keeps its id and its other fields, and stays ready, delayed or dead. It goes behind the
+        tasks that are now equal to it. Conflicts and cost are those of
+        `PriorityQueue.reprioritize`.
 
         Raises:
-            InvalidTask: A field has an invalid value, or one of the errors of `push`.
+            InvalidTask: The priority is not one of a task.
             WrongState: The task is claimed or done.
 
         Example:
@@ -263,20 +258,17 @@ class TaskQueue(BaseQueue[Task[V]]):
             >>> tasks.reprioritize(db, task, priority=1), tasks.get_task(db, task).priority
             (True, <TaskPriority.CRITICAL: 1>)
         """
-        # Validate before anything is read.
-        self._store.codec.encode(validate_task(**changes)[0])
-        return self._store.move(tr, task_id, partial(self._changed, changes)) is not None
+        return self._store.move(tr, task_id, self._move_to(priority)) is not None
 
-    def _changed(self, changes: TaskChanges, task: Task) -> Moved:
-        """Return the level and the payload of a task with these changes."""
-        store, levels = self._store, self._store.levels
-        kept = {field: getattr(task, field) for field in TaskChanges.__annotations__}
-        record, priority = validate_task(**{**kept, **changes})
-        level = levels.in_group(levels.level(priority), levels.level_of(task.key).group)
-        return level, store.codec.encode(record)
+    def _move_to(self, to: Any) -> Callable[[Task], Level]:
+        levels, first = self._store.levels, int(validate_priority(to))
 
-    def _move_to(self, to: Any) -> Callable[[Task], Moved]:
-        return partial(self._changed, TaskChanges(priority=validate_priority(to)))
+        def moved(task: Task) -> Level:
+            level = levels.level_of(task.key)
+            before: Any = level.priority
+            return levels.in_group(levels.level((first, *before[1:])), level.group)
+
+        return moved
 
 
 @driven

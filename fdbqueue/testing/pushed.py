@@ -10,7 +10,7 @@ from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.app import App, known_queues
 from fdbqueue.jobs.job import Job
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.types import ItemInfo, State, StoredJob, stored_job
+from fdbqueue.types import ItemInfo, State, StoredJob
 
 _WAITING: tuple[State, ...] = ("ready", "delayed")
 _UNKNOWN = datetime.fromtimestamp(0, timezone.utc)
@@ -91,7 +91,7 @@ def assert_pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> Pushe
     __tracebackhide__ = True  # pytest shows the line of the test
     if found := pushed(job, **arguments):
         return found[0]
-    wanted = _call_text(job.name, [], arguments)
+    wanted = StoredJob(job.name, [], arguments, job.version)
     raise AssertionError(f"no job {wanted} waits; these do:{_text(_waiting(job.app))}")
 
 
@@ -118,30 +118,17 @@ def _waiting(app: App) -> list[tuple[str, StoredJob, ItemInfo]]:
             continue
         for state in _WAITING:
             for info in queue.items(app.db, state=state):
-                stored = stored_job(getattr(info.item, "value", None))
-                if stored is not None:
-                    found.append((name, stored, info))
+                if info.job is not None:
+                    found.append((name, info.job, info))
     return sorted(found, key=lambda each: each[2].pushed_at or _UNKNOWN)
 
 
 def _text(waiting: list[tuple[str, StoredJob, ItemInfo]]) -> str:
     """Return a line for each of the first waiting jobs."""
     lines = [
-        f"{_call_text(stored.name, stored.args, stored.kwargs)}, "
-        + (f"due at {info.due_at}" if info.due_at else "ready")
-        + f" in {queue!r}"
+        f"{stored}, {f'due at {info.due_at}' if info.due_at else 'ready'} in {queue!r}"
         for queue, stored, info in waiting[:_SHOWN]
     ]
     if len(waiting) > _SHOWN:
         lines.append(f"and {len(waiting) - _SHOWN:,} more")
     return "".join(f"\n  {line}" for line in lines or ["none"])
-
-
-def _call_text(name: str, args: list[Any], kwargs: dict[str, Any]) -> str:
-    """Return a job as the call of a function.
-
-    >>> _call_text("send", ["ada"], {"subject": "hi"})
-    "send('ada', subject='hi')"
-    """
-    given = [*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())]
-    return f"{name}({', '.join(given)})"

@@ -11,7 +11,6 @@ from fdbqueue.queue.arguments import (
     validate_lease,
     validate_number,
     validate_seconds,
-    validate_timeout,
 )
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.types import Database, Duration
@@ -118,7 +117,7 @@ class Worker:
         turns = queue if isinstance(queue, Turns) else _turns_of(queue, store_results)
         concurrency = validate_number(concurrency, "concurrency", 1)
         seconds = validate_lease(lease)
-        limit = None if timeout is None else validate_timeout(timeout)
+        limit = None if timeout is None else validate_lease(timeout, "timeout")
         client = None if name is None else validate_client_name(name)
         if not isinstance(grace, Shutdown):
             grace = Shutdown(validate_seconds("grace", grace))

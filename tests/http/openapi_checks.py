@@ -167,7 +167,7 @@ def _simplify(body: dict[str, Any], method: str) -> None:
     unwanted = {"cost", "deadline", "agent_name", "group", "client_id"}
     unwanted |= {"max", "at", "lease"}
     if method == "PATCH":
-        unwanted |= {"item", "max_size", "concurrency", "paused"}
+        unwanted |= {"max_size", "concurrency", "paused"}
     elif method == "PUT":
         unwanted = {"concurrency", "max_size", "paused", "kind"}
     if isinstance(body.get("priority"), list):

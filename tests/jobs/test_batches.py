@@ -92,7 +92,7 @@ def test_jobs_add_others_to_their_own_batch(app: App, name: str, report: Report)
     @app.job(name="split", queue=name)
     def split(batch_id: str, depth: int) -> None:
         if depth:
-            with app.batch(batch_id) as batch:
+            with app.existing_batch(batch_id) as batch:
                 batch.push(split, batch_id, depth - 1)
                 batch.push(split, batch_id, depth - 1)
 
@@ -150,7 +150,7 @@ def test_a_batch_whose_process_died_is_closed_by_its_id(
     batch = app.batch(then=report)
     batch.push(work, 1)
     batch.flush()
-    found = app.batch(batch.id)
+    found = app.existing_batch(batch.id)
     with found:
         found.push(work, 2)
     assert found.progress().is_open
@@ -207,7 +207,7 @@ def test_a_batch_is_begun_or_looked_up(app: App, report: Report) -> None:
     assert batch.handle.cancel()
     for id in (batch.id, "no id"):
         with pytest.raises(BatchNotFound):
-            app.batch(id)
+            app.existing_batch(id)
 
 
 def test_workers_end_the_jobs_of_a_batch_at_the_same_time(

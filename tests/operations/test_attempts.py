@@ -236,7 +236,7 @@ def test_a_moved_item_keeps_its_attempts(db: Any, name: str) -> None:
     tasks = TaskQueue.named(db, f"{name}tasks")
     task = tasks.push(db, payload="job")
     tasks.nack(db, tasks.claim(db), delay=0, error="busy")
-    assert tasks.reprioritize(db, task, cost=3)
+    assert tasks.reprioritize(db, task, priority=1)
     (attempt,) = info_of(db, tasks, task).failed_attempts
     assert attempt.error == "busy"
 

@@ -544,10 +544,7 @@ def test_a_result_is_waited_for_while_the_job_is_moved(
     thread.start()
     asleep.wait()
     asleep.clear()
-    if kind is TaskQueue:
-        assert queue.reprioritize(db, item_id, cost=7)
-    else:
-        assert queue.reprioritize(db, item_id, 1)
+    assert queue.reprioritize(db, item_id, 1)
     assert asleep.wait(60)  # it looked, and sleeps again
     claim = queue.claim(db)
     if kind is TaskQueue:  # whose index changes with a claim

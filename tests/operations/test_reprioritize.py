@@ -111,11 +111,11 @@ def test_a_delayed_item_is_moved_and_stays_delayed(db: Any, name: str) -> None:
     assert queue.pop(db) == moved
     tasks = TaskQueue.named(db, f"{name}tasks")
     task = tasks.push(db, payload=1, delay=600)
-    assert tasks.reprioritize(db, task, payload="changed")
+    assert tasks.reprioritize(db, task, priority=1)
     assert tasks.state(db, task) == "delayed"
     assert_views_agree(db, tasks)
     come_due(db, tasks)
-    assert tasks.pop(db).payload == "changed"
+    assert tasks.pop(db).priority == 1
 
 
 @pytest.mark.parametrize("value", ["job", "x" * 200_000])

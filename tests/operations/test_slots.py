@@ -193,7 +193,7 @@ def test_repeated_pushes_of_a_unique_task_return_one_id(db: Any, space: Subspace
     tasks = TaskQueue(space["tasks"])
     task = tasks.push(db, agent_name="ada", unique="k")
     assert tasks.push(db, priority=1, unique="k") == task
-    assert tasks.reprioritize(db, task, priority=1, agent_name="bob")
+    assert tasks.reprioritize(db, task, priority=1)
     assert tasks.push(db, unique="k") == task
     claim = tasks.claim(db)
     assert tasks.push(db, unique="k") == task

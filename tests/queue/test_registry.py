@@ -24,8 +24,8 @@ from fdbqueue.errors import (
     UnknownCodec,
 )
 from fdbqueue.layout.names import RENAMES
-from fdbqueue.queue import registry
 from fdbqueue.queue.base import Stop, store_of
+from fdbqueue.queue.overview import wait_for_queue
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
@@ -398,7 +398,7 @@ def test_a_client_sleeps_until_a_queue_exists(
     TaskQueue.named(db, f"{name}other").push(db)
     counting, stop = CountingDatabase(db), Stop()
     with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(registry.wait_for_queue, counting, name, stop)
+        waits = threads.submit(wait_for_queue, counting, name, stop)
         assert asleep.wait(60)
         assert (counting.transactions, counting.commits) == (2, 0)
         if end == "push":

@@ -213,7 +213,7 @@ class RandomDatabase:
         def move() -> None:
             for info in queue.items(db, state=chance.choice(["ready", "delayed", "dead"])):
                 if queue.kind == "task":
-                    queue.reprioritize(db, info.item.id, cost=chance.random())
+                    queue.reprioritize(db, info.item.id, chance.randint(1, 5))
                 elif queue.kind == "priority":
                     queue.reprioritize(db, info.item, info.item.priority)
                 return

@@ -20,9 +20,8 @@ from fdbqueue.contrib.django.api import (
     task_finished,
     task_started,
 )
-from fdbqueue.contrib.django.backend import FdbqueueBackend
+from fdbqueue.contrib.django.backend import FdbqueueBackend, result_of
 from fdbqueue.contrib.django.declared import declared_tasks, options_of
-from fdbqueue.contrib.django.results import result_of
 from fdbqueue.errors import LeaseLost
 from fdbqueue.jobs import App, Context, Dead, Discard
 from fdbqueue.jobs.retry import decided

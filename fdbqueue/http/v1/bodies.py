@@ -14,7 +14,6 @@ from fdbqueue.http.fields import (
     Number,
     Priority,
     QueueName,
-    Time,
     Wait,
     with_fields,
 )
@@ -133,14 +132,9 @@ class Release(OfClaim):
 
 
 class Move(Body):
-    """The new place of an item: its priority, and for a task its other fields."""
+    """The new place of an item."""
 
-    priority: Priority | None = None
-    deadline: Time | None = None
-    cost: float = 0
-    agent_name: str | None = None
-    client_id: str | None = None
-    item: JsonValue = Field(None, description="The new payload, for a task.")
+    priority: Priority
 
 
 @with_fields(Filters)

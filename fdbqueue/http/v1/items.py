@@ -23,8 +23,9 @@ from fdbqueue.http.security import grant_of
 from fdbqueue.http.served import Handle, ServedQueues, call_waiting, client_of
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import change_report, exact_priority, found_info, options_of, steps_of
+from fdbqueue.queue.arguments import decode_json
 from fdbqueue.queue.batches import Batches, batch_as_json, batches_of
-from fdbqueue.queue.overview import as_json, decode_json
+from fdbqueue.queue.overview import as_json
 from fdbqueue.types import MatchCount, State
 
 router = new_router()
@@ -181,22 +182,12 @@ async def cancel(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
 
 @router.patch("/queues/{name}/items/{item_id}", status_code=204)
 async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.Move) -> Response:
-    """Move a ready, delayed or dead item behind the last one of a priority; it keeps its id.
-
-    The other fields of a task change as well, if they are given.
-    """
+    """Move a ready, delayed or dead item behind the last one of a priority; it keeps its id."""
     handle: Any = await served.queue(name)
-    kind = options_of(handle.queue).kind
-    given = body.given()
-    if kind == "fifo":
+    if options_of(handle.queue).kind == "fifo":
         raise HTTPException(409, "the items of a FIFO queue have no priorities")
-    if kind == "task" and "item" in given:
-        given["payload"] = given.pop("item")
-    if kind == "priority":
-        if set(given) != {"priority"}:
-            raise HTTPException(422, "send the new `priority`, and no other field")
-        given["priority"] = exact_priority(handle.queue, body.priority)
-    if not await handle.reprioritize(served.db, item_id, **given):
+    priority = exact_priority(handle.queue, body.priority)
+    if not await handle.reprioritize(served.db, item_id, priority):
         raise _unknown(item_id)
     return Response(status_code=204)
 

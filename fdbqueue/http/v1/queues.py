@@ -19,10 +19,11 @@ from fdbqueue.http.security import authorize, grant_of
 from fdbqueue.http.served import Handle, ServedQueues, validate_encoding
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import AnyQueue
+from fdbqueue.queue.arguments import json_bytes
 from fdbqueue.queue.base import change_once, find_stored
 from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
-from fdbqueue.queue.overview import as_json, by_job, json_bytes, stats_as_json
+from fdbqueue.queue.overview import as_json, by_job, stats_as_json
 from fdbqueue.types import STATES, Options, Transaction
 from fdbqueue.worker.presence import WorkerInfo, worker_as_json
 

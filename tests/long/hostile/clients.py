@@ -339,9 +339,8 @@ class Tasks(Jobs):
         return bool(await self.queue.remove(self.db, item))
 
     async def _change(self, item: Any, rng: random.Random) -> bool:
-        changes = rng.choice([{"priority": rng.randint(1, 5)}, {"agent_name": rng.choice(AGENTS)}])
         with suppress(WrongState):
-            return bool(await self.queue.reprioritize(self.db, item, **changes))
+            return bool(await self.queue.reprioritize(self.db, item, rng.randint(1, 5)))
         return False
 
 

@@ -132,7 +132,8 @@ class Tasks(Priorities):
 
     def move(self, queue: Any, tr: Any, item: Any, place: Place) -> tuple[Any, Place]:
         """Move a task as for `Priorities`."""
-        is_there = queue.reprioritize(tr, item.id, **_fields(place))
+        place = Place([place.priority[0], *self.priority(item)[1:]])  # the rest of a task stays
+        is_there = queue.reprioritize(tr, item.id, place.priority[0])
         info = queue.get(tr, item) if is_there else None  # it may expire between the two calls
         return info and info.item, place
 
