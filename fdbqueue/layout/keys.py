@@ -403,7 +403,10 @@ class Layout:
 
     @staticmethod
     def prefix_of_owned(index: bytes, key: bytes) -> bytes:
-        """Return the prefix that all steps or followers of an item share, given the key of one."""
+        """Return the prefix that all rows of a kind of an item share, given the key of one.
+
+        They are steps, followers, or the pieces of a payload.
+        """
         return index + fdb_tuple.pack(fdb_tuple.unpack(key[len(index) :])[:1])
 
     def step_key(self, position: bytes, name: str) -> bytes:
@@ -450,11 +453,6 @@ class Layout:
     def pieces_prefix(self, content: bytes) -> bytes:
         """Return the prefix of the pieces of a payload, to which this content refers."""
         return self.pieces + fdb_tuple.pack((pieces_id(content),))
-
-    def prefix_of_piece(self, key: bytes) -> bytes:
-        """Return the prefix that all pieces of a payload share, given the key of one."""
-        random, _ = fdb_tuple.unpack(key[len(self.pieces) :])
-        return self.pieces + fdb_tuple.pack((random,))
 
     def unique_key(self, key: str) -> bytes:
         """Return the key that holds the position of the item that has this unique key."""

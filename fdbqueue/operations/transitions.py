@@ -296,7 +296,7 @@ class Transitions:
                 if row.state == "ready" and counter is not None:
                     levels[counter] = levels.get(counter, 0) + n
                 if row.item.header is not NO_HEADER:
-                    _count_marks(tallies, row, n)
+                    count_marks(tallies, row, n)
         for kind, n in numbers.items():
             for tally, change in TABLE[kind].items():
                 tallies[tally] = tallies.get(tally, 0) + n * change
@@ -334,7 +334,7 @@ def _is_plain(change: Change) -> bool:
     return True
 
 
-def _count_marks(tallies: dict[str, int], row: ItemRow, n: int) -> None:
+def count_marks(tallies: dict[str, int], row: ItemRow, n: int) -> None:
     """Count the ready items that will expire, and those that wait and whose job is unknown."""
     if row.state == "ready" and row.item.header.expires is not None:
         tallies["expiring"] = tallies.get("expiring", 0) + n
