@@ -114,7 +114,6 @@ class Store(Generic[_T]):
         self.options = items.options
         changes = self.changes = Changes(items)
         slots = self._slots = Slots(items, places)
-        items.transitions.followers.append(slots)
         claimed = self.claimed = ClaimedItems(items, codec, changes, retry_delay)
         bounds = self._bounds = Bounds(items, places)
         self.schedules = Schedules(items, bounds)

@@ -228,6 +228,11 @@ class Layout:
             "claimed": (self.leases, "lease_end"),
             "done": (self.done_times, "finished_at"),
         }
+        self.group_counters: dict[State, bytes] = {
+            "ready": self.group_counts,
+            "delayed": self.group_delays,
+            "claimed": self.group_slots,
+        }
 
     def _of_kind(self, kind: type[_Prefix]) -> tuple[bytes, ...]:
         names = [name for name, each in vars(Layout).items() if isinstance(each, kind)]
@@ -555,10 +560,9 @@ class Layout:
         """Return the key of a group, in a priority, in a space that begins with the group."""
         return index + _packed_group(group) + rest
 
-    def group_counters(self, group: str) -> list[bytes]:
+    def counters_of_group(self, group: str) -> list[bytes]:
         """Return the keys of the numbers of the ready, delayed and claimed items of a group."""
-        spaces = self.group_counts, self.group_delays, self.group_slots
-        return [self.group_key(space, group) for space in spaces]
+        return [self.group_key(space, group) for space in self.group_counters.values()]
 
     @staticmethod
     def group_level_prefix(space: bytes, group: str, rest: bytes) -> bytes:

@@ -234,7 +234,7 @@ class Transitions:
                 has_timers |= self._store(tr, change.why, change.after)
         if has_timers and not is_marked:
             tr[self._layout.scheduled] = b""
-        self._count(tr, changes)
+        self._count(tr, changes, are_plain)
         if finish is not None:
             finish()
         for maintainer in () if are_plain else self.followers:
@@ -278,11 +278,11 @@ class Transitions:
             tr[timer[0]] = timer[1]
         return timer is not None and state not in ENDED and why != "extended"
 
-    def _count(self, tr: Transaction, changes: Sequence[Change]) -> None:
-        """Change the counters of levels, the totals and the tallies; wake waiting clients."""
+    def _count(self, tr: Transaction, changes: Sequence[Change], are_plain: bool) -> None:
+        """Change the counters, the totals and the tallies; wake waiting clients."""
         layout = self._layout
         numbers: dict[tuple[Why, State | None, State | None], int] = {}
-        levels: dict[bytes, int] = {}
+        counters: dict[bytes, int] = {}
         tallies: dict[str, int] = {}
         pushed = 0
         for why, before, after, _ in changes:
@@ -294,17 +294,24 @@ class Transitions:
                     continue
                 counter = row.item.level.counter
                 if row.state == "ready" and counter is not None:
-                    levels[counter] = levels.get(counter, 0) + n
+                    counters[counter] = counters.get(counter, 0) + n
+                for key in () if are_plain else row.counters(layout):
+                    counters[key] = counters.get(key, 0) + n
                 if row.item.header is not NO_HEADER:
                     count_marks(tallies, row, n)
         for kind, n in numbers.items():
             for tally, change in TABLE[kind].items():
                 tallies[tally] = tallies.get(tally, 0) + n * change
-        for counter, n in levels.items():
+        for counter, n in counters.items():
             if n:
                 tr.add(counter, encode_count(n))
-            if n < 0:
+            # Its maintainer notices the last ready item of a group.
+            if n < 0 and not counter.startswith(layout.group_counts):
                 tr.compare_and_clear(counter, ZERO)
+        freed = -counters.get(layout.slots + layout.slot_of_queue, 0)
+        if freed > 0:
+            tr.add(layout.wake_counter, ONE)
+            Waiters(layout, layout.waiting_claims).wake(tr, freed)
         back = tallies.get("moved", 0)
         if pushed or back:
             tr.add(layout.total_in, encode_count(pushed + back))

@@ -250,15 +250,12 @@ class _Check:
             self._problems.append(f"an item that is stored twice: {position!r}")
         self._numbers[state] += 1
         self._positions.add(position)
-        for slot in found.slots:
-            self._counters[layout.slots + slot] += 1
+        self._counters.update(found.counters(layout))
         count_marks(self._numbers, found, 1)
         if state == "ready" and level.counter is not None:
             self._counters[level.counter] += 1
-        if level.group is not None and state not in ENDED and not found.is_staged:
-            self._counters[self._items.groups.counter(state, level)] += 1
-            if state == "ready":
-                self._in_groups.add(level)
+        if level.group is not None and state == "ready":
+            self._in_groups.add(level)
         if not found.is_staged and (timer := found.timer(layout)) is not None:
             self._indexed[timer[0]] = timer[1]
         if header is not NO_HEADER or found.due == NEVER:
