@@ -192,12 +192,6 @@ class Schedules:
         is_new = before is None or before.definition.timing != definition.timing
         if not after.paused and (is_new or after.next is None or _is_wrong(after, now)):
             after = after._replace(next=_first_tick(after, now))
-        if (
-            before is None
-            or (after.definition, after.next) != (before.definition, before.next)
-            or has_stopped(before, now)
-        ):
-            self._items.waiters.wake(tr, 1)  # a client may sleep until a later time
         self._store(tr, name, before, after)
 
     def remove(self, tr: Transaction, name: str) -> bool:
@@ -218,7 +212,6 @@ class Schedules:
         if before.paused != paused:
             next = None if paused else _first_tick(before, now)
             self._store(tr, name, before, before._replace(paused=paused, next=next))
-            self._items.waiters.wake(tr, 1)
         return True
 
     def run_now(self, tr: Transaction, now: int, name: str) -> bytes | None:

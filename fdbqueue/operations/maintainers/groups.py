@@ -445,7 +445,6 @@ class Groups:
         tr[self._held(group)] = b"" if due is None else encode_count(due)
         if due is not None:
             set_timer(tr, layout, due, layout.group_reference(group))
-            Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
 
     def _release(self, tr: Transaction, group: str) -> None:
         layout, own = self._layout, tr[self._settings_key(group)].value or NO_SETTINGS
