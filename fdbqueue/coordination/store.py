@@ -36,6 +36,7 @@ from fdbqueue.operations.claims import (
     ClaimRequest,
     EndWith,
     Extension,
+    begun_alone,
 )
 from fdbqueue.operations.items import (
     BATCH_BYTES,
@@ -436,7 +437,8 @@ class Store(Generic[_T]):
 
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
         """Note that the item of a claim begins to run alone in its worker; renew the lease."""
-        self.change(db, partial(self.claimed.begin_alone, claim=claim, lease=lease))
+        extend = partial(self.claimed.extend, extension=(claim, None), change=begun_alone)
+        self.change(db, partial(extend, lease=lease))
 
     def extend_each(
         self, db: Database, extensions: Sequence[Extension], lease: float

@@ -25,12 +25,18 @@ from fdbqueue.layout.values import (
     text_end,
     text_room,
 )
-from fdbqueue.operations.changes import Changes, Failed, traceback_text, unknown_delay
+from fdbqueue.operations.changes import (
+    Changes,
+    Failed,
+    begin_last_error,
+    traceback_text,
+    unknown_delay,
+)
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.maintainers.batches import is_cancelled, note_end
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payloads, with_small_row
-from fdbqueue.operations.timers import NO_LEASE, VERSIONS, begin_lease, clear_timers
+from fdbqueue.operations.timers import LEASE_OVER, NO_LEASE, VERSIONS, begin_lease, clear_timers
 from fdbqueue.operations.transitions import Change
 from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
 
@@ -60,7 +66,7 @@ def _survived(header: Header) -> Header:
     return header._replace(alone=0) if header.alone == NOW else header
 
 
-def _begun_alone(header: Header) -> Header:
+def begun_alone(header: Header) -> Header:
     """Return the header of an item that begins to run alone in its worker."""
     return header._replace(alone=NOW)
 
@@ -461,13 +467,9 @@ class ClaimedItems:
                 renewed = renewed._replace(lease_end=end, lease=value)
                 changes.append(Change("extended", row, renewed))
                 if end < row.lease_end:
-                    self._items.transitions.wake(tr)  # waiting clients sleep until a lease ends
+                    self._items.waiters.wake(tr, 1)  # waiting clients sleep until a lease ends
         self._perform(tr, now, changes)
         return results
-
-    def begin_alone(self, tr: Transaction, now: int, claim: Claim, lease: float) -> None:
-        """Note that the item of a claim begins to run alone in its worker; renew the lease."""
-        self.extend(tr, now, (claim, None), lease=lease, change=_begun_alone)
 
     # Return
 
@@ -478,14 +480,11 @@ class ClaimedItems:
         claim: Claim,
         due: int | None = None,
         change: Callable[[Header], Header] = _unchanged,
-        has_begun: bool = True,
     ) -> None:
         """Return the items, now or when due, as if they had never been claimed.
 
-        `change` returns their new headers. What has not begun uses up no start of a rate.
+        `change` returns their new headers.
         """
-        if not has_begun:
-            self._take_back_starts(tr, now, claim)
         changes = [
             Change("returned", row, _waiting(row, due, change(_survived(row.item.header))))
             for row in self._uncancelled(tr, now, claim)
@@ -520,19 +519,20 @@ class ClaimedItems:
         row = self.claimed(tr, claim)
         header = row.item.header
         first = header.origin or self._layout.position(row.key)
+        self.take_back_starts(tr, now, claim)
         if is_cancelled(tr, self._layout, header, first):
-            self._take_back_starts(tr, now, claim)
             self._end_cancelled(tr, now, claim, [row])
         elif longest is not None and passed >= longest:
-            self._take_back_starts(tr, now, claim)
             self.bury(tr, now, claim, why)
         else:
             due = now + int(1000 * unknown_delay(passed, uniform))
-            change = partial(Header._replace, unknown=since)
-            self.release(tr, now, claim, due, change, has_begun=False)
+            self.release(tr, now, claim, due, partial(Header._replace, unknown=since))
 
-    def _take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
-        """Give the starts of the items of a claim back to the rates of their queue and groups."""
+    def take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
+        """Give the starts of the items of a claim back to the rates of their queue and groups.
+
+        Call it before the claim of items ends that have not begun.
+        """
         layout, items = self._layout, self._items
         if not items.options.has_any_rate:
             return
@@ -571,8 +571,15 @@ class ClaimedItems:
 
         `why` is their error; `None` if their attempts were used up before this claim.
         """
+        changes: list[Change] = []
         for row in self._uncancelled(tr, now, claim):
-            self._changes.bury(tr, now, row, why)
+            header, position = row.item.header, self._layout.position(row.key)
+            error = why or begin_last_error(tr, self._layout, position)()
+            if error is None and header.alone:
+                error = LEASE_OVER
+            died = ItemRow("dead", row.item, header.attempts, died_at=now, error=error)
+            changes.append(Change("buried", row, died, End("dead", error=error)))
+        self._perform(tr, now, changes)
         return True
 
     # The end of a lease

@@ -320,12 +320,6 @@ class Transitions:
         if back:
             self._waiters.wake(tr, back)
 
-    def wake(self, tr: Transaction) -> None:
-        """Wake a client that waits: something may happen sooner than it expects."""
-        tr.add(self._layout.total_in, ONE)
-        tr.add(self._layout.tallies, encode_tallies(moved=1))
-        self._waiters.wake(tr, 1)
-
 
 def _is_plain(change: Change) -> bool:
     """Return whether no feature depends on an item, before and after its transition."""
