@@ -28,7 +28,7 @@ from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
-from fdbqueue.layout.values import NEVER
+from fdbqueue.layout.values import NEVER, NOW
 from fdbqueue.operations.changes import Changes, traceback_text
 from fdbqueue.operations.claims import (
     AckRequest,
@@ -36,7 +36,6 @@ from fdbqueue.operations.claims import (
     ClaimRequest,
     EndWith,
     Extension,
-    begun_alone,
 )
 from fdbqueue.operations.items import (
     BATCH_BYTES,
@@ -437,8 +436,8 @@ class Store(Generic[_T]):
 
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
         """Note that the item of a claim begins to run alone in its worker; renew the lease."""
-        extend = partial(self.claimed.extend, extension=(claim, None), change=begun_alone)
-        self.change(db, partial(extend, lease=lease))
+        extend = partial(self.claimed.extend, extension=(claim, None), lease=lease, alone=NOW)
+        self.change(db, extend)
 
     def extend_each(
         self, db: Database, extensions: Sequence[Extension], lease: float

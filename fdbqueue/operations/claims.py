@@ -38,7 +38,16 @@ from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payloads, with_small_row
 from fdbqueue.operations.timers import LEASE_OVER, NO_LEASE, VERSIONS, begin_lease, clear_timers
 from fdbqueue.operations.transitions import Change
-from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
+from fdbqueue.types import (
+    Claim,
+    KeyValue,
+    Options,
+    Outcome,
+    ReadTransaction,
+    State,
+    Transaction,
+    Value,
+)
 
 _log = logging.getLogger("fdbqueue")
 
@@ -55,20 +64,6 @@ EndWith: TypeAlias = Callable[[bytes | None], None]
 
 Extension: TypeAlias = tuple[Claim, Report | None]
 """A claim to extend, and what its client reports; `None` if that is what it reported before."""
-
-
-def _unchanged(header: Header) -> Header:
-    return header
-
-
-def _survived(header: Header) -> Header:
-    """Return the header of an item that its worker gives back: if it ran alone, it did no harm."""
-    return header._replace(alone=0) if header.alone == NOW else header
-
-
-def begun_alone(header: Header) -> Header:
-    """Return the header of an item that begins to run alone in its worker."""
-    return header._replace(alone=NOW)
 
 
 def _claimed_header(header: Header) -> Header:
@@ -424,16 +419,10 @@ class ClaimedItems:
     # Extend
 
     def extend(
-        self,
-        tr: Transaction,
-        now: int,
-        extension: Extension,
-        *,
-        lease: float,
-        change: Callable[[Header], Header] = _unchanged,
+        self, tr: Transaction, now: int, extension: Extension, *, lease: float, **fields: Any
     ) -> None:
-        """Renew the lease: it ends `lease` seconds from now. `change` returns the new headers."""
-        (lost,) = self.extend_each(tr, now, [extension], lease=lease, change=change)
+        """Renew the lease: it ends `lease` seconds from now. `fields` are new ones of headers."""
+        (lost,) = self.extend_each(tr, now, [extension], lease=lease, **fields)
         if lost is not None:
             raise lost
 
@@ -444,9 +433,12 @@ class ClaimedItems:
         extensions: Sequence[Extension],
         *,
         lease: float,
-        change: Callable[[Header], Header] = _unchanged,
+        **fields: Any,
     ) -> list[LeaseLost | None]:
-        """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
+        """Renew the leases of several claims; return `None` or `LeaseLost` for each.
+
+        `fields` are new ones of the headers of their items.
+        """
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
         results: list[LeaseLost | None] = []
         changes: list[Change] = []
@@ -463,8 +455,9 @@ class ClaimedItems:
                 if told is None:
                     told = (begin_lease(tr.snapshot, self._layout, row)() or NO_LEASE).report
                 value = encode_lease(lease, now, claim.client, told)
-                renewed = row.with_header(change(row.item.header))
-                renewed = renewed._replace(lease_end=end, lease=value)
+                renewed = row._replace(lease_end=end, lease=value)
+                if fields:
+                    renewed = renewed.with_header(row.item.header._replace(**fields))
                 changes.append(Change("extended", row, renewed))
                 if end < row.lease_end:
                     self._items.waiters.wake(tr, 1)  # waiting clients sleep until a lease ends
@@ -479,16 +472,22 @@ class ClaimedItems:
         now: int,
         claim: Claim,
         due: int | None = None,
-        change: Callable[[Header], Header] = _unchanged,
+        **fields: Any,
     ) -> None:
         """Return the items, now or when due, as if they had never been claimed.
 
-        `change` returns their new headers.
+        `fields` are new ones of their headers.
         """
-        changes = [
-            Change("returned", row, _waiting(row, due, change(_survived(row.item.header))))
-            for row in self._uncancelled(tr, now, claim)
-        ]
+        changes: list[Change] = []
+        state: State = "ready" if due is None else "delayed"
+        for row in self._uncancelled(tr, now, claim):
+            header = row.item.header
+            if header.alone == NOW:  # it ran alone in its worker, and did no harm
+                header = header._replace(alone=0)
+            if fields:
+                header = header._replace(**fields)
+            item = row.with_header(header).item
+            changes.append(Change("returned", row, ItemRow(state, item, header.attempts, due or 0)))
         self._perform(tr, now, self._items.unique_keys.hold_again(tr, changes))
 
     def leave(
@@ -526,7 +525,7 @@ class ClaimedItems:
             self.bury(tr, now, claim, why)
         else:
             due = now + int(1000 * unknown_delay(passed, uniform))
-            self.release(tr, now, claim, due, partial(Header._replace, unknown=since))
+            self.release(tr, now, claim, due, unknown=since)
 
     def take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
         """Give the starts of the items of a claim back to the rates of their queue and groups.
@@ -624,11 +623,3 @@ class ClaimedItems:
                 failed.append(Failed(row, None, lease.client, lease.report.log))
         self._perform(tr, now, renewed)
         self._changes.fail(tr, now, failed, None, are_lost=True)
-
-
-def _waiting(row: ItemRow, due: int | None, header: Header) -> ItemRow:
-    """Return the row of a claimed item that waits again: ready, or delayed until it is due."""
-    item = row.item if header is row.item.header else row.item.with_header(header)
-    if due is None:
-        return ItemRow("ready", item, header.attempts)
-    return ItemRow("delayed", item, header.attempts, due)
