@@ -26,7 +26,6 @@ from fdbqueue.layout.values import (
     ZERO,
     decode_count,
     decode_holder,
-    decode_options,
     encode_count,
     encode_holder,
     encode_tallies,
@@ -45,6 +44,7 @@ _COUNTED: dict[str, str] = {
     **{state: f"{state} items" for state in (*PARKED, "claimed")},
     "expiring": "items that expire",
     "unknown": "jobs that no worker knows",
+    "paused": "pauses",
 }
 """What the tallies say of items, by their names."""
 
@@ -419,33 +419,25 @@ class _Check:
     def _compare_total(self) -> None:
         layout, numbers = self._layout, self._numbers
         counters = self._items.begin_counters(self._reads)()
+        options = self._items.options.read(self._reads)
+        numbers["paused"] = options is not None and options.paused
         tallies = {**counters.tallies, "claimed": counters.claimed}
         for tally, what in _COUNTED.items():
             if tallies[tally] != numbers[tally]:
                 missing = encode_tallies(**{tally: numbers[tally] - tallies[tally]})
                 what, number = f"the number of {what}", tallies[tally]
                 self._note_difference(what, number, numbers[tally], layout.tallies, missing)
-        self._compare_pause(tallies["paused"])
         total = counters.unfinished
         expected = sum(numbers[state] for state in layout.prefix_of if state not in ENDED)
         if total != expected:
             missing = encode_count(expected - total)
             self._note_difference("the total", total, expected, layout.total_in, missing)
 
-    def _compare_pause(self, paused: int) -> None:
-        stored = self._reads[self._layout.options].value
-        is_paused = stored is not None and decode_options(stored).paused
-        if paused != is_paused:
-            really = "paused" if is_paused else "not paused"
-            problem = f"the queue is {really}, and its counters say otherwise"
-            missing = encode_tallies(paused=is_paused - paused)
-            self._note(problem, self._tr.add, self._layout.tallies, missing)
-
     def _note_difference(
         self, what: str, count: int, expected: int, key: bytes, missing: bytes
     ) -> None:
         """Note a wrong counter; a repair adds what is missing."""
-        problem = f"{what} is {count:,} and there are {expected:,} items"
+        problem = f"{what} is {count:,}, not {expected:,}"
         self._note(problem, self._tr.add, key, missing)
 
     # What items own
