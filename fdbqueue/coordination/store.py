@@ -28,7 +28,7 @@ from fdbqueue.layout.items import ItemRow, Level
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
-from fdbqueue.layout.values import NEVER
+from fdbqueue.layout.values import NEVER, NOW
 from fdbqueue.operations.changes import Changes, traceback_text
 from fdbqueue.operations.claims import (
     AckRequest,
@@ -113,7 +113,6 @@ class Store(Generic[_T]):
         self.options = items.options
         changes = self.changes = Changes(items)
         slots = self._slots = Slots(items, places)
-        items.transitions.followers.append(slots)
         claimed = self.claimed = ClaimedItems(items, codec, changes, retry_delay)
         bounds = self._bounds = Bounds(items, places)
         self.schedules = Schedules(items, bounds)
@@ -436,7 +435,8 @@ class Store(Generic[_T]):
 
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
         """Note that the item of a claim begins to run alone in its worker; renew the lease."""
-        self.change(db, partial(self.claimed.begin_alone, claim=claim, lease=lease))
+        extend = partial(self.claimed.extend, extension=(claim, None), lease=lease, alone=NOW)
+        self.change(db, extend)
 
     def extend_each(
         self, db: Database, extensions: Sequence[Extension], lease: float

@@ -248,6 +248,15 @@ class ItemRow(NamedTuple):
         metadata = tuple(map(self.__getattribute__, ROW_METADATA[state]))
         return encode_metadata(metadata, value)
 
+    def counters(self, layout: Layout) -> list[bytes]:
+        """Return the keys of the counters of its group, and of its slots, that count it."""
+        keys = [layout.slots + slot for slot in self.slots]
+        level = self.item.level
+        # Items that are staged hold no slot of their groups.
+        if level.group is not None and self.state in layout.group_counters and not self.is_staged:
+            keys.append(layout.group_counters[self.state] + level.packed_group)
+        return keys
+
     def timer(self, layout: Layout) -> tuple[bytes, bytes] | None:
         """Return the key and the value of its timer; `None` if it has none in its state."""
         if self.state == "ready":

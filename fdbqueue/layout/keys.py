@@ -228,6 +228,11 @@ class Layout:
             "claimed": (self.leases, "lease_end"),
             "done": (self.done_times, "finished_at"),
         }
+        self.group_counters: dict[State, bytes] = {
+            "ready": self.group_counts,
+            "delayed": self.group_delays,
+            "claimed": self.group_slots,
+        }
 
     def _of_kind(self, kind: type[_Prefix]) -> tuple[bytes, ...]:
         names = [name for name, each in vars(Layout).items() if isinstance(each, kind)]
@@ -403,7 +408,10 @@ class Layout:
 
     @staticmethod
     def prefix_of_owned(index: bytes, key: bytes) -> bytes:
-        """Return the prefix that all steps or followers of an item share, given the key of one."""
+        """Return the prefix that all rows of a kind of an item share, given the key of one.
+
+        They are steps, followers, or the pieces of a payload.
+        """
         return index + fdb_tuple.pack(fdb_tuple.unpack(key[len(index) :])[:1])
 
     def step_key(self, position: bytes, name: str) -> bytes:
@@ -450,11 +458,6 @@ class Layout:
     def pieces_prefix(self, content: bytes) -> bytes:
         """Return the prefix of the pieces of a payload, to which this content refers."""
         return self.pieces + fdb_tuple.pack((pieces_id(content),))
-
-    def prefix_of_piece(self, key: bytes) -> bytes:
-        """Return the prefix that all pieces of a payload share, given the key of one."""
-        random, _ = fdb_tuple.unpack(key[len(self.pieces) :])
-        return self.pieces + fdb_tuple.pack((random,))
 
     def unique_key(self, key: str) -> bytes:
         """Return the key that holds the position of the item that has this unique key."""
@@ -557,10 +560,9 @@ class Layout:
         """Return the key of a group, in a priority, in a space that begins with the group."""
         return index + _packed_group(group) + rest
 
-    def group_counters(self, group: str) -> list[bytes]:
+    def counters_of_group(self, group: str) -> list[bytes]:
         """Return the keys of the numbers of the ready, delayed and claimed items of a group."""
-        spaces = self.group_counts, self.group_delays, self.group_slots
-        return [self.group_key(space, group) for space in spaces]
+        return [self.group_key(space, group) for space in self.group_counters.values()]
 
     @staticmethod
     def group_level_prefix(space: bytes, group: str, rest: bytes) -> bytes:

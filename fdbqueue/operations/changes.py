@@ -27,7 +27,7 @@ from fdbqueue.layout.values import (
 from fdbqueue.operations.items import EXPIRED, Items, Tail
 from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.payloads import with_small_row
-from fdbqueue.operations.timers import LEASE_OVER, error_of_lease, has_expired, is_last
+from fdbqueue.operations.timers import error_of_lease, has_expired, is_last
 from fdbqueue.operations.transitions import Change, Why
 from fdbqueue.types import (
     ENDED,
@@ -196,18 +196,6 @@ class Changes:
         if number > kept:
             begin, _ = layout.attempts_range(position)
             tr.clear_range(begin, layout.attempt_key(position, number - kept + 1))
-
-    def bury(self, tr: Transaction, now: int, row: ItemRow, why: str | None = None) -> None:
-        """Make a claimed item a dead letter; its claim does not count.
-
-        `why` is its error; `None` if its attempts were used up before this claim.
-        """
-        header, position = row.item.header, self._layout.position(row.key)
-        error = why or begin_last_error(tr, self._layout, position)()
-        if error is None and header.alone:
-            error = LEASE_OVER
-        died = ItemRow("dead", row.item, header.attempts, died_at=now, error=error)
-        self._perform(tr, now, [Change("buried", row, died, End("dead", error=error))])
 
     def retry(
         self,

@@ -25,14 +25,29 @@ from fdbqueue.layout.values import (
     text_end,
     text_room,
 )
-from fdbqueue.operations.changes import Changes, Failed, traceback_text, unknown_delay
+from fdbqueue.operations.changes import (
+    Changes,
+    Failed,
+    begin_last_error,
+    traceback_text,
+    unknown_delay,
+)
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.maintainers.batches import is_cancelled, note_end
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payloads, with_small_row
-from fdbqueue.operations.timers import NO_LEASE, VERSIONS, begin_lease, clear_timers
+from fdbqueue.operations.timers import LEASE_OVER, NO_LEASE, VERSIONS, begin_lease, clear_timers
 from fdbqueue.operations.transitions import Change
-from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
+from fdbqueue.types import (
+    Claim,
+    KeyValue,
+    Options,
+    Outcome,
+    ReadTransaction,
+    State,
+    Transaction,
+    Value,
+)
 
 _log = logging.getLogger("fdbqueue")
 
@@ -49,20 +64,6 @@ EndWith: TypeAlias = Callable[[bytes | None], None]
 
 Extension: TypeAlias = tuple[Claim, Report | None]
 """A claim to extend, and what its client reports; `None` if that is what it reported before."""
-
-
-def _unchanged(header: Header) -> Header:
-    return header
-
-
-def _survived(header: Header) -> Header:
-    """Return the header of an item that its worker gives back: if it ran alone, it did no harm."""
-    return header._replace(alone=0) if header.alone == NOW else header
-
-
-def _begun_alone(header: Header) -> Header:
-    """Return the header of an item that begins to run alone in its worker."""
-    return header._replace(alone=NOW)
 
 
 def _claimed_header(header: Header) -> Header:
@@ -418,16 +419,10 @@ class ClaimedItems:
     # Extend
 
     def extend(
-        self,
-        tr: Transaction,
-        now: int,
-        extension: Extension,
-        *,
-        lease: float,
-        change: Callable[[Header], Header] = _unchanged,
+        self, tr: Transaction, now: int, extension: Extension, *, lease: float, **fields: Any
     ) -> None:
-        """Renew the lease: it ends `lease` seconds from now. `change` returns the new headers."""
-        (lost,) = self.extend_each(tr, now, [extension], lease=lease, change=change)
+        """Renew the lease: it ends `lease` seconds from now. `fields` are new ones of headers."""
+        (lost,) = self.extend_each(tr, now, [extension], lease=lease, **fields)
         if lost is not None:
             raise lost
 
@@ -438,9 +433,12 @@ class ClaimedItems:
         extensions: Sequence[Extension],
         *,
         lease: float,
-        change: Callable[[Header], Header] = _unchanged,
+        **fields: Any,
     ) -> list[LeaseLost | None]:
-        """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
+        """Renew the leases of several claims; return `None` or `LeaseLost` for each.
+
+        `fields` are new ones of the headers of their items.
+        """
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
         results: list[LeaseLost | None] = []
         changes: list[Change] = []
@@ -457,17 +455,14 @@ class ClaimedItems:
                 if told is None:
                     told = (begin_lease(tr.snapshot, self._layout, row)() or NO_LEASE).report
                 value = encode_lease(lease, now, claim.client, told)
-                renewed = row.with_header(change(row.item.header))
-                renewed = renewed._replace(lease_end=end, lease=value)
+                renewed = row._replace(lease_end=end, lease=value)
+                if fields:
+                    renewed = renewed.with_header(row.item.header._replace(**fields))
                 changes.append(Change("extended", row, renewed))
                 if end < row.lease_end:
-                    self._items.transitions.wake(tr)  # waiting clients sleep until a lease ends
+                    self._items.waiters.wake(tr, 1)  # waiting clients sleep until a lease ends
         self._perform(tr, now, changes)
         return results
-
-    def begin_alone(self, tr: Transaction, now: int, claim: Claim, lease: float) -> None:
-        """Note that the item of a claim begins to run alone in its worker; renew the lease."""
-        self.extend(tr, now, (claim, None), lease=lease, change=_begun_alone)
 
     # Return
 
@@ -477,19 +472,22 @@ class ClaimedItems:
         now: int,
         claim: Claim,
         due: int | None = None,
-        change: Callable[[Header], Header] = _unchanged,
-        has_begun: bool = True,
+        **fields: Any,
     ) -> None:
         """Return the items, now or when due, as if they had never been claimed.
 
-        `change` returns their new headers. What has not begun uses up no start of a rate.
+        `fields` are new ones of their headers.
         """
-        if not has_begun:
-            self._take_back_starts(tr, now, claim)
-        changes = [
-            Change("returned", row, _waiting(row, due, change(_survived(row.item.header))))
-            for row in self._uncancelled(tr, now, claim)
-        ]
+        changes: list[Change] = []
+        state: State = "ready" if due is None else "delayed"
+        for row in self._uncancelled(tr, now, claim):
+            header = row.item.header
+            if header.alone == NOW:  # it ran alone in its worker, and did no harm
+                header = header._replace(alone=0)
+            if fields:
+                header = header._replace(**fields)
+            item = row.with_header(header).item
+            changes.append(Change("returned", row, ItemRow(state, item, header.attempts, due or 0)))
         self._perform(tr, now, self._items.unique_keys.hold_again(tr, changes))
 
     def leave(
@@ -520,19 +518,20 @@ class ClaimedItems:
         row = self.claimed(tr, claim)
         header = row.item.header
         first = header.origin or self._layout.position(row.key)
+        self.take_back_starts(tr, now, claim)
         if is_cancelled(tr, self._layout, header, first):
-            self._take_back_starts(tr, now, claim)
             self._end_cancelled(tr, now, claim, [row])
         elif longest is not None and passed >= longest:
-            self._take_back_starts(tr, now, claim)
             self.bury(tr, now, claim, why)
         else:
             due = now + int(1000 * unknown_delay(passed, uniform))
-            change = partial(Header._replace, unknown=since)
-            self.release(tr, now, claim, due, change, has_begun=False)
+            self.release(tr, now, claim, due, unknown=since)
 
-    def _take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
-        """Give the starts of the items of a claim back to the rates of their queue and groups."""
+    def take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
+        """Give the starts of the items of a claim back to the rates of their queue and groups.
+
+        Call it before the claim of items ends that have not begun.
+        """
         layout, items = self._layout, self._items
         if not items.options.has_any_rate:
             return
@@ -571,8 +570,15 @@ class ClaimedItems:
 
         `why` is their error; `None` if their attempts were used up before this claim.
         """
+        changes: list[Change] = []
         for row in self._uncancelled(tr, now, claim):
-            self._changes.bury(tr, now, row, why)
+            header, position = row.item.header, self._layout.position(row.key)
+            error = why or begin_last_error(tr, self._layout, position)()
+            if error is None and header.alone:
+                error = LEASE_OVER
+            died = ItemRow("dead", row.item, header.attempts, died_at=now, error=error)
+            changes.append(Change("buried", row, died, End("dead", error=error)))
+        self._perform(tr, now, changes)
         return True
 
     # The end of a lease
@@ -617,11 +623,3 @@ class ClaimedItems:
                 failed.append(Failed(row, None, lease.client, lease.report.log))
         self._perform(tr, now, renewed)
         self._changes.fail(tr, now, failed, None, are_lost=True)
-
-
-def _waiting(row: ItemRow, due: int | None, header: Header) -> ItemRow:
-    """Return the row of a claimed item that waits again: ready, or delayed until it is due."""
-    item = row.item if header is row.item.header else row.item.with_header(header)
-    if due is None:
-        return ItemRow("ready", item, header.attempts)
-    return ItemRow("delayed", item, header.attempts, due)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
@@ -13,6 +14,7 @@ from fdbqueue.layout.values import (
     PIECES,
     UUID_SIZE,
     Header,
+    payload_size,
     pieces_reference,
     with_header,
 )
@@ -36,6 +38,11 @@ def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
     """Store bytes of any size in several values behind a prefix."""
     for number, offset in enumerate(range(0, len(payload), _PIECE_SIZE)):
         tr[Layout.entry_key(prefix, number)] = payload[offset : offset + _PIECE_SIZE]
+
+
+def number_of_pieces(content: bytes) -> int:
+    """Return how many pieces a payload has, to which this content refers."""
+    return math.ceil(payload_size(content) / _PIECE_SIZE)
 
 
 def read_payloads(tr: ReadTransaction, layout: Layout, contents: list[bytes]) -> list[bytes]:

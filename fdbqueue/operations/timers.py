@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fdbqueue.layout.values import NOW, Header, Lease, decode_lease
+from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ def timer_over(tr: ReadTransaction, layout: Layout, row: ItemRow, now: int) -> b
 
 
 def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> None:
-    """Let the next sweep from this time on find a schedule or a group.
+    """Let the next sweep from this time on find a schedule, a group or the queue.
+
+    This wakes a client, because all may sleep until a later time.
 
     Args:
         tr: A transaction.
@@ -103,6 +106,7 @@ def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> No
     """
     tr[layout.timer_key(layout.dues, due, reference)] = b""
     tr[layout.scheduled] = b""
+    Waiters(layout, layout.waiters).wake(tr, 1)
 
 
 def drop_ended(

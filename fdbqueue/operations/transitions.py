@@ -234,7 +234,7 @@ class Transitions:
                 has_timers |= self._store(tr, change.why, change.after)
         if has_timers and not is_marked:
             tr[self._layout.scheduled] = b""
-        self._count(tr, changes)
+        self._count(tr, changes, are_plain)
         if finish is not None:
             finish()
         for maintainer in () if are_plain else self.followers:
@@ -278,11 +278,11 @@ class Transitions:
             tr[timer[0]] = timer[1]
         return timer is not None and state not in ENDED and why != "extended"
 
-    def _count(self, tr: Transaction, changes: Sequence[Change]) -> None:
-        """Change the counters of levels, the totals and the tallies; wake waiting clients."""
+    def _count(self, tr: Transaction, changes: Sequence[Change], are_plain: bool) -> None:
+        """Change the counters, the totals and the tallies; wake waiting clients."""
         layout = self._layout
         numbers: dict[tuple[Why, State | None, State | None], int] = {}
-        levels: dict[bytes, int] = {}
+        counters: dict[bytes, int] = {}
         tallies: dict[str, int] = {}
         pushed = 0
         for why, before, after, _ in changes:
@@ -294,17 +294,24 @@ class Transitions:
                     continue
                 counter = row.item.level.counter
                 if row.state == "ready" and counter is not None:
-                    levels[counter] = levels.get(counter, 0) + n
+                    counters[counter] = counters.get(counter, 0) + n
+                for key in () if are_plain else row.counters(layout):
+                    counters[key] = counters.get(key, 0) + n
                 if row.item.header is not NO_HEADER:
-                    _count_marks(tallies, row, n)
+                    count_marks(tallies, row, n)
         for kind, n in numbers.items():
             for tally, change in TABLE[kind].items():
                 tallies[tally] = tallies.get(tally, 0) + n * change
-        for counter, n in levels.items():
+        for counter, n in counters.items():
             if n:
                 tr.add(counter, encode_count(n))
-            if n < 0:
+            # Its maintainer notices the last ready item of a group.
+            if n < 0 and not counter.startswith(layout.group_counts):
                 tr.compare_and_clear(counter, ZERO)
+        freed = -counters.get(layout.slots + layout.slot_of_queue, 0)
+        if freed > 0:
+            tr.add(layout.wake_counter, ONE)
+            Waiters(layout, layout.waiting_claims).wake(tr, freed)
         back = tallies.get("moved", 0)
         if pushed or back:
             tr.add(layout.total_in, encode_count(pushed + back))
@@ -312,12 +319,6 @@ class Transitions:
             tr.add(layout.tallies, encode_tallies(**tallies))
         if back:
             self._waiters.wake(tr, back)
-
-    def wake(self, tr: Transaction) -> None:
-        """Wake a client that waits: something may happen sooner than it expects."""
-        tr.add(self._layout.total_in, ONE)
-        tr.add(self._layout.tallies, encode_tallies(moved=1))
-        self._waiters.wake(tr, 1)
 
 
 def _is_plain(change: Change) -> bool:
@@ -334,7 +335,7 @@ def _is_plain(change: Change) -> bool:
     return True
 
 
-def _count_marks(tallies: dict[str, int], row: ItemRow, n: int) -> None:
+def count_marks(tallies: dict[str, int], row: ItemRow, n: int) -> None:
     """Count the ready items that will expire, and those that wait and whose job is unknown."""
     if row.state == "ready" and row.item.header.expires is not None:
         tallies["expiring"] = tallies.get("expiring", 0) + n

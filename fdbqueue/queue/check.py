@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -15,27 +15,38 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import has_read_for_too_long
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck, error_classes
+from fdbqueue.layout.batches import decode_batch, decode_counts, is_link, memberships_of
 from fdbqueue.layout.items import ItemRow, Level
-from fdbqueue.layout.jobs import decode_schedule, decode_signal
+from fdbqueue.layout.jobs import decode_schedule, decode_signal, decode_step
 from fdbqueue.layout.values import (
+    NEVER,
+    NO_HEADER,
     PARKED,
-    PIECES,
     UNDECODABLE,
     ZERO,
     decode_count,
     decode_holder,
-    decode_options,
     encode_count,
     encode_holder,
     encode_tallies,
 )
-from fdbqueue.operations.jobs.invariants import JobRows
 from fdbqueue.operations.jobs.schedules import has_stopped
+from fdbqueue.operations.maintainers.batches import clear_batch, end_batch, run_again
+from fdbqueue.operations.payloads import number_of_pieces
+from fdbqueue.operations.transitions import count_marks
 from fdbqueue.queue.base import BaseQueue, store_of
-from fdbqueue.types import ENDED, ByState, State, Transaction, Transactor
+from fdbqueue.types import ENDED, ByState, KeyValue, Transaction, Transactor
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
+
+_COUNTED: dict[str, str] = {
+    **{state: f"{state} items" for state in (*PARKED, "claimed")},
+    "expiring": "items that expire",
+    "unknown": "jobs that no worker knows",
+    "paused": "pauses",
+}
+"""What the tallies say of items, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +157,22 @@ class _Check:
         self._may_repair = repair
         self._began = began
         self._problems: list[str] = []
+        self._now = milliseconds()
         # What has to be stored, according to the items.
-        self._states: Counter[State] = Counter()
+        self._numbers: Counter[str] = Counter()  # of items, by what is said of them
         self._counters: Counter[bytes] = Counter()
         self._indexed: dict[bytes, bytes] = {}
-        self._owners: set[bytes] = set()
+        self._owned: dict[bytes, int] = {}  # numbers of rows, by their prefix
         self._positions: set[bytes] = set()
-        self._expiring = self._unknown = 0
         self._in_groups: set[Level] = set()
-        self._jobs = JobRows(tr, store.layout, milliseconds(), self._note)
+        self._jobs: dict[bytes, ItemRow] = {}  # by the first position
+        self._members: Counter[bytes] = Counter()  # jobs that have not ended, by their batch
+        self._is_linked = False
 
     @property
     def scanned(self) -> int:
         """The number of items read so far."""
-        return self._states.total()
+        return len(self._positions)
 
     def report(self) -> CheckReport:
         """Compare everything, repair it if that is wanted, and return the result."""
@@ -174,7 +187,7 @@ class _Check:
             # Two repairs would both add the difference: let the second one conflict.
             self._tr.add_read_conflict_key(self._layout.options)
             self._tr.add_write_conflict_key(self._layout.options)
-        found = {state: self._states[state] for state in self._layout.prefix_of}
+        found = {state: self._numbers[state] for state in self._layout.prefix_of}
         return CheckReport(**found, problems=tuple(self._problems), repaired=repaired)
 
     def _compare_all(self) -> None:
@@ -183,18 +196,17 @@ class _Check:
         self._scan_schedules()
         self._scan_groups()
         self._scan_signals()
-        self._indexed |= self._jobs.signal_waits()
         self._compare_counts()
         self._compare_indexes()
         self._compare_holds()
         self._compare_total()
-        self._jobs.compare()
+        self._compare_jobs()
         self._scan_pieces()
         self._scan_attempts()
         self._look_for_foreign_keys()
 
     def _note(
-        self, problem: str, repair: Callable[..., None] | None = None, *arguments: bytes
+        self, problem: str, repair: Callable[..., None] | None = None, *arguments: Any
     ) -> None:
         """Note a problem; carry out its repair, a change of the transaction, if that is wanted."""
         self._problems.append(problem)
@@ -236,32 +248,46 @@ class _Check:
         if position in self._positions:
             self._may_repair = False  # nobody knows which of its rows is the right one
             self._problems.append(f"an item that is stored twice: {position!r}")
-        self._states[state] += 1
+        self._numbers[state] += 1
         self._positions.add(position)
-        for slot in found.slots:
-            self._counters[layout.slots + slot] += 1
-        if state == "ready":
-            self._expiring += header.expires is not None
-            if level.counter is not None:
-                self._counters[level.counter] += 1
-        if level.group is not None and state not in ENDED and not found.is_staged:
-            self._counters[self._items.groups.counter(state, level)] += 1
-            if state == "ready":
-                self._in_groups.add(level)
+        self._counters.update(found.counters(layout))
+        count_marks(self._numbers, found, 1)
+        if state == "ready" and level.counter is not None:
+            self._counters[level.counter] += 1
+        if level.group is not None and state == "ready":
+            self._in_groups.add(level)
         if not found.is_staged and (timer := found.timer(layout)) is not None:
             self._indexed[timer[0]] = timer[1]
-        self._jobs.add(state, position, header, found.due if state == "delayed" else None)
-        self._unknown += header.unknown is not None and state in ("ready", "delayed")
+        if header is not NO_HEADER or found.due == NEVER:
+            self._jobs[header.origin or position] = found
         if header.unique is not None and state not in ENDED:
             self._indexed[layout.unique_key(header.unique)] = encode_holder(position, None)
         if header.origin is not None:
             self._indexed[layout.moved + header.origin] = position
-        if item.content.startswith(PIECES):
-            self._owners.add(layout.pieces_prefix(item.content))
+        if item.is_in_pieces:
+            pieces = layout.pieces_prefix(item.content)
+            self._owned[pieces] = number_of_pieces(item.content)
+        if header.steps:
+            self._owned[layout.owned_prefix(layout.steps, position)] = header.steps
+        if state in ENDED:
+            return
+        if header.followers:
+            self._owned[layout.owned_prefix(layout.followers, position)] = header.followers
+        self._add_memberships(header.batch)
+
+    def _add_memberships(self, batch: bytes) -> None:
+        self._members.update(each.id for each in memberships_of(batch) if not each.subspace)
+        self._is_linked |= is_link(batch)
 
     def _scan_signals(self) -> None:
-        """Note the ends of signals."""
+        """Note the ends of signals, and the rows by which they find the items that wait."""
         layout = self._layout
+        steps = self._rows_of_items("steps", layout.steps)
+        waiting = {row.key for row in steps if decode_step(row.value).state == "waiting"}
+        for job in self._jobs.values():
+            wait, position = job.item.header.waits, layout.position(job.key)
+            if wait and layout.step_key(position, layout.unpack_signal_wait(wait)[0]) in waiting:
+                self._indexed[layout.signal_waits + wait] = b""
         for row in self._rows(layout.signals):
             name, key = layout.unpack_entry(layout.signals, row.key)
             end = layout.entry_key(layout.signal_ends, decode_signal(row.value).ends, name, key)
@@ -289,7 +315,7 @@ class _Check:
             reference, unique = layout.schedule_reference(name), schedule.unique_key(name)
             timer = layout.timer_key(layout.dues, schedule.next, reference)
             may_lack = layout.timer_key(layout.dues, 0, reference) in handed_over
-            may_lack |= has_stopped(schedule, milliseconds())
+            may_lack |= has_stopped(schedule, self._now)
             may_lack |= unique is not None and layout.unique_key(unique) in self._indexed
             if not may_lack or self._reads[timer].present():
                 self._indexed[timer] = b""
@@ -371,7 +397,7 @@ class _Check:
         if items.rate.is_used_up(self._reads, options) and not any(
             layout.is_timer_of_queue(row.key) for row in self._rows(layout.dues)
         ):
-            look = partial(items.groups.settle_all, self._tr, milliseconds())
+            look = partial(items.groups.settle_all, self._tr, self._now)
             self._note("the queue is over its rate, and has no timer", look)
 
     def _compare_held_groups(self) -> None:
@@ -387,56 +413,56 @@ class _Check:
                 found.setdefault(group, "not held back, and may not go on")
         for group, how in sorted(found.items()):
             if groups.is_held_wrongly(self._reads, group):
-                settle = partial(groups.settle, self._tr, milliseconds(), group, True)
+                settle = partial(groups.settle, self._tr, self._now, group, True)
                 self._note(f"group {group!r} is {how}", settle)
 
     def _compare_total(self) -> None:
-        layout, states = self._layout, self._states
+        layout, numbers = self._layout, self._numbers
         counters = self._items.begin_counters(self._reads)()
-        tallies = counters.tallies
-        for tally, what, number, expected in (
-            *((state, f"{state} items", tallies[state], states[state]) for state in PARKED),
-            ("claimed", "claimed items", counters.claimed, states["claimed"]),
-            ("expiring", "items that expire", tallies["expiring"], self._expiring),
-            ("unknown", "jobs that no worker knows", tallies["unknown"], self._unknown),
-        ):
-            if number != expected:
-                missing = encode_tallies(**{tally: expected - number})
-                what = f"the number of {what}"
-                self._note_difference(what, number, expected, layout.tallies, missing)
-        self._compare_pause(tallies["paused"])
+        options = self._items.options.read(self._reads)
+        numbers["paused"] = options is not None and options.paused
+        tallies = {**counters.tallies, "claimed": counters.claimed}
+        for tally, what in _COUNTED.items():
+            if tallies[tally] != numbers[tally]:
+                missing = encode_tallies(**{tally: numbers[tally] - tallies[tally]})
+                what, number = f"the number of {what}", tallies[tally]
+                self._note_difference(what, number, numbers[tally], layout.tallies, missing)
         total = counters.unfinished
-        expected = sum(number for state, number in states.items() if state not in ENDED)
+        expected = sum(numbers[state] for state in layout.prefix_of if state not in ENDED)
         if total != expected:
             missing = encode_count(expected - total)
             self._note_difference("the total", total, expected, layout.total_in, missing)
-
-    def _compare_pause(self, paused: int) -> None:
-        stored = self._reads[self._layout.options].value
-        is_paused = stored is not None and decode_options(stored).paused
-        if paused != is_paused:
-            really = "paused" if is_paused else "not paused"
-            problem = f"the queue is {really}, and its counters say otherwise"
-            missing = encode_tallies(paused=is_paused - paused)
-            self._note(problem, self._tr.add, self._layout.tallies, missing)
 
     def _note_difference(
         self, what: str, count: int, expected: int, key: bytes, missing: bytes
     ) -> None:
         """Note a wrong counter; a repair adds what is missing."""
-        problem = f"{what} is {count:,} and there are {expected:,} items"
+        problem = f"{what} is {count:,}, not {expected:,}"
         self._note(problem, self._tr.add, key, missing)
 
+    # What items own
+
+    def _rows_of_items(self, what: str, space: bytes) -> Iterator[KeyValue]:
+        """Yield the rows that items own in a space; compare how many each item has."""
+        layout, expected, stored = self._layout, self._owned, Counter[bytes]()
+        for row in self._rows(space):
+            prefix = layout.prefix_of_owned(space, row.key)
+            stored[prefix] += 1
+            if prefix in expected:
+                yield row
+        for prefix in sorted(stored.keys() - expected.keys()):
+            problem = f"{what} of no item: {prefix!r}"
+            self._note(problem, self._tr.clear_range, *layout.range_of(prefix))
+        for prefix, number in expected.items():
+            if prefix.startswith(space) and stored[prefix] != number:
+                self._note(
+                    f"the number of {what} of an item is {number:,} and there are "
+                    f"{stored[prefix]:,}: {prefix!r}"
+                )
+
     def _scan_pieces(self) -> None:
-        owners_found = set[bytes]()
-        for row in self._rows(self._layout.pieces):
-            owner = self._layout.prefix_of_piece(row.key)
-            if owner not in self._owners and owner not in owners_found:
-                problem = f"pieces of a payload that belong to no item: {owner!r}"
-                self._note(problem, self._tr.clear_range, *self._layout.range_of(owner))
-            owners_found.add(owner)
-        for owner in self._owners - owners_found:
-            self._problems.append(f"an item whose payload is gone: its pieces were at {owner!r}")
+        for _ in self._rows_of_items("pieces of a payload", self._layout.pieces):
+            pass  # their numbers tell
 
     def _scan_attempts(self) -> None:
         layout = self._layout
@@ -447,6 +473,53 @@ class _Check:
         for row in self._rows(layout.returned):
             if row.key[len(layout.returned) :] not in self._positions:
                 self._note(f"the result of no item: {row.key!r}", self._tr.clear, row.key)
+
+    def _compare_jobs(self) -> None:
+        """Compare the batches of jobs; look for jobs that wait for nothing."""
+        layout = self._layout
+        for row in self._rows_of_items("followers", layout.followers):
+            self._add_memberships(row.value)
+        running = self._compare_batches()
+        if self._is_linked and not self._tr[layout.linked].present():
+            problem = "jobs count in batches of other queues, and the queue has no mark of it"
+            self._note(problem, self._tr.set, layout.linked, b"")
+        for first, job in self._jobs.items():
+            header, position = job.item.header, layout.position(job.key)
+            is_signalled = layout.signal_waits + header.waits in self._indexed
+            if job.due == NEVER and not (header.awaits or is_signalled or first in running):
+                problem = f"an item that is never due waits for nothing: {position!r}"
+                self._note(problem, self._run_again, position)
+
+    def _run_again(self, position: bytes) -> None:
+        run_again(self._tr, self._layout, self._now, position)
+
+    def _compare_batches(self) -> set[bytes]:
+        """Compare batches; return the first positions of jobs that wait for one in a step."""
+        layout, running = self._layout, set[bytes]()
+        awaiting = {first: job for first, job in self._jobs.items() if job.item.header.awaits}
+        begin = len(layout.batch_counts)
+        all_counts = {row.key[begin:]: row.value for row in self._rows(layout.batch_counts)}
+        for row in self._rows(layout.batches):
+            id, batch = row.key[len(layout.batches) :], decode_batch(row.value)
+            counts, job = decode_counts(all_counts.pop(id, None)), awaiting.pop(id, None)
+            if batch.kind == "run":
+                running.add(batch.job)
+            elif job is None:
+                self._note(f"a batch of no item: {id!r}", clear_batch, self._tr, layout, id)
+                continue
+            left, members = counts.pushed - counts.ended, self._members[id]
+            if left < members:
+                what = f"a batch counts {left:,} jobs that have not ended"
+                self._note(f"{what}, and there are {members:,}: {id!r}")
+            elif (left, batch.stage) == (0, "closed") and (job is None or job.due == NEVER):
+                problem = f"a job waits for a batch that has ended: {id!r}"
+                self._note(problem, end_batch, self._tr, layout, self._now, id, batch, counts)
+        for id in sorted(all_counts):
+            self._note(f"the counts of no batch: {id!r}", self._tr.clear, layout.batch_counts + id)
+        for id, job in sorted(awaiting.items()):
+            repair = self._run_again if job.due == NEVER else None
+            self._note(f"an item whose batch is gone: {id!r}", repair, layout.position(job.key))
+        return running
 
     def _look_for_foreign_keys(self) -> None:
         begin, end = self._layout.range_of(self._layout.subspace.key())

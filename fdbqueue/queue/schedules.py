@@ -15,10 +15,10 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.jobs import MAX_ROW, Definition, Timing, schedule_size
+from fdbqueue.layout.jobs import MAX_ROW, Definition, StoredSchedule, Timing, schedule_size
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.layout.values import as_json, time_as_json, utc_time
-from fdbqueue.operations.jobs.schedules import Found, has_stopped, next_tick, ticks_from
+from fdbqueue.operations.jobs.schedules import has_stopped, next_tick, ticks_from
 from fdbqueue.options import ScheduleOptions
 from fdbqueue.queue.arguments import (
     validate_choice,
@@ -277,7 +277,7 @@ class Schedules(Generic[V]):
 
         def body(tr: ReadTransaction) -> Schedule | None:
             stored = self._in.get(tr, name)
-            return None if stored is None else self._public(now, Found(name, stored))
+            return None if stored is None else self._public(now, name, stored)
 
         return read(tr, body)
 
@@ -288,11 +288,10 @@ class Schedules(Generic[V]):
             tr: A transaction or a database.
         """
         now = milliseconds()
-        return [self._public(now, found) for found in read(tr, self._in.all)]
+        return [self._public(now, *found) for found in read(tr, self._in.all).items()]
 
-    def _public(self, now: int, found: Found) -> Schedule:
+    def _public(self, now: int, name: str, stored: StoredSchedule) -> Schedule:
         """Return a schedule; one that has stopped has no next tick, found by a client or not."""
-        name, stored = found
         layout, definition = self._store.layout, stored.definition
         timing = definition.timing
         prefix = layout.items + definition.level

@@ -252,6 +252,8 @@ def unclaim(delay: float = 0.0) -> Release:
     due = now + math.ceil(1000 * delay) if delay else None
 
     def release(tr: Transaction, job: HeldJob) -> None:
-        job.source.store.claimed.release(tr, now, job.claim, due, has_begun=False)
+        claimed = job.source.store.claimed
+        claimed.take_back_starts(tr, now, job.claim)
+        claimed.release(tr, now, job.claim, due)
 
     return release

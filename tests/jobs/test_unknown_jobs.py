@@ -342,7 +342,7 @@ def test_check_repairs_their_count(works: App, name: str) -> None:
     work(works, name)
     queue = works.queue(name)
     works.db.add(layout_of(queue).tallies, encode_tallies(unknown=5))
-    problem = "the number of jobs that no worker knows is 7 and there are 2 items"
+    problem = "the number of jobs that no worker knows is 7, not 2"
     assert check(works.db, queue, repair=True).problems == (problem,)
     assert queue.stats(works.db).unknown_jobs == 2
     assert check(works.db, queue).problems == ()

@@ -16,7 +16,6 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination.pops import PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.operations import transitions
-from fdbqueue.operations.limits.places import Slots
 from fdbqueue.operations.maintainers.batches import Memberships
 from fdbqueue.operations.maintainers.groups import Groups
 from fdbqueue.operations.maintainers.owned import OwnedRows
@@ -221,14 +220,6 @@ def in_groups(db: Any, name: str) -> PriorityQueue:
     return queue
 
 
-def with_slots(db: Any, name: str) -> PriorityQueue:
-    queue = PriorityQueue.named(db, f"{name}slots")
-    queue.push(db, 1)
-    queue.configure(db, concurrency=1)
-    queue.ack(db, queue.claim(db))
-    return queue
-
-
 def with_unique_key(db: Any, name: str) -> PriorityQueue:
     queue = PriorityQueue.named(db, f"{name}unique")
     queue.push(db, 1, unique="key")
@@ -259,7 +250,6 @@ def with_a_batch(db: Any, name: str) -> PriorityQueue:
     ("maintainer", "use"),
     [
         (Groups, in_groups),
-        (Slots, with_slots),
         (UniqueKeys, with_unique_key),
         (OwnedRows, with_pieces),
         (Memberships, with_a_batch),

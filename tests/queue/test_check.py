@@ -109,16 +109,16 @@ def orphan_pieces(db: Any, queue: PriorityQueue) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (break_count, "the count of priority 1 is 7 and there are 1 items"),
-        (drop_count, "the count of priority 2 is 0 and there are 2 items"),
-        (invent_count, "the count of priority 777 is 1 and there are 0 items"),
-        (zero_count, "the count of priority 777 is 0 and there are 0 items"),
-        (break_slots, "the count of claims is 1 and there are 0 items"),
-        (break_total, "the total is -4 and there are 3 items"),
-        (break_states, "the number of claimed items is 2 and there are 0 items"),
-        (break_expiries, "the number of items that expire is 1 and there are 0 items"),
-        (break_pause, "the queue is not paused, and its counters say otherwise"),
-        (orphan_pieces, "pieces of a payload that belong to no item"),
+        (break_count, "the count of priority 1 is 7, not 1"),
+        (drop_count, "the count of priority 2 is 0, not 2"),
+        (invent_count, "the count of priority 777 is 1, not 0"),
+        (zero_count, "the count of priority 777 is 0, not 0"),
+        (break_slots, "the count of claims is 1, not 0"),
+        (break_total, "the total is -4, not 3"),
+        (break_states, "the number of claimed items is 2, not 0"),
+        (break_expiries, "the number of items that expire is 1, not 0"),
+        (break_pause, "the number of pauses is 1, not 0"),
+        (orphan_pieces, "pieces of a payload of no item"),
     ],
 )
 def test_check_finds_and_repairs_damage(
@@ -200,7 +200,7 @@ def test_check_reports_foreign_keys_and_lost_pieces_and_keeps_them(
     problems = report.problems
     assert not report.repaired
     assert sum(problem.startswith("foreign key") for problem in problems) == 4
-    assert any("whose payload is gone" in problem for problem in problems)
+    assert any("the number of pieces of a payload of an item is" in problem for problem in problems)
     assert all(db[key] == b"theirs" for key in foreign)
 
 

@@ -430,7 +430,7 @@ def test_check_repairs_the_count_of_a_priority(db: Any, tasks: TaskQueue) -> Non
     layout = layout_of(tasks)
     del db[layout.counter_key(layout.level_prefix(2))]
     report = check(db, tasks)
-    assert report.problems == ("the count of priority 2 is 0 and there are 3 items",)
+    assert report.problems == ("the count of priority 2 is 0, not 3",)
     assert tasks.counts(db) == {}
     assert check(db, tasks, repair=True).repaired
     assert tasks.counts(db) == {HIGH: 3}

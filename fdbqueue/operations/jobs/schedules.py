@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import count, islice, takewhile
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -120,13 +119,6 @@ def due_ticks(timing: Timing, first: int, now: int, limit: int) -> list[int]:
 # The schedules
 
 
-class Found(NamedTuple):
-    """A schedule that a transaction has read."""
-
-    name: str
-    stored: StoredSchedule
-
-
 def has_stopped(schedule: StoredSchedule, now: int) -> bool:
     """Return whether workers have declared a schedule, but none within the last day."""
     return schedule.declared_at is not None and schedule.declared_at + DECLARED <= now
@@ -162,13 +154,13 @@ class Schedules:
         value = tr[self._layout.entry_key(self._layout.schedules, name)].value
         return None if value is None else decode_schedule(value)
 
-    def all(self, tr: ReadTransaction) -> list[Found]:
-        """Return all schedules, by name."""
+    def all(self, tr: ReadTransaction) -> dict[str, StoredSchedule]:
+        """Return all schedules, in order of their names."""
         layout = self._layout
-        return [
-            Found(layout.unpack_entry_key(layout.schedules, row.key), decode_schedule(row.value))
+        return {
+            layout.unpack_entry_key(layout.schedules, row.key): decode_schedule(row.value)
             for row in tr.get_range(*layout.range_of(layout.schedules))
-        ]
+        }
 
     # Change
 
@@ -192,12 +184,6 @@ class Schedules:
         is_new = before is None or before.definition.timing != definition.timing
         if not after.paused and (is_new or after.next is None or _is_wrong(after, now)):
             after = after._replace(next=_first_tick(after, now))
-        if (
-            before is None
-            or (after.definition, after.next) != (before.definition, before.next)
-            or has_stopped(before, now)
-        ):
-            self._items.waiters.wake(tr, 1)  # a client may sleep until a later time
         self._store(tr, name, before, after)
 
     def remove(self, tr: Transaction, name: str) -> bool:
@@ -218,7 +204,6 @@ class Schedules:
         if before.paused != paused:
             next = None if paused else _first_tick(before, now)
             self._store(tr, name, before, before._replace(paused=paused, next=next))
-            self._items.waiters.wake(tr, 1)
         return True
 
     def run_now(self, tr: Transaction, now: int, name: str) -> bytes | None:
@@ -239,7 +224,7 @@ class Schedules:
 
     def begin_again(self, tr: Transaction) -> None:
         """Set the timers of all schedules, because all timers were deleted."""
-        for name, stored in self.all(tr):
+        for name, stored in self.all(tr).items():
             self._set_timer(tr, name, stored.next)
 
     def tick_all(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> bool:

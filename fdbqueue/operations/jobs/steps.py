@@ -8,7 +8,7 @@ waits for it, and makes the item ready.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 from fdbqueue.layout.batches import StoredBatch
 from fdbqueue.layout.items import ItemRow
@@ -24,7 +24,7 @@ from fdbqueue.layout.jobs import (
     encode_step,
     is_over,
 )
-from fdbqueue.layout.values import MAX_PAYLOAD, NEVER, Header
+from fdbqueue.layout.values import MAX_PAYLOAD, NEVER
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.claims import ClaimedItems, Extension
 from fdbqueue.operations.items import Items
@@ -85,9 +85,8 @@ class DurableSteps:
         lease: float,
     ) -> None:
         """Store steps of a claimed job, and renew its lease."""
-        added = self._put(tr, self._claimed.claimed(tr, extension[0]), steps)
-        change = partial(_with_steps, added=added)
-        self._claimed.extend(tr, now, extension, lease=lease, change=change)
+        n = self._put(tr, self._claimed.claimed(tr, extension[0]), steps)
+        self._claimed.extend(tr, now, extension, lease=lease, steps=n)
 
     def suspend(
         self,
@@ -104,13 +103,14 @@ class DurableSteps:
         A job that was cancelled ends instead. `name` is that of the step in which it is suspended,
         and `wait` the signal that it waits for.
         """
-        row, added = self._claimed.claimed(tr, claim), 0
+        row = self._claimed.claimed(tr, claim)
+        # A client has claimed it before it expired, so it does not expire meanwhile.
+        fields: dict[str, Any] = {"waits": wait, "expires": None, "step": name}
         if row.item.header.cancelled is None:
-            added = self._put(tr, row, steps)
+            fields["steps"] = self._put(tr, row, steps)
             if wait:  # the same signal again, if it was not sent
                 tr[self._layout.signal_waits + wait] = b""
-        change = partial(_suspended, added=added, name=name, wait=wait)
-        self._claimed.release(tr, now, claim, NEVER if due is None else due, change)
+        self._claimed.release(tr, now, claim, NEVER if due is None else due, **fields)
 
     def wait(
         self,
@@ -208,17 +208,17 @@ class DurableSteps:
         return None
 
     def _put(self, tr: Transaction, row: ItemRow, steps: list[NamedStep]) -> int:
-        """Store steps of a claimed job; return how many of them are new."""
+        """Store steps of a claimed job; return how many it has then."""
         position = self._layout.position(row.key)
         keys = [self._layout.step_key(position, step.name) for step in steps]
-        before = n = row.item.header.steps
+        n = row.item.header.steps
         for key, known, step in zip(keys, read_all(tr, keys), steps):
             number = n if known is None else decode_step(known).number
             tr[key] = encode_step(step.stored._replace(number=number))
             n += known is None
         if n > MAX_STEPS:
             raise TooManySteps(MAX_STEPS)
-        return n - before
+        return n
 
     # Signals
 
@@ -284,17 +284,3 @@ class DurableSteps:
             keys.append(layout.signal_waits + header.waits)
             header = header._replace(waits=b"")
         return dead.with_header(header), keys
-
-
-def _with_steps(header: Header, added: int) -> Header:
-    """Return the header of an item with `added` more steps."""
-    return header._replace(steps=header.steps + added)
-
-
-def _suspended(header: Header, added: int, name: str, wait: bytes) -> Header:
-    """Return the header of an item whose job is suspended, with `added` more steps.
-
-    A client has claimed it before it expired, so it does not expire meanwhile.
-    """
-    steps = header.steps + added
-    return header._replace(steps=steps, waits=wait, expires=None, step=name)

@@ -89,7 +89,7 @@ class Bounds:
         if group is None:
             totals = self._items.begin_counters(tr.snapshot)
             return lambda: totals().unfinished
-        counters = [tr.snapshot[key] for key in self._layout.group_counters(group)]
+        counters = [tr.snapshot[key] for key in self._layout.counters_of_group(group)]
         return lambda: sum(decode_count(each.value) for each in counters)
 
     def _rooms(self, tr: Transaction, options: Options, groups: Iterable[str | None]) -> Rooms:
@@ -150,7 +150,7 @@ class Bounds:
 
     def _rely_on_full(self, tr: Transaction, group: str | None) -> None:
         layout = self._layout
-        for key in [layout.tallies] if group is None else layout.group_counters(group):
+        for key in [layout.tallies] if group is None else layout.counters_of_group(group):
             tr.add_read_conflict_key(key)
 
     def refusal(self, tr: Transaction, items: list[NewItem]) -> QueueFull | None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import ONE, ZERO, decode_count, encode_count
-from fdbqueue.operations.transitions import Change
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.layout.values import decode_count
 from fdbqueue.types import Options, Transaction
 
 if TYPE_CHECKING:
@@ -106,7 +103,6 @@ class Slots:
         self._places = places
         self._rate = items.rate
         self._counter = layout.slots + layout.slot_of_queue
-        self._waiting = Waiters(layout, layout.waiting_claims)
 
     def admit(
         self,
@@ -138,7 +134,7 @@ class Slots:
         return first(tr, n) if n else []
 
     def hold(self, tr: Transaction, now: int, options: Options | None, n: int) -> tuple[bytes, ...]:
-        """Note that the transaction claims `n` items that were admitted.
+        """Take slots for `n` items that were admitted, which the transaction claims.
 
         Returns:
             The slots that each of them holds.
@@ -149,22 +145,7 @@ class Slots:
             return ()
         places = self._layout.slot_places + self._layout.slot_of_queue
         self._places.take(tr, places, self._taken(tr), options.concurrency, n)
-        tr.add(self._counter, encode_count(n))
         return (self._layout.slot_of_queue,)
 
     def _taken(self, tr: Transaction) -> int:
         return decode_count(tr.snapshot[self._counter].value)
-
-    def follow(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
-        """Free the slots of items, and wake the clients that wait for a free slot."""
-        freed = Counter[bytes]()
-        for _, before, after, _ in changes:
-            if before is not None and (after is None or after.state != "claimed"):
-                freed.update(before.slots)
-        for slot, n in freed.items():
-            counter = self._layout.slots + slot
-            tr.add(counter, encode_count(-n))
-            tr.compare_and_clear(counter, ZERO)
-        if freed:
-            tr.add(self._layout.wake_counter, ONE)
-            self._waiting.wake(tr, freed.total())

@@ -203,9 +203,7 @@ class QueueRate:
             Waiters(layout, waiting).wake(tr, room)
 
     def _set_timer(self, tr: Transaction, due: int) -> None:
-        layout = self._layout
-        set_timer(tr, layout, due, layout.queue_reference())
-        Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
+        set_timer(tr, self._layout, due, self._layout.queue_reference())
 
 
 def _rate_of(options: Options | None) -> Rate | None:

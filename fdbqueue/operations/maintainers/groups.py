@@ -35,7 +35,7 @@ from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import set_timer
 from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import ENDED, KeyValue, ReadTransaction, State, Transaction, Value
+from fdbqueue.types import KeyValue, ReadTransaction, Transaction, Value
 
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
 _FIRST_GROUP = b"\x02"  # behind the null that stands for all groups
@@ -74,11 +74,6 @@ class Groups:
         self._starts = Starts(layout)
         self._options = options
         self._progress = layout.group_key(layout.settling, None)
-        self._counters: dict[State, bytes] = {
-            "ready": layout.group_counts,
-            "delayed": layout.group_delays,
-            "claimed": layout.group_slots,
-        }
 
     # Transitions
 
@@ -89,30 +84,30 @@ class Groups:
 
         An item that becomes ready conflicts with whatever changes that its group has ready items.
         """
-        moves = _moves(changes)
-        taken = [
-            change.before.item
-            for change in changes
-            if change.before is not None and change.before.state == "ready"
-        ]
+        taken: list[StoredItem] = []
+        members: dict[Level, Value] = {}
+        freed = Counter[str]()
+        is_grouped = False
+        for _, before, after, _ in changes:
+            level = after.item.level if after is not None and after.state == "ready" else None
+            if before is not None:
+                group = before.item.level.group
+                is_grouped |= group is not None
+                if before.state == "ready":
+                    taken.append(before.item)
+                    level = None if before.item.level == level else level
+                elif group and before.token and not (after and after.token):
+                    freed[group] += 1  # staged items, which have no token, hold no slot
+            if level is not None and level.group and level not in members:
+                members[level] = self.prefetch(tr, level)
         are_claimed = changes[0].why == "claimed"
         taking = self.begin_taking(tr, taken, are_claimed)
-        if not moves and not taking:
+        if not (is_grouped or members or taking):
             return None
-        members = {
-            level: self.prefetch(tr, level)
-            for (state, level), n in moves.items()
-            if state == "ready" and n > 0
-        }
-        freed = Counter[str]()
-        for (state, level), n in moves.items():
-            if state == "claimed" and n < 0 and level.group is not None:
-                freed[level.group] -= n
         for group in freed:
             tr[self._held(group)]  # the client caches what it reads
 
         def finish() -> None:
-            self._count(tr, moves)
             self.note_gone(tr, now, taken, taking, are_claimed)
             for level, member in members.items():
                 if not member.present():
@@ -128,18 +123,6 @@ class Groups:
                     Waiters(self._layout, self._layout.waiting_claims).wake(tr, n)
 
         return finish
-
-    def counter(self, state: State, level: Level) -> bytes:
-        """Return the key of the number of items of a group that are in a state."""
-        return self._counters[state] + level.packed_group
-
-    def _count(self, tr: Transaction, moves: Counter[tuple[State, Level]]) -> None:
-        for (state, level), n in moves.items():
-            counter = self.counter(state, level)
-            if n:
-                tr.add(counter, encode_count(n))
-            if n < 0 and state != "ready":  # its last ready item is noticed
-                tr.compare_and_clear(counter, ZERO)
 
     def prefetch(self, tr: Transaction, level: Level) -> Value:
         """Start to read whether a group has ready items; the client caches what was read."""
@@ -462,7 +445,6 @@ class Groups:
         tr[self._held(group)] = b"" if due is None else encode_count(due)
         if due is not None:
             set_timer(tr, layout, due, layout.group_reference(group))
-            Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
 
     def _release(self, tr: Transaction, group: str) -> None:
         layout, own = self._layout, tr[self._settings_key(group)].value or NO_SETTINGS
@@ -535,15 +517,3 @@ class Groups:
         layout = self._layout
         for rest, pass_ in self._passes(tr, group).items():
             tr[layout.turn_key(layout.turns, rest, pass_, group)] = own
-
-
-def _moves(changes: Sequence[Change]) -> Counter[tuple[State, Level]]:
-    """Return how many more items of each group are in each state; staged items hold no slot."""
-    moves = Counter[tuple[State, Level]]()
-    for _, before, after, _ in changes:
-        for row, n in ((before, -1), (after, 1)):
-            if row is None or row.item.level.group is None or row.is_staged:
-                continue
-            if row.state not in ENDED:
-                moves[row.state, row.item.level] += n
-    return moves

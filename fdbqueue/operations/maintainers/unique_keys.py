@@ -14,7 +14,6 @@ from fdbqueue.layout.values import NO_HEADER, encode_holder
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import drop_ended, set_timer
 from fdbqueue.operations.transitions import Change
-from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import ENDED, Transaction
 
 _MAX_DROPPED = 100  # keys whose periods are over that a push with a period deletes
@@ -49,8 +48,6 @@ class UniqueKeys:
             is_over = before.state not in ENDED and (after is None or after.state in ENDED)
             if header.schedule is not None and header.blocks and (held is not None or is_over):
                 set_timer(tr, layout, 0, layout.schedule_reference(header.schedule))
-                Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until later
-
         if has_period:
             self.drop_ended_periods(tr, now)
 
