@@ -225,6 +225,8 @@ class Options:
             `None` for no limit.
         limited_groups: Whether a push has to check that its group is not full, because a group has
             or has had a bound (see `set_group`).
+        has_groups: Whether a claim has to look for turns of groups, because a group has or has had
+            items.
     """
 
     kind: str
@@ -240,6 +242,7 @@ class Options:
     traceback_bytes: int = 8_000
     rate: tuple[int, float] | None = None
     limited_groups: bool = False
+    has_groups: bool = False
 
     @property
     def keeps_done(self) -> bool:

@@ -1,17 +1,28 @@
-"""Pops within a transaction: some in the order of their calls, or staged for waiting processes.
+"""The pops of threads and processes: some share a transaction; a leader serves waiting processes.
 
 A waiting process has rows: its request, the items staged for it, and the name of the leader.
 """
 
 from __future__ import annotations
 
+import _thread
 import math
+import random
+import time
 from collections.abc import Iterable, Sequence
-from itertools import chain, groupby, starmap
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, count, groupby, islice, starmap
 from operator import attrgetter, itemgetter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from fdbqueue.coordination.combiner import MAX_ITEMS
+from fdbqueue.coordination.combiner import MAX_ITEMS, Batch
+from fdbqueue.coordination.sans_io import sleep_on
+from fdbqueue.database.clock import milliseconds, uuids
+from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
+from fdbqueue.errors import error_classes
 from fdbqueue.layout.items import ItemRow, StoredItem
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.rows import RowCodec
@@ -20,7 +31,7 @@ from fdbqueue.operations.items import BATCH_BYTES, POPPED, Items
 from fdbqueue.operations.payloads import read_payloads, write_pieces
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.operations.transitions import Change
-from fdbqueue.types import KeyValue, ReadTransaction, Transaction
+from fdbqueue.types import Database, Future, KeyValue, ReadTransaction, Transaction
 
 _T = TypeVar("_T")
 
@@ -34,6 +45,22 @@ REQUEST_TIMEOUT = 5.0
 """Seconds after which a process that waits for items is considered dead."""
 
 _MAX_REQUESTS = 64  # that one transaction serves
+
+_CONTENDED = 1.0  # seconds that a process expects contention to last after it met some
+
+_IDLE_CHECK = 0.002  # seconds between checks whether the threads of a leader still pop
+
+# A process that is not served within this time tries to serve: the leader is dead or stopped.
+_TAKEOVER = 0.1  # seconds; the actual time is random, up to twice as long
+
+_MAX_LEADERSHIP = 0.030  # seconds that a process leads while its own threads go on popping
+
+_WITHDRAWALS = 3  # tries of a failed pop to withdraw its request
+_MAX_WITHDRAWAL = 1_000  # milliseconds for each of them
+
+_RACES = 2  # tries in a row to take the first items, before this process becomes the leader
+
+_wrote = attrgetter("wrote")
 
 _KeyRange: TypeAlias = tuple[bytes, bytes]
 
@@ -254,3 +281,310 @@ def _ranges_by_life(
     after_alive = layout.timer_key(prefix, version + 1, b"")
     begin, end = layout.range_of(prefix)
     return (first_alive, after_alive), [(begin, first_alive), (after_alive, end)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Served(Generic[_T]):
+    """The end of a batch.
+
+    Attributes:
+        taken: The items of the first pops of the batch.
+        wrote: Whether the transaction wrote anything, or has to be confirmed.
+        leading_as: The name under which this process remains the leader.
+        met_others: Whether it served others.
+    """
+
+    taken: list[list[_T]]
+    wrote: bool = True
+    leading_as: bytes | None = None
+    met_others: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A batch that needs another transaction.
+
+    Attributes:
+        request: The key of its request.
+        wrote: Whether this transaction wrote anything.
+        leading_as: The name under which this process became the leader, to serve next.
+        watch: Fires when the request is served; `None` for the leader.
+    """
+
+    request: bytes
+    wrote: bool
+    leading_as: bytes | None = None
+    watch: Future | None = None
+
+
+class StagedPops(Generic[_T]):
+    """The pops of one process on one queue of a cluster, served together with other processes'.
+
+    Without contention, a batch of pops takes the first items in one transaction. After a conflict,
+    the process checks whether another process is the *leader*. If so, it leaves a request, which
+    conflicts with nothing, and sleeps on a watch. In one transaction the leader takes the first
+    items for its own pops, stages the next items as the results of the requests, oldest request
+    first, and keeps the leadership or passes it on to a waiting process. The process of a request
+    takes its result in another transaction; only then are the items popped.
+
+    The leader matters only for speed. Each transaction conflicts on the keys that it relies on: the
+    items that it takes, the requests that it serves, and the key that names the leader. So each
+    item goes to one pop, in strict order, even if several processes serve at once. A process that
+    is not served in time tries to serve. After `REQUEST_TIMEOUT` seconds the request of a dead
+    process is deleted, and the items of its result return to their positions. A process that was
+    only slow finds neither, and starts again. Every write takes effect exactly once, as with
+    `run_once`.
+
+    Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
+    """
+
+    def __init__(self, pops: Pops[_T], requests: PopRequests) -> None:
+        self.pops = pops
+        self.layout = pops.items.layout
+        self.requests = requests
+        (self._id,) = uuids(1)
+        self._leading_as: bytes | None = None
+        self._leading_until = 0.0
+        self._contended_until = 0.0
+        self._numbers = count()
+        self._last_number = 0
+        self._is_busy = False
+
+    def perform(self, db: Database, batch: Batch[Pop]) -> list[list[_T]]:
+        """Return the items of the first pops of a batch: those that fit into one transaction."""
+        now = time.monotonic()
+        self._last_number = next(self._numbers)
+        leads, is_contended = self._leading_as is not None, now < self._contended_until
+        pops = _Pops(
+            self,
+            batch,
+            name=b"%b%d" % (self._id, self._last_number),
+            now=milliseconds(),
+            begins_alone=not leads and not is_contended,
+            leading_as=self._leading_as,
+        )
+        if not leads:
+            self._leading_until = now + _MAX_LEADERSHIP
+        self._is_busy = True
+        try:
+            served = self._until_served(db, pops)
+        finally:
+            self._is_busy = False
+        if pops.tries > 1 or served.met_others:
+            self._contended_until = time.monotonic() + _CONTENDED
+        before, self._leading_as = self._leading_as, served.leading_as
+        if served.leading_as is not None and served.leading_as != before:
+            try:
+                # Unlike `Thread.start`, this call leaves nothing behind if it is interrupted.
+                _thread.start_new_thread(self._resign_when_idle, (db, served.leading_as))
+            except RuntimeError:  # the system has no thread, or the program ends
+                self._resign(db, served.leading_as)
+        return served.taken
+
+    def _until_served(self, db: Database, pops: _Pops[_T]) -> _Served[_T]:
+        try:
+            while True:
+                pops.may_keep_leading = time.monotonic() < self._leading_until
+                outcome = run_once(db, pops.perform, self.layout.receipts, _wrote)
+                if isinstance(outcome, _Served):
+                    return outcome
+                pops.request, pops.leading_as = outcome.request, outcome.leading_as
+                pops.takes_over = False
+                if outcome.watch is not None:
+                    patience = _TAKEOVER * random.uniform(1, 2)
+                    pops.takes_over = sleep_on([outcome.watch], patience) is None
+                self._leading_until = time.monotonic() + _MAX_LEADERSHIP
+        except BaseException:
+            if pops.request is not None:
+                self._withdraw(db, pops.request)
+            raise
+
+    def _resign_when_idle(self, db: Database, name: bytes) -> None:
+        """Pass the leadership on once no thread of this process pops any more."""
+        seen = 0
+        while self._leading_as == name:
+            time.sleep(_IDLE_CHECK)
+            if self._is_busy or seen != self._last_number:
+                seen = self._last_number
+                continue
+            self._resign(db, name)
+
+    def _resign(self, db: Database, name: bytes) -> None:
+        self._leading_as = None
+        with suppress(*error_classes()):  # a waiting process will take over
+            run(db, partial(self._pass_on, name=name))
+
+    def _pass_on(self, tr: Transaction, name: bytes) -> None:
+        if tr[self.layout.leader].value == name:
+            live = self.requests.live(tr, self.requests.begin_read(tr))
+            self.requests.pass_leadership(tr, next(iter(live), None))
+
+    def _withdraw(self, db: Database, request: bytes) -> None:
+        """Delete a request, and return the items of its result."""
+        now = milliseconds()
+
+        def body(tr: Transaction) -> None:
+            tr.options.set_timeout(_MAX_WITHDRAWAL)
+            self.requests.delete(tr, now, request)
+
+        for _ in range(_WITHDRAWALS):
+            with suppress(*error_classes()):  # otherwise a sweep deletes the request
+                run(db, body)
+                break
+
+
+@dataclass
+class _Pops(Generic[_T]):
+    """A batch of pops: the transactions that it needs until it is served.
+
+    Attributes:
+        queue: The pops of the queue.
+        batch: The pops of the batch.
+        name: The name of the batch, for its request, or as the leader.
+        now: The time in milliseconds since 1970.
+        begins_alone: Whether the first transaction takes items without a look at others.
+        leading_as: The name under which this process is the leader; `None` if it is not.
+        request: The key of the request with which the batch waits.
+        takes_over: Whether it waited for too long: the leader may be dead.
+        may_keep_leading: Whether this process may lead after the transaction.
+        tries: The number of attempts so far.
+        races: The number of those that tried to take the first items.
+        ahead: The read of the next items, which would end with this reference.
+    """
+
+    queue: StagedPops[_T]
+    batch: Batch[Pop]
+    name: bytes
+    now: int
+    begins_alone: bool
+    leading_as: bytes | None
+    request: bytes | None = None
+    takes_over: bool = False
+    may_keep_leading: bool = False
+    tries: int = 0
+    races: int = 0
+    ahead: object = None
+
+    def perform(self, tr: Transaction) -> _Served[_T] | _Waiting:
+        """Take the items or a result, serve, or wait: the body of the transaction."""
+        self.tries += 1
+        if self.tries == 2:
+            tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
+        if self.tries == 1 and self.begins_alone:
+            return self._take_alone(tr)
+        return self._take_turns(tr)
+
+    def _take_alone(self, tr: Transaction) -> _Served[_T]:
+        """Take the first items without a look at other processes."""
+        self.races += 1
+        is_older = self.batch.join(tr)
+        taken = self.queue.pops.pop_each(tr, self.now, self.batch)
+        # The commit has to confirm that the queue was empty if the read version may be too old.
+        return _Served(taken, wrote=any(taken) or is_older)
+
+    def _take_turns(self, tr: Transaction) -> _Served[_T] | _Waiting:
+        """Take what is staged for the batch; or serve; or wait for the leader."""
+        layout, all_requests, request = self.queue.layout, self.queue.requests, self.request
+        leader = tr.snapshot[layout.leader]
+        requests = None
+        if self.leading_as:
+            self._read_ahead(tr)
+            requests = all_requests.begin_read(tr)
+        if request is not None:
+            found = self._collect(tr, request)
+            if isinstance(found, _Served):
+                return found
+            request = found
+        holder = leader.value
+        if holder not in (None, self.leading_as, self.name) and not self.takes_over:
+            key = self._request(tr, request)
+            return _Waiting(key, wrote=request is None, watch=tr.watch(key))
+        tr.add_read_conflict_key(layout.leader)
+        self.races += 1
+        if self.races % (_RACES + 1) == 0:
+            return self._become_leader(tr, request)
+        if requests is None:
+            requests = all_requests.begin_read(tr)
+        return self._serve(tr, request, holder, all_requests.live(tr, requests))
+
+    def _read_ahead(self, tr: Transaction) -> None:
+        """Start to read the rows that several pops will probably take, beside the requests."""
+        if self.batch.line is not None and self.batch.line.expected > 1:
+            begin, end = self.queue.layout.all_items
+            _, at_max = self.batch[0]
+            n = min(2 * self.batch.line.expected, MAX_ITEMS)
+            self.ahead = tr.snapshot.get_range(begin, end, n, at_max, WANT_ALL)
+
+    def _become_leader(self, tr: Transaction, request: bytes | None) -> _Waiting:
+        """Name this process as the leader.
+
+        A process whose pops never conflict does not check for a leader. So make the pops that are
+        under way conflict, at both ends of the queue.
+        """
+        tr[self.queue.layout.leader] = self.name
+        begin, end = self.queue.layout.all_items
+        tr.add_write_conflict_range(begin, begin + b"\x00")
+        tr.add_write_conflict_range(end[:-1] + b"\xfe", end)
+        return _Waiting(self._request(tr, request), wrote=True, leading_as=self.name)
+
+    def _request(self, tr: Transaction, request: bytes | None) -> bytes:
+        """Return the request of the batch; write it if there is none."""
+        if request is None:
+            self.batch.join(tr)
+            request = self.queue.requests.write(tr, self.name, self.batch)
+        return request
+
+    def _collect(self, tr: Transaction, request: bytes) -> _Served[_T] | bytes | None:
+        """Take what is staged for a request; otherwise return the request, if it still exists.
+
+        If not, a sweep considered this process dead, because it was slow.
+        """
+        waits = tr[request]
+        staged = self.queue.requests.take(tr, request)
+        if staged is None:
+            return request if waits.present() else None
+        return self._take_staged(tr, staged)
+
+    def _take_staged(self, tr: Transaction, staged: Staged) -> _Served[_T]:
+        pops = self.queue.pops
+        item = pops.items.levels.item
+        decoded = [pops.decoded(tr, [item(*row) for row in rows]) for rows in staged]
+        self.queue.requests.note_taken(tr, self.now, staged)
+        return _Served(decoded)
+
+    def _serve(
+        self,
+        tr: Transaction,
+        request: bytes | None,
+        holder: bytes | None,
+        requests: list[PopRequest],
+    ) -> _Served[_T]:
+        """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
+        rows = self.queue.requests
+        others = [each for each in requests if each.key != request]
+        is_older = self.batch.join(tr)
+        is_leader = holder in (self.leading_as, self.name) and holder is not None
+        keeps = self.may_keep_leading or (is_leader and not others)
+        following = others.pop(0) if others and not keeps else None
+        pops = [*self.batch, *chain.from_iterable(each.pops for each in others)]
+        taken, staged = self.queue.pops.pop(tr, self.now, pops, len(self.batch))
+        if holder is None and not requests and not any(taken):
+            return _Served(taken, wrote=is_older)
+        if request is not None:
+            tr.clear(request)
+        remaining = iter(staged)
+        for each in others:
+            result = [*islice(remaining, len(each.pops))]
+            if not result:
+                break
+            rows.stage(tr, each.key, result)
+        if keeps:
+            if not is_leader:
+                holder = tr[self.queue.layout.leader] = self.name
+        elif following is not None or holder is not None:
+            rows.pass_leadership(tr, following)
+        return _Served(
+            taken,
+            leading_as=holder if keeps else None,
+            met_others=bool(others or following),
+        )

@@ -12,10 +12,9 @@ from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.claims import Claims
 from fdbqueue.coordination.combiner import MAX_ITEMS, Combiner, Perform, SharedTransactions
-from fdbqueue.coordination.pops import Pop, PopRequests, Pops, number_of
+from fdbqueue.coordination.pops import Pop, PopRequests, Pops, StagedPops, number_of
 from fdbqueue.coordination.reads import Reads
 from fdbqueue.coordination.sans_io import Call, SansIO, Submit
-from fdbqueue.coordination.staged_pops import StagedPops
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found, until_worth_looking
 from fdbqueue.database.binding import engine_of, is_database

@@ -28,7 +28,6 @@ from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import (
     ENDED,
     KeySelector,
-    KeyValue,
     Options,
     ReadTransaction,
     State,
@@ -240,6 +239,8 @@ class Items:
     ) -> Callable[[], list[StoredItem]]:
         """Start to read up to `n` items that clients may take; return a function that waits.
 
+        With a start, the transaction has read the options before it waits.
+
         Args:
             tr: A transaction, or its snapshot.
             begin: The first key that a priority may have.
@@ -253,8 +254,6 @@ class Items:
             return list
         level_of = self.levels.level_of
         rows = tr.get_range(start or begin, end, limit=n, streaming_mode=WANT_ALL)
-        # The items of groups come before the others of their priority: do not skip them unseen.
-        heads = tr.get_range(begin, end, limit=1) if start else ()
 
         def finish() -> list[StoredItem]:
             found: list[StoredItem] = []
@@ -265,18 +264,12 @@ class Items:
                 if found[-1].level.group is not None:
                     known = [] if start else found
                     return self.turns.in_turns(tr, known, begin, end, n, skipped, before)
-            if found and start and self._has_groups(tr, found[0].level, heads):
+            # The items of groups come before the others of their priority: do not skip them unseen.
+            if found and start and self.options.has_groups:
                 return self.turns.in_turns(tr, [], begin, end, n, skipped)
             return found
 
         return finish
-
-    def _has_groups(self, tr: ReadTransaction, level: Level, heads: Iterable[KeyValue]) -> bool:
-        """Return whether the priority of a level has items of groups, given the first item."""
-        first = [row for row in heads if row.key.startswith(level.of_priority)]
-        if not first:
-            first = [*tr.get_range(*self.layout.range_of(level.of_priority), limit=1)]
-        return any(self.levels.level_of(row.key).group is not None for row in first)
 
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether the item that was popped from this key exists, in any state."""

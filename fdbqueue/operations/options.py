@@ -63,6 +63,7 @@ class StoredOptions:
         may_have_done: Likewise, whether some may be stored that are no longer to be kept.
         has_any_rate: Whether this client has found a rate, of the queue or of a group of which it
             has taken items.
+        has_groups: Whether this client has found that groups have or have had items.
     """
 
     def __init__(self, layout: Layout, given: Options) -> None:
@@ -74,6 +75,7 @@ class StoredOptions:
         self.keeps_done = True
         self.may_have_done = False
         self.has_any_rate = False
+        self.has_groups = False
 
     def begin_read(self, tr: ReadTransaction) -> Callable[[], Options | None]:
         """Start to read the options of the queue; return a function that waits for them."""
@@ -89,6 +91,7 @@ class StoredOptions:
                 self.keeps_done = options.keeps_done
                 self.may_have_done = has_kept(options)
                 self.has_any_rate |= options.rate is not None
+                self.has_groups |= options.has_groups
             return options
 
         return finish
@@ -131,6 +134,12 @@ class StoredOptions:
         """Return whether the queue is paused."""
         options = self.read(tr)
         return options is not None and options.paused
+
+    def note_groups(self, tr: Transaction) -> None:
+        """Let claims look for turns of groups from now on; see `Options`."""
+        options = self.read(tr)
+        if options is not None and not options.has_groups:
+            tr[self._layout.options] = encode_options(replace(options, has_groups=True))
 
     def note_limit(self, tr: Transaction) -> None:
         """Let clients check the limits from now on, and wake those that wait."""

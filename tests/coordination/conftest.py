@@ -8,7 +8,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
-from fdbqueue.coordination import staged_pops
+from fdbqueue.coordination import pops
 from fdbqueue.database.binding import engine_of
 from tests.coordination.line import Line, Sleeps, disable_timeouts
 
@@ -25,7 +25,7 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
     """Replace the sleeps of waiting processes; only a watch or the test ends them."""
     disable_timeouts(monkeypatch)
     sleeps = Sleeps()
-    monkeypatch.setattr(staged_pops, "sleep_on", sleeps)
+    monkeypatch.setattr(pops, "sleep_on", sleeps)
     return sleeps
 
 

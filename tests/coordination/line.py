@@ -17,8 +17,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
-from fdbqueue.coordination import pops as staged
-from fdbqueue.coordination import staged_pops, sweeper
+from fdbqueue.coordination import pops, sweeper
 from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
@@ -153,10 +152,10 @@ class Call(threading.Thread, Generic[_T]):
 
 def disable_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no request, leadership or contention time out, however slow the machine is."""
-    for module in (staged, sweeper):
+    for module in (pops, sweeper):
         monkeypatch.setattr(module, "REQUEST_TIMEOUT", 1e6)
-    monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", TIMEOUT)
-    monkeypatch.setattr(staged_pops, "_CONTENDED", TIMEOUT)
+    monkeypatch.setattr(pops, "_MAX_LEADERSHIP", TIMEOUT)
+    monkeypatch.setattr(pops, "_CONTENDED", TIMEOUT)
 
 
 class Sleeps:
@@ -262,7 +261,7 @@ class Line(Generic[_Q]):
         """Sweep requests as a process does before its first pop, by default all as expired."""
         with pytest.MonkeyPatch.context() as patch:
             if are_expired:
-                patch.setattr(staged, "REQUEST_TIMEOUT", 0)
+                patch.setattr(pops, "REQUEST_TIMEOUT", 0)
             assert self.process({FAST: DIES_BEFORE}).pop().error().code == DEAD
 
     def wait_until_leaderless(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any
@@ -14,6 +15,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
+from fdbqueue.coordination import sweeper
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
@@ -208,3 +210,38 @@ def test_a_claim_that_joins_others_finds_what_its_thread_has_pushed(
         may_join.set()
         taken = [call.result() for call in (early, late)]
     assert [claim.item.value for claim in taken if claim] == ["second"]
+
+
+def test_a_claim_behind_the_first_items_reads_no_more(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_SWEEP_IN_CLAIM", 1e6)
+    counting = CountingDatabase(db)
+    queue.push_many(db, range(50))
+    queue.claim(counting)
+    claims, reads = store_of(queue)._claims, dict[float, list[int]]()
+    for place in (0.0, 0.5, 0.9) * 3:
+        claims.among, claims.place = 40.0, place
+        before = counting.reads
+        assert queue.claim(counting).item.value >= 40 * place
+        reads.setdefault(place, []).append(counting.reads - before)
+    # Now and then a claim stores a sample of the history, or deletes what is no longer kept.
+    assert len({*map(min, reads.values())}) == 1
+
+
+@pytest.mark.parametrize("delay", [None, 0.01])
+def test_a_claim_behind_the_first_items_notices_the_first_group(
+    db: Any, queue: PriorityQueue, delay: float | None
+) -> None:
+    """Another client pushes its item, or makes it available."""
+    queue.push_many(db, [None] * 50)
+    queue.claim(db)
+    other = PriorityQueue(queue.subspace)
+    item = other.push(db, "grouped", group="ada", delay=delay)
+    while other.state(db, item) != "ready":
+        time.sleep(0.01)
+    claims, values = store_of(queue)._claims, list[object]()
+    for _ in range(4):
+        claims.among, claims.place = 40.0, 0.9
+        values.append(queue.claim(db).item.value)
+    assert "grouped" in values

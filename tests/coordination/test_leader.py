@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import staged_pops
+from fdbqueue.coordination import pops
 from tests.coordination.line import (
     CONFLICT,
     DIES_WAITING,
@@ -44,7 +44,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     """Keep the leader in office until the test sets `may_check`."""
     clock = Clock()
-    monkeypatch.setattr(staged_pops, "time", clock)
+    monkeypatch.setattr(pops, "time", clock)
     yield clock
     clock.may_check.set()
 
@@ -117,7 +117,7 @@ def test_the_leader_hands_over_when_its_leadership_has_lasted_too_long(
     line: Line[PriorityQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A waiting process leads next; the others already have their items."""
-    monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", 0)
+    monkeypatch.setattr(pops, "_MAX_LEADERSHIP", 0)
     items = line.queue.push_many(line.db, range(6))
     line.set_idle_leader()
     calls = [line.process().pop() for _ in range(3)]
@@ -152,7 +152,7 @@ def test_a_leader_that_cannot_start_a_thread_returns_its_items(
         raise RuntimeError("can't start new thread")
 
     items = line.queue.push_many(line.db, range(2))
-    monkeypatch.setattr(staged_pops, "_thread", SimpleNamespace(start_new_thread=refuse))
+    monkeypatch.setattr(pops, "_thread", SimpleNamespace(start_new_thread=refuse))
     assert line.process(MEETS_CONFLICT).pop().result() == items[:1]
     waiting = line.process(MEETS_CONFLICT).pop()
     line.sleeps.end()
@@ -167,7 +167,7 @@ def test_a_waiting_process_replaces_a_dead_successor(line: Line[PriorityQueue]) 
     served = line.process().pop()
     line.clear_leader()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staged_pops, "_MAX_LEADERSHIP", 0)
+        patch.setattr(pops, "_MAX_LEADERSHIP", 0)
         assert line.process().pop().result() == items[:1]
     assert served.result() == items[1:2]
     waiting = line.process().pop()

@@ -7,7 +7,7 @@ from fdb import tuple as fdb_tuple
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import pops as staged
+from fdbqueue.coordination import pops
 from fdbqueue.errors import UndecodableItem
 from tests.coordination.line import CONFLICT, DIES_WAITING, STAGED, Line
 
@@ -41,7 +41,7 @@ def test_the_leader_does_not_serve_an_expired_request(
     line.set_idle_leader()
     line.process(DIES_WAITING).pop(2)
     line.clear_leader()
-    monkeypatch.setattr(staged, "REQUEST_TIMEOUT", 0)
+    monkeypatch.setattr(pops, "REQUEST_TIMEOUT", 0)
     assert server.pop().result() == items[1:2]
     assert (len(line.requests()), line.results()) == (1, [])
     assert line.remaining() == items[2:]

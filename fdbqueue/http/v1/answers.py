@@ -151,7 +151,7 @@ class Numbers(BaseModel):
     by_priority: dict[str, int]
 
 
-@with_fields(types.Options, without=("kind", "codec", "priorities", "limited_groups"))
+@with_fields(types.Options, without=("kind", "codec", "priorities", "limited_groups", "has_groups"))
 class Options(BaseModel):
     """The options of a queue."""
 

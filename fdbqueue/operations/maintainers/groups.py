@@ -273,6 +273,7 @@ class Groups:
     def _begin_turn(self, tr: Transaction, level: Level) -> None:
         """Give a group that had no ready items of a priority a turn, unless it is held."""
         layout, group, rest = self._layout, level.group or "", level.rest
+        self._options.note_groups(tr)
         tr[layout.group_members + level.packed_group + rest] = b""
         key = self._pass_key(group, rest)
         stored, taken = tr[key], tr.snapshot[layout.taken_passes + rest]

@@ -8,7 +8,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Item, PriorityQueue
-from fdbqueue.coordination import staged_pops
+from fdbqueue.coordination import pops
 from tests.coordination.line import (
     CONFLICT,
     DEAD,
@@ -79,11 +79,11 @@ def test_a_failure_of_any_commit_neither_loses_nor_duplicates_nor_reorders_items
     db.options.set_transaction_max_retry_delay(1)
     disable_timeouts(monkeypatch)
     if leadership == "passed on":
-        monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", 0)
+        monkeypatch.setattr(pops, "_MAX_LEADERSHIP", 0)
 
     def begun(name: str, scripts: dict[str, Script]) -> Scenario:
         line = Line(db, PriorityQueue(space[name]), Sleeps())
-        monkeypatch.setattr(staged_pops, "sleep_on", line.sleeps)
+        monkeypatch.setattr(pops, "sleep_on", line.sleeps)
         return Scenario(line, scripts)
 
     smooth = begun("smooth", SCRIPTS)

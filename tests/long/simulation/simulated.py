@@ -11,15 +11,14 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import claims, staged_pops, store, sweeper, waiting
-from fdbqueue.coordination import pops as staged
+from fdbqueue.coordination import claims, pops, store, sweeper, waiting
 from fdbqueue.database import clock, exactly_once
 from fdbqueue.queue.base import store_of
 from tests.long.simulation.scheduler import Scheduler, SimulatedDatabase
 
 SKEWS = [0, 200, 60_000]  # milliseconds by which the clock of a client is ahead
 
-_CLOCKS = (waiting, staged_pops)
+_CLOCKS = (waiting, pops)
 
 
 class Simulated:
@@ -51,12 +50,12 @@ class Simulated:
             patch.setattr(exactly_once, "_hour", lambda: 0)  # a full hour changes no trace
             for module in (store, claims):
                 patch.setattr(module, "random", self.random)
-            for module in (claims, staged_pops, sweeper):
+            for module in (claims, pops, sweeper):
                 patch.setattr(module, "MAX_RETRY_DELAY", 0)
-            patch.setattr(staged_pops, "sleep_on", self._sleep_on)
-            for module in (staged, sweeper):
+            patch.setattr(pops, "sleep_on", self._sleep_on)
+            for module in (pops, sweeper):
                 patch.setattr(module, "REQUEST_TIMEOUT", 10**9)
-            patch.setattr(staged_pops.StagedPops, "_resign_when_idle", lambda *_: None)
+            patch.setattr(pops.StagedPops, "_resign_when_idle", lambda *_: None)
             yield
 
     def end(self, queue: PriorityQueue) -> None:
@@ -67,7 +66,7 @@ class Simulated:
         self.db.deliver_late(1.0)
         self.db.faults = self.db.read_faults = 0.0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(staged, "REQUEST_TIMEOUT", -(10**9))
+            patch.setattr(pops, "REQUEST_TIMEOUT", -(10**9))
             store_of(PriorityQueue(queue.subspace)).sweeper.trim(self._raw)  # that of a new client
 
     def _sleep_on(self, watches: list[Any], seconds: float) -> Any:

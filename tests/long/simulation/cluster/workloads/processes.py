@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fdbqueue
-from fdbqueue.coordination.pops import REQUEST_TIMEOUT
-from fdbqueue.coordination.staged_pops import _Pops
+from fdbqueue.coordination.pops import REQUEST_TIMEOUT, _Pops
 from tests.long.simulation.cluster.inside.clients import Client
 from tests.long.simulation.cluster.workloads.databases import (
     SPACE,
