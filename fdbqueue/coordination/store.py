@@ -439,6 +439,10 @@ class Store(Generic[_T]):
         """Note that the item of a claim begins to run alone in its worker; renew the lease."""
         self.change(db, partial(self.claimed.begin_alone, claim=claim, lease=lease))
 
+    def ack_each(self, db: Database, requests: Sequence[AckRequest]) -> list[LeaseLost | None]:
+        """Acknowledge several claims; return `None` or `LeaseLost` for each."""
+        return self.change(db, partial(self.claimed.ack_each, requests=requests))
+
     def extend_each(
         self, db: Database, extensions: Sequence[Extension], lease: float
     ) -> list[LeaseLost | None]:

@@ -6,13 +6,12 @@ import math
 import random
 import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fdbqueue.database.clock import Since, milliseconds
+from fdbqueue.database.clock import Since, client_name, milliseconds
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.values import Header, runs_alone
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of, wait_to_claim
@@ -73,11 +72,6 @@ class Source:
     def __post_init__(self) -> None:
         self.store = store_of(self.queue)
         self.name = self.store.layout.name or repr(self.queue.subspace.key())
-
-    @property
-    def room(self) -> float:
-        """The number of jobs that may run besides the claimed ones, whatever the others hold."""
-        return math.inf if self.at_most is None else self.at_most - self.held
 
     @property
     def is_away(self) -> bool:
@@ -147,7 +141,9 @@ class Turns:
         else:
             source = min(ready, key=lambda each: each.passed)
             n = int(free * source.weight / sum(each.weight for each in ready))
-        return source, max(1, int(min(n, source.room)))
+        if source.at_most is not None:
+            n = min(n, source.at_most - source.held)
+        return source, max(1, n)
 
     def note(self, source: Source, n: int, free: int) -> None:
         """Note that `n` jobs were claimed from a queue, while the worker had room for `free`."""
@@ -167,7 +163,8 @@ class Turns:
     def rouse(self) -> None:
         """Note that any queue may have jobs, and end the sleeps of threads that wait for some."""
         for each in self.sources:
-            self.want(each)
+            if not each.may_have_jobs:
+                self.want(each)
             sleep = each.sleep  # which its thread may end meanwhile
             if sleep is not None:
                 sleep.set()
@@ -258,51 +255,41 @@ class Claiming(Part):
                 return f"the worker cannot claim jobs from {source.name}, or does not yet"
         return None
 
-    @contextmanager
-    def begun(self, *, drain: bool) -> Generator[None]:
-        """Claim jobs within a `with` block; at its end, no thread waits for jobs any more.
-
-        Args:
-            drain: Whether to claim only until no queue has any.
-        """
+    def run(self, *, drain: bool) -> None:
+        """Claim jobs until the worker is stopped or, with `drain`, until none are left."""
+        pool, turns = self.pool, self.turns
         self._drains = drain
-        self.turns.rouse()
+        turns.rouse()
         self._is_claiming = True
         try:
-            yield
+            while not self._stop.is_set:
+                if drain and pool.n_ended != self._n_ended:
+                    self._n_ended = pool.n_ended  # the jobs that ended may have pushed some
+                    turns.rouse()
+                free = pool.room()
+                if not free:
+                    pool.await_room(_SOON if self._has_waiting() else _LOOK)
+                elif turn := turns.next(free):
+                    self._claim(*turn, free)
+                elif not self._await_jobs():
+                    return
         finally:
             self._is_claiming = False
-            self.turns.rouse()
+            turns.rouse()
             for thread in self._waiting:
                 thread.join()
 
-    def give_back_late(self) -> None:
-        """Give back the jobs that wait if the first one has waited for too long.
+    def _has_waiting(self) -> bool:
+        """Return whether jobs wait to begin; give them back if the first has waited for too long.
 
         Another worker may be idle.
         """
         first = self.pool.first_waiting
-        if first is not None and self.pace.is_late(first.lease.since.seconds()):
+        if first is not None and self.pool.pace.is_late(first.lease.since.seconds()):
             self.endings.release(self.pool.withdraw())
+        return first is not None
 
-    def await_room(self) -> None:
-        """Wait until there is room for other jobs, or the jobs that wait may be late."""
-        seconds = _LOOK if self.pool.first_waiting is None else _SOON
-        with self.pool.changed:
-            self.pool.changed.wait_for(lambda: self.pace.room(len(self.pool)), seconds)
-
-    def turn(self, free: int) -> tuple[Source, int] | None:
-        """Return which queue to claim from, and how many jobs; `None` if none may have any.
-
-        Args:
-            free: The number of jobs for which there is room.
-        """
-        if self._drains and self.pool.n_ended != self._n_ended:
-            self._n_ended = self.pool.n_ended  # the jobs that ended may have pushed some
-            self.turns.rouse()
-        return self.turns.next(free)
-
-    def claim(self, source: Source, n: int, free: int) -> None:
+    def _claim(self, source: Source, n: int, free: int) -> None:
         """Claim `n` jobs, and begin those that may run now.
 
         Args:
@@ -311,25 +298,27 @@ class Claiming(Part):
             free: The number of jobs for which there is room.
         """
         is_only = len(self.turns.sources) == 1
-        waits = is_only and not self._drains and self.pool.first_waiting is None
+        waits = is_only and not self._drains and not self._has_waiting()
         try:
-            claimed = self._claimed(source, n, wait=math.inf if waits else 0)
-            if claimed:
-                self._sort(source, claimed, n)
-            self.turns.note(source, len(claimed), free)
-            if self._drains and len(claimed) < n:  # no more were ready
+            n_claimed, jobs = self._claimed(source, n, wait=math.inf if waits else 0)
+            if jobs:
+                self._begin_or_return(source, jobs)
+            self.turns.note(source, n_claimed, free)
+            if self._drains and n_claimed < n:  # no more were ready
                 source.may_have_jobs = False
         except _errors() as error:
             self._note_error(source, error)
         if not (is_only or self._drains or self.turns.in_order):
             self._await_each()
 
-    def await_jobs(self) -> bool:
+    def _await_jobs(self) -> bool:
         """Wait until a queue may have jobs; return false if none will have any."""
         pool, turns = self.pool, self.turns
         sleeps = not self._drains and len(turns.sources) > 1
         if sleeps:
             self._await_each()
+        else:
+            self._has_waiting()
         with pool.changed:
             n_ended = pool.n_ended
             may_push = len(pool) or n_ended != self._n_ended
@@ -359,7 +348,7 @@ class Claiming(Part):
     def _await_job(self, source: Source, sleep: Stop) -> None:
         self._stop.on_ready(sleep.set)
         try:
-            wait_to_claim(source.queue, self.db, sleep)
+            wait_to_claim(source.store, self.db, sleep)
         except _errors() as error:
             self._note_error(source, error)
         except BaseException as error:
@@ -377,57 +366,52 @@ class Claiming(Part):
 
     # What becomes of a claim
 
-    def _sort(self, source: Source, claimed: list[HeldJob], n: int) -> None:
-        """Begin up to `n` of these jobs that may run now, and give back the others."""
-        jobs = self._known(source, claimed, n)
-        lone = [job for job in jobs if job.is_lone]
-        if not lone:
-            self._begin(source, jobs)
-            return
-        left = self._alone_at - time.monotonic()
-        if jobs[0].is_lone and left <= 0:
-            self._begin_alone(source, jobs)
-        else:
-            self._begin(source, [job for job in jobs if not job.is_lone])
-            self.endings.release(lone, unclaim(delay=max(0.0, left)))
+    def _claimed(self, source: Source, n: int, *, wait: float) -> tuple[int, list[HeldJob]]:
+        """Claim jobs of a queue, and hold those that the handler knows; give back all others.
 
-    def _claimed(self, source: Source, n: int, *, wait: float) -> list[HeldJob]:
-        """Claim up to `n` jobs, or more behind jobs that the handler does not know; hold them."""
-        n, source.among = max(n, source.among), 1
-        options = {"lease": self.lease, "client": self.client, "n": n, "wait": wait}
-        claims = claim_until(self._stop, source.queue, self.db, **options) or ()
+        Returns:
+            The number of claimed jobs, more than `n` behind jobs that the handler does not know;
+            and up to `n` that it knows.
+        """
+        n_claimed, source.among = max(n, source.among), 1
+        client = self.client or client_name()
+        claims = claim_until(self._stop, source.store, self.db, self.lease, n_claimed, wait, client)
+        if claims is None:
+            return 0, []
         since = Since()
-        jobs = [
-            HeldJob(
-                source,
-                each,
-                item := each.item,
-                HeldLease(source.store, self.db, each, self.lease, since),
-                unknown=self.handler.unknown(item),
-                is_lone=runs_alone(item),
-            )
-            for each in claims
-        ]
-        self.pool.hold(jobs)
-        return jobs
-
-    def _known(self, source: Source, jobs: list[HeldJob], n: int) -> list[HeldJob]:
-        """Return up to `n` of these jobs that the handler knows, and give back all others."""
-        known = [job for job in jobs if job.unknown is None]
-        if len(known) < len(jobs):
-            unknown = [job for job in jobs if job.unknown is not None]
+        known, unknown = list[HeldJob](), list[HeldJob]()
+        for claim in claims:
+            item = claim.item
+            lease = HeldLease(source.store, self.db, claim, self.lease, since)
+            why = self.handler.unknown(item)
+            job = HeldJob(source, claim, item, lease, unknown=why, is_lone=runs_alone(item))
+            (known if why is None else unknown).append(job)
+        self.pool.hold([*known, *unknown])
+        if unknown:
             if not known:  # many more may follow, which must not hold up the other jobs
-                source.among = min(2 * len(jobs), _MAX_AMONG)
+                source.among = min(2 * len(unknown), _MAX_AMONG)
             self.endings.release(unknown, partial(self._leave, milliseconds()))
         if len(known) > n:
             self.endings.release(known[n:])
-        return known[:n]
+        return len(known) + len(unknown), known[:n]
 
     def _leave(self, now: int, tr: Transaction, job: HeldJob) -> None:
         """Leave a job to workers that know it, as if it had never been claimed."""
         since, longest = Header(*job.item.metadata).unknown, self.handler.keep_unknown
         leave = job.source.store.claimed.leave
         leave(tr, now, job.claim, job.unknown or "", since, longest, random.uniform)
+
+    def _begin_or_return(self, source: Source, jobs: list[HeldJob]) -> None:
+        """Begin the jobs that may run now, and give back the others."""
+        lone = [job for job in jobs if job.is_lone]
+        left = self._alone_at - time.monotonic()
+        if not lone:
+            self._begin(source, jobs)
+        elif jobs[0].is_lone and left <= 0:
+            self._begin_alone(source, jobs)
+        else:
+            self._begin(source, [job for job in jobs if not job.is_lone])
+            self.endings.release(lone, unclaim(delay=max(0.0, left)))
 
     def _begin(self, source: Source, jobs: list[HeldJob]) -> None:
         """Begin jobs, or let them wait for those that run.
@@ -437,12 +421,12 @@ class Claiming(Part):
         """
         if not jobs:
             return
-        options = source.store.options
+        options, pace = source.store.options, self.pool.pace
         are_last = options.max_attempts == 1 or self.handler.may_be_last
-        free = max(0, self.pace.concurrency - (len(self.pool) - len(jobs)))
+        free = max(0, pace.concurrency - (len(self.pool) - len(jobs)))
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
         are_first = {job.claim.attempts for job in jobs} == {(1,)}
-        self.pace.may_claim_ahead = (
+        pace.may_claim_ahead = (
             are_first and not (are_last or options.has_any_rate) and len(self.turns.sources) == 1
         )
         self.pool.put([job for job in jobs if job not in back])
@@ -462,7 +446,7 @@ class Claiming(Part):
                 self._patience *= 2
                 self._alone_at = time.monotonic() + self._patience
                 return
-            jobs = self._known(source, self._claimed(source, 1, wait=0), 1)
+            _, jobs = self._claimed(source, 1, wait=0)
         else:
             self.endings.release([*jobs[1:], *waiting])
         self._patience = _PATIENCE

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.errors import LeaseLost, error_text
+from fdbqueue.errors import LeaseLost, error_classes, error_text
 from fdbqueue.queue.base import change_once, end_cancelled
 from fdbqueue.types import Transaction
 from fdbqueue.worker.functions.guards import InThisProcess
@@ -27,7 +28,7 @@ from fdbqueue.worker.outcomes import (
     Snooze,
     Spent,
 )
-from fdbqueue.worker.pool import Background, HeldJob, Part, by_source
+from fdbqueue.worker.pool import HeldJob, Part, by_source
 from fdbqueue.worker.telemetry import Log, count
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ _OUTCOMES = {
     "lost": ("lost", logging.WARNING),
 }
 """How an attempt ends: where the report counts it, if at all, and the level of its log record."""
+
+_MAX_TOGETHER = 200  # jobs that one transaction acknowledges
 
 _LAST = (
     "this was the last attempt, and makes it a dead letter: `fdbq show` has the errors, "
@@ -91,22 +94,62 @@ class Endings(Part):
     report: WorkerReport = field(default_factory=WorkerReport)
 
     def __post_init__(self) -> None:
-        self.background = Background(self.shutdown.fail)
-        """The thread that acknowledges jobs together."""
+        self._returned: list[HeldJob] = []
+        self._wanted = threading.Condition()
+        self._is_over = False
 
-    def acknowledge(self, job: HeldJob, returned: bytes | None) -> None:
-        """Acknowledge a job in one transaction with others, without waiting for it."""
-        store = job.source.store
-        request = store.ack_request(job.claim, returned, log=job.report.log)
-        acknowledged = store.acks.submit(self.db, request, self.background.call)
-        acknowledged.add_done_callback(partial(self._acknowledged, job))
-
-    def _acknowledged(self, job: HeldJob, acknowledged: Future[LeaseLost | None]) -> None:
+    @contextmanager
+    def acknowledging(self) -> Generator[None]:
+        """Acknowledge jobs in a thread until the end of a `with` block, which waits for all."""
+        self._is_over = False
+        thread = threading.Thread(target=self._acknowledge_all)
+        thread.start()
         try:
-            lost = acknowledged.result()
-        except Exception as error:  # of the database: another worker may repeat the job
-            self.end(job, "failed", error)
-        else:
+            yield
+        finally:
+            with self._wanted:
+                self._is_over = True
+                self._wanted.notify()
+            thread.join()
+
+    def acknowledge(self, job: HeldJob) -> None:
+        """Acknowledge a job in one transaction with others, without waiting for it."""
+        with self._wanted:
+            self._returned.append(job)
+            self._wanted.notify()
+
+    def _acknowledge_all(self) -> None:
+        while True:
+            with self._wanted:
+                while not (self._returned or self._is_over):
+                    self._wanted.wait()
+                jobs = self._returned[:_MAX_TOGETHER]
+                del self._returned[:_MAX_TOGETHER]
+            if not jobs:
+                return
+            try:
+                for source, some in by_source(jobs).items():
+                    self._acknowledge(source, some)
+            except BaseException as error:
+                for job in jobs:
+                    self.pool.let_go(job)
+                self.shutdown.fail(error)
+
+    def _acknowledge(self, source: Source, jobs: list[HeldJob]) -> None:
+        """Acknowledge jobs of a queue in one transaction."""
+        request = source.store.ack_request
+        requests = [request(job.claim, job.returned, log=job.report.log) for job in jobs]
+        try:
+            losses = source.store.ack_each(self.db, requests)
+        except Exception as error:
+            if len(jobs) > 1 and not isinstance(error, error_classes()):
+                for job in jobs:  # nothing took effect, and the error is that of one of them
+                    self._acknowledge(source, [job])
+                return
+            for job in jobs:  # which another worker may repeat
+                self.end(job, "failed", error)
+            return
+        for job, lost in zip(jobs, losses):
             if lost is None:
                 self.end(job, "done")
             else:
@@ -198,6 +241,8 @@ class Endings(Part):
             error: Why it has not succeeded.
         """
         counted, level = _OUTCOMES[outcome]
+        if outcome == "done":
+            self.pool.pace.note(job.seconds)
         if counted:
             with self.pool.changed:
                 setattr(self.report, counted, getattr(self.report, counted) + 1)

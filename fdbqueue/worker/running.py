@@ -88,7 +88,7 @@ class Running(Part):
             else:
                 self.endings.failed(job, failure)
         else:
-            self.pace.note(time.perf_counter() - job.began)
+            job.seconds = time.perf_counter() - job.began
             end()
 
     def _called(self, job: HeldJob, context: Context) -> Callable[[], None]:
@@ -107,16 +107,16 @@ class Running(Part):
             if call.in_transaction:
                 self._end_with(job, handle)
                 return done
-            returned = self._guarded(job, handle)
+            job.returned = self._guarded(job, handle)
             if context.is_suspended:  # and its function has caught what told it so
                 raise Suspended(call.name)
             if not context.endings:
-                return partial(self.endings.acknowledge, job, returned)
+                return partial(self.endings.acknowledge, job)
 
             def end(tr: Transaction) -> bytes | None:
                 for ending in context.endings:
                     ending(tr)
-                return returned
+                return job.returned
 
             self._end_with(job, end)
             return done
