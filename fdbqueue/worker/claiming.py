@@ -258,7 +258,7 @@ class Claiming(Part):
     def run(self, *, drain: bool) -> None:
         """Claim jobs until the worker is stopped or, with `drain`, until none are left."""
         pool, turns = self.pool, self.turns
-        self._drains = drain
+        self._drains, self._client = drain, self.client or client_name()
         turns.rouse()
         self._is_claiming = True
         try:
@@ -374,14 +374,15 @@ class Claiming(Part):
             and up to `n` that it knows.
         """
         n_claimed, source.among = max(n, source.among), 1
-        client = self.client or client_name()
-        claims = claim_until(self._stop, source.store, self.db, self.lease, n_claimed, wait, client)
+        claims = claim_until(
+            self._stop, source.store, self.db, self.lease, n_claimed, wait, self._client
+        )
         if claims is None:
             return 0, []
         since = Since()
         known, unknown = list[HeldJob](), list[HeldJob]()
         for claim in claims:
-            item = claim.item
+            item = claim.items[0]
             lease = HeldLease(source.store, self.db, claim, self.lease, since)
             why = self.handler.unknown(item)
             job = HeldJob(source, claim, item, lease, unknown=why, is_lone=runs_alone(item))
@@ -424,12 +425,16 @@ class Claiming(Part):
         options, pace = source.store.options, self.pool.pace
         are_last = options.max_attempts == 1 or self.handler.may_be_last
         free = max(0, pace.concurrency - (len(self.pool) - len(jobs)))
-        back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
-        are_first = {job.claim.attempts for job in jobs} == {(1,)}
+        begun, back, are_first = list[HeldJob](), list[HeldJob](), True
+        for number, job in enumerate(jobs):
+            is_first = job.claim.attempts == (1,)
+            are_first = are_first and is_first
+            may_begin = number < free or (is_first and not are_last)
+            (begun if may_begin else back).append(job)
         pace.may_claim_ahead = (
             are_first and not (are_last or options.has_any_rate) and len(self.turns.sources) == 1
         )
-        self.pool.put([job for job in jobs if job not in back])
+        self.pool.put(begun)
         if back:
             self.endings.release(back)  # the threads get their jobs before: this takes time
 

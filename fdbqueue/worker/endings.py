@@ -241,12 +241,10 @@ class Endings(Part):
             error: Why it has not succeeded.
         """
         counted, level = _OUTCOMES[outcome]
-        if outcome == "done":
-            self.pool.pace.note(job.seconds)
+        self.pool.let_go(job)
         if counted:
             with self.pool.changed:
                 setattr(self.report, counted, getattr(self.report, counted) + 1)
-        self.pool.let_go(job)
         if job.was_cancelled and outcome != "lost":
             outcome, level = "cancelled", logging.INFO
         seconds = time.perf_counter() - job.began

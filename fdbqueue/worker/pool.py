@@ -49,7 +49,7 @@ class HeldJob(Tries):
         thread: The identifier of the thread that runs it.
         reported: What its handler had said of its work when that was last stored.
         returned: The result of its handler as JSON; `None` if it is not stored.
-        seconds: How long its handler took that has returned.
+        seconds: How long its handler took; 0 if it has not returned.
         loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
         future: Its coroutine, if it is one.
         variables: The context variables of its handler.
@@ -222,12 +222,14 @@ class Pool:
                 job.source.held += 1
 
     def let_go(self, job: HeldJob) -> None:
-        """Hold a job no longer."""
+        """Hold a job no longer, and note how long its handler took that has returned."""
         with self._lock:
             if job in self._held:
                 del self._held[job]
                 job.source.held -= 1
                 self.n_ended += 1
+                if job.seconds:
+                    self.pace.note(job.seconds)
             if not self._held or self.room():
                 self.changed.notify_all()
 
@@ -244,9 +246,9 @@ class Pool:
         """Run the jobs that are put, each in a thread; at the end, wait for all of them.
 
         Args:
-            run: `run(job)` runs a job. It raises nothing.
+            run: `run(job)` runs a job, with the context variables of this call. It raises nothing.
         """
-        self._run = run
+        self._run, self._variables = run, contextvars.copy_context()
         self._is_closed = False
         self._threads = {}
         try:
@@ -311,7 +313,7 @@ class Pool:
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            self._run(job)
+            self._variables.copy().run(self._run, job)
 
     def _next(self) -> HeldJob | None:
         """Return the next job; wait for one; `None` at the end."""

@@ -6,9 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
-from contextvars import Context as Variables
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -46,11 +45,6 @@ class Running(Part):
     """
 
     endings: Endings
-    _variables: Variables = field(default_factory=copy_context)
-
-    def begin(self) -> None:
-        """Take over the context variables of the caller, for the jobs."""
-        self._variables = copy_context()
 
     def run(self, job: HeldJob) -> None:
         """Run one job and report its end, whatever happens."""
@@ -58,7 +52,7 @@ class Running(Part):
             if self.shutdown.stop.is_set:
                 self.endings.release([job])
             else:
-                self._variables.copy().run(self._run, job)
+                self._run(job)
         except BaseException as error:
             self.pool.let_go(job)
             self.shutdown.fail(error)

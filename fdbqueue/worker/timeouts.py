@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -69,9 +69,9 @@ class Upkeep(Part):
     presence: Presence
     lease: float
     timeout: float | None
+    _extended: Since = field(init=False)
 
     def __post_init__(self) -> None:
-        self._extended = Since()
         self._watches: dict[Source, Future] = {}  # each fires when a job of its queue is cancelled
         self.woken = threading.Event()
         self._to_look = threading.Event()  # for cancelled jobs
@@ -99,18 +99,18 @@ class Upkeep(Part):
                 except BaseException as error:
                     self.shutdown.fail(error)  # of the program's logging
 
-        repeated = (self._look, self.woken), (self._keep, self._to_look)
-        threads = [threading.Thread(target=repeat, args=each, daemon=True) for each in repeated]
-        for thread in threads:
-            thread.start()
+        looking = threading.Thread(target=repeat, args=(self._look, self.woken), daemon=True)
+        keeping = threading.Thread(target=repeat, args=(self._keep, self._to_look), daemon=True)
+        looking.start()
+        keeping.start()
         try:
             yield
         finally:
             is_over = True
-            for _, woken in repeated:
-                woken.set()
-            for thread in threads:
-                thread.join()
+            self.woken.set()
+            self._to_look.set()
+            looking.join()
+            keeping.join()
             for watch in self._watches.values():
                 watch.cancel()
             self._try("cannot be removed from the workers", self.presence.end)

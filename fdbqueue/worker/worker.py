@@ -163,7 +163,6 @@ class Worker:
             OSError: The process cannot listen on the address of `health`.
         """
         pool, shutdown = self._pool, self._shutdown
-        self._running.begin()
         shutdown.errors.clear()
         with (
             serving_health(health, self._trouble),
@@ -180,8 +179,9 @@ class Worker:
                         self.stop()
                         raise
                     finally:
-                        self._upkeep.woken.set()
-                        self._endings.release(self._pool.withdraw())
+                        if shutdown.stop.is_set:
+                            self._upkeep.woken.set()
+                            self._endings.release(self._pool.withdraw())
             finally:
                 pool.wait()
         if shutdown.errors:
