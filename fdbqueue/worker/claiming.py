@@ -115,17 +115,14 @@ class Turns:
         self.in_order = in_order
         self._latest = 0.0  # the `passed` of the latest turn's queue, before that turn
 
-    @property
     def ready(self) -> list[Source]:
-        """The queues that may have jobs, and have room for them."""
-        now = time.monotonic()
-        return [
-            each
-            for each in self.sources
-            if each.may_have_jobs
-            and each.away_until <= now
-            and (each.at_most is None or each.held < each.at_most)
-        ]
+        """Return the queues that may have jobs, and have room for them."""
+        now, found = time.monotonic(), list[Source]()
+        for each in self.sources:
+            has_room = each.at_most is None or each.held < each.at_most
+            if each.may_have_jobs and each.away_until <= now and has_room:
+                found.append(each)
+        return found
 
     def next(self, free: int) -> tuple[Source, int] | None:
         """Return the queue to claim from, and how many jobs; `None` if none may have any.
@@ -133,7 +130,7 @@ class Turns:
         Args:
             free: The number of jobs for which the worker has room.
         """
-        ready = self.ready
+        ready = self.ready()
         if not ready:
             return None
         if self.in_order:
@@ -243,10 +240,8 @@ class Claiming(Part):
     _drains: bool = False
     _is_claiming: bool = False
     _n_ended: int = 0  # jobs, when a look at all queues began
-
-    def __post_init__(self) -> None:
-        self._patience = _PATIENCE
-        self._stop = self.shutdown.stop
+    _patience: float = 0.0  # seconds for which a job that is to run alone waits for running ones
+    _client: str = ""
 
     def trouble(self) -> str | None:
         """Return why no jobs can be claimed; `None` if they can."""
@@ -259,10 +254,11 @@ class Claiming(Part):
         """Claim jobs until the worker is stopped or, with `drain`, until none are left."""
         pool, turns = self.pool, self.turns
         self._drains, self._client = drain, self.client or client_name()
+        self._patience = _PATIENCE
         turns.rouse()
         self._is_claiming = True
         try:
-            while not self._stop.is_set:
+            while not self.shutdown.stop.is_set:
                 if drain and pool.n_ended != self._n_ended:
                     self._n_ended = pool.n_ended  # the jobs that ended may have pushed some
                     turns.rouse()
@@ -313,7 +309,7 @@ class Claiming(Part):
 
     def _await_jobs(self) -> bool:
         """Wait until a queue may have jobs; return false if none will have any."""
-        pool, turns = self.pool, self.turns
+        pool, turns, stop = self.pool, self.turns, self.shutdown.stop
         sleeps = not self._drains and len(turns.sources) > 1
         if sleeps:
             self._await_each()
@@ -325,7 +321,7 @@ class Claiming(Part):
             if self._drains and not may_push and not any(each.is_away for each in turns.sources):
                 return False
             pool.changed.wait_for(
-                lambda: self._stop.is_set or turns.ready or (not pool and pool.n_ended != n_ended),
+                lambda: stop.is_set or turns.ready() or (not pool and pool.n_ended != n_ended),
                 _LOOK if sleeps else _SOON * len(turns.sources),
             )
         if not sleeps:
@@ -346,7 +342,7 @@ class Claiming(Part):
             self._waiting.append(thread)
 
     def _await_job(self, source: Source, sleep: Stop) -> None:
-        self._stop.on_ready(sleep.set)
+        self.shutdown.stop.on_ready(sleep.set)
         try:
             wait_to_claim(source.store, self.db, sleep)
         except _errors() as error:
@@ -354,7 +350,7 @@ class Claiming(Part):
         except BaseException as error:
             self.shutdown.fail(error)
         finally:
-            self._stop.discard(sleep.set)
+            self.shutdown.stop.discard(sleep.set)
             with self.pool.changed:
                 source.sleep = None
                 self.turns.want(source)
@@ -374,16 +370,15 @@ class Claiming(Part):
             and up to `n` that it knows.
         """
         n_claimed, source.among = max(n, source.among), 1
-        claims = claim_until(
-            self._stop, source.store, self.db, self.lease, n_claimed, wait, self._client
-        )
+        stop, store = self.shutdown.stop, source.store
+        claims = claim_until(stop, store, self.db, self.lease, n_claimed, wait, self._client)
         if claims is None:
             return 0, []
         since = Since()
         known, unknown = list[HeldJob](), list[HeldJob]()
         for claim in claims:
             item = claim.items[0]
-            lease = HeldLease(source.store, self.db, claim, self.lease, since)
+            lease = HeldLease(store, self.db, claim, self.lease, since)
             why = self.handler.unknown(item)
             job = HeldJob(source, claim, item, lease, unknown=why, is_lone=runs_alone(item))
             (known if why is None else unknown).append(job)

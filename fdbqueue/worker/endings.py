@@ -92,11 +92,9 @@ class Endings(Part):
     """
 
     report: WorkerReport = field(default_factory=WorkerReport)
-
-    def __post_init__(self) -> None:
-        self._returned: list[HeldJob] = []
-        self._wanted = threading.Condition()
-        self._is_over = False
+    _returned: list[HeldJob] = field(default_factory=list[HeldJob])
+    _wanted: threading.Condition = field(default_factory=threading.Condition)
+    _is_over: bool = False
 
     @contextmanager
     def acknowledging(self) -> Generator[None]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.clock import Since
 from fdbqueue.errors import HandlerTooSlow, TimedOut
@@ -69,12 +69,11 @@ class Upkeep(Part):
     presence: Presence
     lease: float
     timeout: float | None
+    woken: threading.Event = field(default_factory=threading.Event)
+    _to_look: threading.Event = field(default_factory=threading.Event)  # for cancelled jobs
+    _watches: dict[Source, Future] = field(default_factory=dict[Any, Future])
+    """For each queue, one that fires when a job of it is cancelled."""
     _extended: Since = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._watches: dict[Source, Future] = {}  # each fires when a job of its queue is cancelled
-        self.woken = threading.Event()
-        self._to_look = threading.Event()  # for cancelled jobs
 
     @contextmanager
     def kept(self) -> Generator[None]:
