@@ -9,9 +9,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
-from fdbqueue.database.clock import Since, client_name, milliseconds
+from fdbqueue.database.clock import Since, client_name
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.values import Header, runs_alone
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of, wait_to_claim
@@ -31,6 +32,9 @@ _MAX_AMONG = 100  # jobs to claim at a time in search of jobs that the handler k
 _WEIGHT = 0.1  # weight of the latest job in the moving average of durations, or that of a mean
 _AHEAD = 0.05  # seconds of work for which jobs are claimed ahead
 _LATE = 2.0  # times these seconds, after which a job that waits is late
+
+
+_may_have_jobs = attrgetter("may_have_jobs")
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -175,23 +179,25 @@ class Pace:
         prefetch: The maximum number of jobs to claim ahead.
 
     Attributes:
+        held: The number of jobs that the worker holds.
         seconds: The moving average of the duration of a job.
         n_timed: The number of jobs in it.
         may_claim_ahead: False if a job that goes back would lose an attempt or a start.
 
     Example:
         >>> pace = Pace(concurrency=2, prefetch=100)
-        >>> pace.room(held=0), pace.room(held=2)
-        (2, 0)
+        >>> pace.room()
+        2
         >>> for _ in range(10):
         ...     pace.note(0.001)
-        >>> pace.room(held=2)
-        10
+        >>> pace.room()
+        12
     """
 
     def __init__(self, concurrency: int, prefetch: int) -> None:
         self.concurrency = concurrency
         self._prefetch = prefetch
+        self.held = 0
         self.seconds = 1.0
         self.n_timed = 0
         self.may_claim_ahead = True
@@ -202,9 +208,10 @@ class Pace:
         weight = max(_WEIGHT, 1 / self.n_timed)
         self.seconds += weight * (max(seconds, 1e-6) - self.seconds)
 
-    def room(self, held: int) -> int:
+    def room(self) -> int:
         """Return how many jobs to claim now; none while more than half are left ahead."""
-        free, waiting = max(0, self.concurrency - held), max(0, held - self.concurrency)
+        free = max(0, self.concurrency - self.held)
+        waiting = max(0, self.held - self.concurrency)
         ahead = 0
         if self.may_claim_ahead and self.seconds <= _AHEAD:
             # At first, no more than were timed: one quick job says little about the next hundred.
@@ -255,14 +262,13 @@ class Claiming(Part):
         pool, turns = self.pool, self.turns
         self._drains, self._client = drain, self.client or client_name()
         self._patience = _PATIENCE
-        turns.rouse()
         self._is_claiming = True
         try:
             while not self.shutdown.stop.is_set:
                 if drain and pool.n_ended != self._n_ended:
                     self._n_ended = pool.n_ended  # the jobs that ended may have pushed some
                     turns.rouse()
-                free = pool.room()
+                free = pool.pace.room()
                 if not free:
                     pool.await_room(_SOON if self._has_waiting() else _LOOK)
                 elif turn := turns.next(free):
@@ -318,7 +324,7 @@ class Claiming(Part):
         with pool.changed:
             n_ended = pool.n_ended
             may_push = len(pool) or n_ended != self._n_ended
-            if self._drains and not may_push and not any(each.is_away for each in turns.sources):
+            if self._drains and not may_push and not any(map(_may_have_jobs, turns.sources)):
                 return False
             pool.changed.wait_for(
                 lambda: stop.is_set or turns.ready() or (not pool and pool.n_ended != n_ended),
@@ -386,12 +392,12 @@ class Claiming(Part):
         if unknown:
             if not known:  # many more may follow, which must not hold up the other jobs
                 source.among = min(2 * len(unknown), _MAX_AMONG)
-            self.endings.release(unknown, partial(self._leave, milliseconds()))
+            self.endings.release(unknown, self._leave)
         if len(known) > n:
             self.endings.release(known[n:])
         return len(known) + len(unknown), known[:n]
 
-    def _leave(self, now: int, tr: Transaction, job: HeldJob) -> None:
+    def _leave(self, tr: Transaction, now: int, job: HeldJob) -> None:
         """Leave a job to workers that know it, as if it had never been claimed."""
         since, longest = Header(*job.item.metadata).unknown, self.handler.keep_unknown
         leave = job.source.store.claimed.leave
@@ -407,7 +413,8 @@ class Claiming(Part):
             self._begin_alone(source, jobs)
         else:
             self._begin(source, [job for job in jobs if not job.is_lone])
-            self.endings.release(lone, unclaim(delay=max(0.0, left)))
+            delay = math.ceil(1000 * max(0.0, left))
+            self.endings.release(lone, partial(unclaim, delay=delay))
 
     def _begin(self, source: Source, jobs: list[HeldJob]) -> None:
         """Begin jobs, or let them wait for those that run.

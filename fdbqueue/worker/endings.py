@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -12,9 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost, error_classes, error_text
-from fdbqueue.queue.base import change_once, end_cancelled
+from fdbqueue.queue.base import end_cancelled
 from fdbqueue.types import Transaction
 from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.invocation import outcome_of
@@ -34,8 +32,8 @@ from fdbqueue.worker.telemetry import Log, count
 if TYPE_CHECKING:
     from fdbqueue.worker.claiming import Source
 
-Release: TypeAlias = Callable[[Transaction, HeldJob], object]
-"""Gives back a job in a transaction."""
+Release: TypeAlias = Callable[[Transaction, int, HeldJob], object]
+"""Gives back a job in a transaction, at a time in milliseconds since 1970."""
 
 _log = Log("fdbqueue.worker")
 
@@ -67,6 +65,14 @@ class WorkerReport:
     done: int = 0
     failed: int = 0
     lost: int = 0
+
+
+def unclaim(
+    tr: Transaction, now: int, job: HeldJob, *, delay: int = 0, has_begun: bool = False
+) -> None:
+    """Give back a job, by default as if it had never been claimed; with a delay in milliseconds."""
+    due = now + delay if delay else None
+    job.source.store.claimed.release(tr, now, job.claim, due, has_begun=has_begun)
 
 
 def sum_of(reports: Iterable[WorkerReport]) -> WorkerReport:
@@ -204,22 +210,22 @@ class Endings(Part):
         """Give back jobs that have begun, because of a shutdown."""
         for job in jobs if why else ():
             _log.warning("%s %s goes back: %s", job.source.name, job.name, why)
-        self.release(jobs, lambda tr, job: job.source.queue.release(tr, job.claim))
+        self.release(jobs, partial(unclaim, has_begun=True))
 
-    def release(self, jobs: list[HeldJob], release: Release | None = None) -> None:
+    def release(self, jobs: list[HeldJob], release: Release = unclaim) -> None:
         """Give back jobs whose attempt does not count; by default jobs that have not begun."""
         for source, some in by_source(jobs).items():
-            self._release(source, some, release or unclaim())
+            self._release(source, some, release)
 
     def _release(self, source: Source, jobs: Sequence[HeldJob], release: Release) -> None:
         """Release jobs of a queue in one transaction, or one by one if a lease is over."""
 
-        def body(tr: Transaction) -> None:
+        def body(tr: Transaction, now: int) -> None:
             for job in jobs:
-                release(tr, job)
+                release(tr, now, job)
 
         try:
-            change_once(source.queue, self.db, body)
+            source.store.change(self.db, body)
         except Exception as error:
             if isinstance(error, LeaseLost) and len(jobs) > 1:
                 for job in jobs:
@@ -285,14 +291,3 @@ def _outcome_of(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, B
         if isinstance(each, (Outcome, HandlerExited)) and each.__cause__ is not None:
             return outcome, each.__cause__
     return outcome, failure
-
-
-def unclaim(delay: float = 0.0) -> Release:
-    """Return a function that gives back jobs that have not begun, as if never claimed."""
-    now = milliseconds()
-    due = now + math.ceil(1000 * delay) if delay else None
-
-    def release(tr: Transaction, job: HeldJob) -> None:
-        job.source.store.claimed.release(tr, now, job.claim, due, has_begun=False)
-
-    return release

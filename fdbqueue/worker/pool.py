@@ -204,14 +204,10 @@ class Pool:
         with self._lock:
             return [*self._held]
 
-    def room(self) -> int:
-        """Return how many jobs to claim now."""
-        return self.pace.room(len(self._held))
-
     def await_room(self, seconds: float) -> None:
         """Wait until there is room for other jobs, or for some seconds."""
         with self._lock:
-            if not self.room():
+            if not self.pace.room():
                 self.changed.wait(seconds)
 
     def hold(self, jobs: Sequence[HeldJob]) -> None:
@@ -220,6 +216,7 @@ class Pool:
             for job in jobs:
                 self._held[job] = None
                 job.source.held += 1
+            self.pace.held = len(self._held)
 
     def let_go(self, job: HeldJob) -> None:
         """Hold a job no longer, and note how long its handler took that has returned."""
@@ -227,10 +224,11 @@ class Pool:
             if job in self._held:
                 del self._held[job]
                 job.source.held -= 1
+                self.pace.held = len(self._held)
                 self.n_ended += 1
                 if job.seconds:
                     self.pace.note(job.seconds)
-            if not self._held or self.room():
+            if not self._held or self.pace.room():
                 self.changed.notify_all()
 
     def wait(self, seconds: float = math.inf) -> bool:
@@ -268,7 +266,7 @@ class Pool:
         with self._lock:
             self._is_closed = True
             self._wanted.notify_all()
-        while alive := [each for each in [*self._threads.values()] if each.is_alive()]:
+        while alive := [*filter(threading.Thread.is_alive, [*self._threads.values()])]:
             for thread in alive:
                 thread.join(_LOOK)  # it may be replaced meanwhile
 

@@ -63,7 +63,7 @@ class Running(Part):
             job.lease, job.source.store.options.max_attempts, self.handler.results
         )
         try:
-            end = self._called(job, context)
+            is_acknowledged = self._call(job, context)
         except LeaseLost:
             if not job.is_given_up:
                 self.endings.lost(job)
@@ -83,11 +83,14 @@ class Running(Part):
                 self.endings.failed(job, failure)
         else:
             job.seconds = time.perf_counter() - job.began
-            end()
+            if is_acknowledged:
+                self.endings.end(job, "done")
+            else:
+                self.endings.acknowledge(job)
 
-    def _called(self, job: HeldJob, context: Context) -> Callable[[], None]:
-        """Call the handler; return what ends the job."""
-        source, done = job.source, partial(self.endings.end, job, "done")
+    def _call(self, job: HeldJob, context: Context) -> bool:
+        """Call the handler; return whether its transaction has acknowledged the job."""
+        source = job.source
         if job.lease.seconds_left() < 0:
             # This process may have been stopped for a while: make sure the claim still holds.
             context.extend()
@@ -100,12 +103,12 @@ class Running(Part):
             handle = partial(self._call_handler, job, context, call)
             if call.in_transaction:
                 self._end_with(job, handle)
-                return done
+                return True
             job.returned = self._guarded(job, handle)
             if context.is_suspended:  # and its function has caught what told it so
                 raise Suspended(call.name)
             if not context.endings:
-                return partial(self.endings.acknowledge, job)
+                return False
 
             def end(tr: Transaction) -> bytes | None:
                 for ending in context.endings:
@@ -113,7 +116,7 @@ class Running(Part):
                 return job.returned
 
             self._end_with(job, end)
-            return done
+            return True
 
     def _call_handler(
         self, job: HeldJob, context: Context, call: Invocation, *tr: Transaction
