@@ -77,11 +77,6 @@ class Source:
         self.store = store_of(self.queue)
         self.name = self.store.layout.name or repr(self.queue.subspace.key())
 
-    @property
-    def is_away(self) -> bool:
-        """True for a while after an error."""
-        return self.away_until > time.monotonic()
-
 
 class Turns:
     """The queues of a worker, which claims from one after the other.
@@ -253,7 +248,7 @@ class Claiming(Part):
     def trouble(self) -> str | None:
         """Return why no jobs can be claimed; `None` if they can."""
         for source in self.turns.sources:
-            if not self._is_claiming or source.is_away:
+            if not self._is_claiming or source.away_until > time.monotonic():
                 return f"the worker cannot claim jobs from {source.name}, or does not yet"
         return None
 
@@ -323,7 +318,7 @@ class Claiming(Part):
             self._has_waiting()
         with pool.changed:
             n_ended = pool.n_ended
-            may_push = len(pool) or n_ended != self._n_ended
+            may_push = pool.pace.held or n_ended != self._n_ended
             if self._drains and not may_push and not any(map(_may_have_jobs, turns.sources)):
                 return False
             pool.changed.wait_for(
@@ -426,7 +421,7 @@ class Claiming(Part):
             return
         options, pace = source.store.options, self.pool.pace
         are_last = options.max_attempts == 1 or self.handler.may_be_last
-        free = max(0, pace.concurrency - (len(self.pool) - len(jobs)))
+        free = max(0, pace.concurrency - (pace.held - len(jobs)))
         begun, back, are_first = list[HeldJob](), list[HeldJob](), True
         for number, job in enumerate(jobs):
             is_first = job.claim.attempts == (1,)
