@@ -32,6 +32,7 @@ import msgspec
 from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnsupportedAnnotation
 from fdbqueue.jobs.handle import Handle, handle_of
 from fdbqueue.queue.arguments import validate_json
+from fdbqueue.worker.functions.steps import Results
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.job import Job
@@ -299,7 +300,7 @@ class _Converters(NamedTuple):
     required: frozenset[str]
 
 
-class Arguments:
+class Arguments(Results):
     """The arguments and the result of a function, and their JSON forms.
 
     Values are converted by the annotations of their parameters: dates and times to ISO 8601,

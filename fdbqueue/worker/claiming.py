@@ -331,14 +331,13 @@ class Claiming(Part):
 
     def _await_each(self) -> None:
         """Let a thread wait for jobs of each queue that has none at present."""
-        with self.pool.changed:
-            empty = [each for each in self.turns.sources if not each.may_have_jobs]
-            idle = [(each, Stop()) for each in empty if each.sleep is None]
-            for source, sleep in idle:
-                source.sleep = sleep
         self._waiting = [thread for thread in self._waiting if thread.is_alive()]
-        for each in idle:
-            thread = threading.Thread(target=self._await_job, args=each)
+        for source in self.turns.sources:
+            with self.pool.changed:
+                if source.may_have_jobs or source.sleep is not None:
+                    continue
+                sleep = source.sleep = Stop()
+            thread = threading.Thread(target=self._await_job, args=(source, sleep))
             thread.start()
             self._waiting.append(thread)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 from fdbqueue.types import Claim, Transaction, Transactor
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.functions.coroutines import Coroutines
-from fdbqueue.worker.functions.steps import JsonResults, Results
+from fdbqueue.worker.functions.steps import Results
 from fdbqueue.worker.outcomes import Outcome, validate_outcome
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Handler(ABC):
         may_be_last: Whether a job may have a single attempt, whatever its queue allows.
     """
 
-    results: Callable[[str, Callable[..., Any]], Results] = JsonResults
+    results: Callable[[str, Callable[..., Any]], Results] = Results
     keep_unknown: float | None = None
     may_be_last: bool = False
 

@@ -122,13 +122,6 @@ class HeldJob(Tries):
                 self.future.cancel()
         return self.seconds_told
 
-    def give_up(self) -> bool:
-        """Go on without its handler; return false if that has just returned."""
-        self.is_given_up = not self.is_ending
-        if self.is_given_up and self.future is not None:
-            self.future.cancel()
-        return self.is_given_up
-
     def tell_shutdown(self) -> bool:
         """Tell the job that its worker shuts down; return false if it has not begun."""
         if self.context is None:

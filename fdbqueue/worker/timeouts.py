@@ -153,10 +153,12 @@ class Upkeep(Part):
     def _takes_from_handler(self, job: HeldJob) -> bool:
         """Give up on the handler of a job; return false if it has just returned."""
         with self.pool.changed:
-            is_hanging = job.give_up()
-        if is_hanging:
+            job.is_given_up = not job.is_ending
+        if job.is_given_up:
             _hung.append(job.thread)
-        return is_hanging
+            if job.future is not None:
+                job.future.cancel()
+        return job.is_given_up
 
     def _give_up(self, job: HeldJob, late: TimedOut | HandlerTooSlow) -> None:
         """End an attempt without its handler, which hangs, and go on without its thread."""

@@ -75,20 +75,8 @@ class Policy(Protocol):
         ...
 
 
-class Results(Protocol):
-    """The results of a function, and their JSON forms."""
-
-    def encode_result(self, value: Any) -> Any:
-        """Return the JSON form of a result."""
-        ...
-
-    def decode_result(self, stored: Any) -> Any:
-        """Return a result, given its JSON form."""
-        ...
-
-
-class JsonResults:
-    """Results that are JSON values.
+class Results:
+    """The results of a function, and their JSON forms: the same, unless a subclass converts them.
 
     Args:
         name: The name of the step.
@@ -96,14 +84,14 @@ class JsonResults:
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        del name, function  # others convert by the annotations of the function
+        del name, function  # a subclass converts by the annotations of the function
 
     def encode_result(self, value: Any) -> Any:
-        """Return the result."""
+        """Return the JSON form of a result."""
         return value
 
     def decode_result(self, stored: Any) -> Any:
-        """Return the result."""
+        """Return a result, given its JSON form."""
         return stored
 
 
