@@ -202,7 +202,8 @@ class _Claiming:
             claims.among = _WIDER * max(claims.among, n)
             claims.place = random.random()
         claims.among = min(claims.among, max(n, within))
-        first = claims.begin_first(tr, n, _skipped(n, claims.among, claims.place))
+        skipped = _skipped(n, claims.among, claims.place)
+        first = claims.begin_first(tr, n, skipped)
         self.is_marked, self.is_behind, self.has_written = True, False, False
         options, admit = begun_options(), claims.slots.admit
         found: Sequence[StoredItem] = ()
@@ -216,9 +217,11 @@ class _Claiming:
             self.is_behind, self.has_written = not swept.all, swept.wrote
             if not swept.expired:
                 return None  # commit this sweep; the next transaction continues
-            if swept.wrote or not self.must_sweep:
+            if swept.wrote or (skipped and not self.must_sweep):
                 first = claims.begin_first(tr, n)
-            found = admit(tr, self.now, n, options, first)
+                found = admit(tr, self.now, n, options, first)
+            elif self.must_sweep:
+                found = admit(tr, self.now, n, options, first)
         if have_joined and len(found) < n:
             # A push that this read version does not show may precede a claim that has joined. The
             # database checks a commit for conflicts only if it has written something.

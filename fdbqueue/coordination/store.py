@@ -437,6 +437,10 @@ class Store(Generic[_T]):
         extend = partial(self.claimed.extend, extension=(claim, None), lease=lease, alone=NOW)
         self.change(db, extend)
 
+    def ack_each(self, db: Database, requests: Sequence[AckRequest]) -> list[LeaseLost | None]:
+        """Acknowledge several claims; return `None` or `LeaseLost` for each."""
+        return self.change(db, partial(self.claimed.ack_each, requests=requests))
+
     def extend_each(
         self, db: Database, extensions: Sequence[Extension], lease: float
     ) -> list[LeaseLost | None]:

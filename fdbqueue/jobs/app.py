@@ -183,12 +183,15 @@ class App:
     @property
     def db(self) -> Database:
         """The database; raises `AppNotBound` if there is none."""
-        with self._guard:
-            if self._db is None:
-                if self._named is None:
-                    raise AppNotBound
-                self._db = open_database(self._named)
-            return self._db
+        db = self._db
+        if db is None:
+            with self._guard:
+                db = self._db
+                if db is None:
+                    if self._named is None:
+                        raise AppNotBound
+                    db = self._db = open_database(self._named)
+        return db
 
     @property
     def jobs(self) -> Mapping[str, Job[Any, Any, Any, Any]]:
@@ -198,15 +201,13 @@ class App:
     def queue(self, name: str) -> PriorityQueue[Any]:
         """Return the queue of this name; the first push creates it."""
         db = self.db
-        with self._guard:
-            queue = self._queues.get(name)
+        queue = self._queues.get(name)
         if queue is None:
             try:
                 queue = PriorityQueue.existing(db, name)
             except QueueNotFound:
                 queue = PriorityQueue.named(db, name, keep=self._keep)
-            with self._guard:
-                queue = self._queues.setdefault(name, queue)
+            queue = self._queues.setdefault(name, queue)
         return queue
 
     def job(
@@ -555,7 +556,7 @@ class App:
         shown = [f"{each}={weight_of.get(each, 1):g}" for each in names] if weights else names
         if parent is None:  # otherwise the parent has said it
             _log.info(summary_of(self.db, shown, sorted(self._jobs), processes or 1))
-            if unknown := [name for name in names if name not in known_queues(self)]:
+            if unknown := [name for name in queues if name not in known_queues(self)]:
                 # `using(queue=...)` may push jobs to it, so this is no error.
                 _log.warning("no job is declared for the queue %s", ", ".join(unknown))
         if processes is not None:

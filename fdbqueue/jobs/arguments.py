@@ -33,6 +33,7 @@ import msgspec
 from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnsupportedAnnotation
 from fdbqueue.jobs.handle import Handle, handle_of
 from fdbqueue.queue.arguments import validate_json
+from fdbqueue.worker.functions.steps import Results
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.job import Job
@@ -296,7 +297,7 @@ class _Converters(NamedTuple):
     extra: _Converter
 
 
-class Arguments:
+class Arguments(Results):
     """The arguments and the result of a function, and their JSON forms.
 
     Values are converted by the annotations of their parameters: dates and times to ISO 8601,

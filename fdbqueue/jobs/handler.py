@@ -48,15 +48,11 @@ class JobHandler(Handler):
         super().__init__(renew)
         self.keep_unknown = keep_unknown
         self._jobs = jobs
+        policies = [job.settings.retry for job in jobs.values()]
+        self.may_be_last = any(isinstance(each, Retry) and each.attempts == 1 for each in policies)
         self.results = partial(Arguments, jobs=jobs, kind="step")
         self._middleware = middleware
         self._unknown: set[tuple[str, int]] = set()
-
-    @property
-    def may_be_last(self) -> bool:
-        """True if the policy of a job has a single attempt."""
-        policies = [job.settings.retry for job in self._jobs.values()]
-        return any(isinstance(each, Retry) and each.attempts == 1 for each in policies)
 
     def unknown(self, item: Item[Any]) -> str | None:
         """Return why the item is left to other workers; `None` if there is a function for it."""

@@ -599,7 +599,9 @@ def encode_pass(number: int) -> bytes:
 
 def encode_fields(fields: Sequence[int]) -> bytes:
     """Return signed numbers as one little-endian integer, 8 bytes each, for atomic `add`."""
-    number = sum(field << 8 * _FIELD_BYTES * place for place, field in enumerate(fields))
+    number = 0
+    for field in reversed(fields):
+        number = (number << 8 * _FIELD_BYTES) + field
     size = _FIELD_BYTES * len(fields)
     packed: bytes = (number % 256**size).to_bytes(size, "little")
     return packed

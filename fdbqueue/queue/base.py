@@ -20,7 +20,7 @@ from typing import (
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.sans_io import SansIO, drive, driven, sans_io_of
+from fdbqueue.coordination.sans_io import SansIO, drive, driven
 from fdbqueue.coordination.sans_io import Stop as Stop
 from fdbqueue.database.binding import check_database
 from fdbqueue.database.clock import milliseconds, uuids
@@ -105,6 +105,7 @@ _HOLDING = ("concurrency", "rate", "in_order")
 """The default settings of groups that may hold one, or let it go on."""
 
 _CHANGES = 100  # items that one transaction of `change_all` changes
+_WITHIN = 256  # items at the head of the queue of which a claim picks some, by default
 _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
 _TOO_LARGE = 2101
 
@@ -186,7 +187,7 @@ class BaseQueue(Generic[_T]):
         *,
         lease: Duration = 30,
         n: int = 1,
-        within: int = 256,
+        within: int = _WITHIN,
         wait: Duration = 0,
         client: str | None = None,
     ) -> SansIO[Claim[_T] | None]:
@@ -1080,16 +1081,16 @@ def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str])
     return _change_some(store, db, begin, ids[:half]) | _change_some(store, db, begin, ids[half:])
 
 
-def claim_until(stop: Stop, queue: BaseQueue[Any], db: Database, **options: Any) -> Claim | None:
-    """Claim as `claim` does, but stop waiting for items once `stop` is set."""
-    claim: Any = sans_io_of(type(queue).claim)
-    claimed: Claim | None = drive(claim(queue, db, **options), stop)
-    return claimed
+def claim_until(
+    stop: Stop, store: Store[Any], db: Database, lease: float, n: int, wait: float, client: str
+) -> Claim | None:
+    """Claim as `claim` does, given valid arguments; stop waiting for items once `stop` is set."""
+    return drive(store.claim(db, lease, n, _WITHIN, wait, client), stop)
 
 
-def wait_to_claim(queue: BaseQueue[Any], db: Database, stop: Stop) -> None:
+def wait_to_claim(store: Store[Any], db: Database, stop: Stop) -> None:
     """Sleep until it is worth claiming items, without claiming them, or until `stop` is set."""
-    drive(queue._store.wait_to_claim(db), stop)
+    drive(store.wait_to_claim(db), stop)
 
 
 def store_of(queue: BaseQueue[_T]) -> Store[_T]:

@@ -6,13 +6,13 @@ import math
 import random
 import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
-from fdbqueue.database.clock import Since, milliseconds
+from fdbqueue.database.clock import Since, client_name
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.values import Header, runs_alone
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of, wait_to_claim
@@ -32,6 +32,9 @@ _MAX_AMONG = 100  # jobs to claim at a time in search of jobs that the handler k
 _WEIGHT = 0.1  # weight of the latest job in the moving average of durations, or that of a mean
 _AHEAD = 0.05  # seconds of work for which jobs are claimed ahead
 _LATE = 2.0  # times these seconds, after which a job that waits is late
+
+
+_may_have_jobs = attrgetter("may_have_jobs")
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -74,16 +77,6 @@ class Source:
         self.store = store_of(self.queue)
         self.name = self.store.layout.name or repr(self.queue.subspace.key())
 
-    @property
-    def room(self) -> float:
-        """The number of jobs that may run besides the claimed ones, whatever the others hold."""
-        return math.inf if self.at_most is None else self.at_most - self.held
-
-    @property
-    def is_away(self) -> bool:
-        """True for a while after an error."""
-        return self.away_until > time.monotonic()
-
 
 class Turns:
     """The queues of a worker, which claims from one after the other.
@@ -121,17 +114,14 @@ class Turns:
         self.in_order = in_order
         self._latest = 0.0  # the `passed` of the latest turn's queue, before that turn
 
-    @property
     def ready(self) -> list[Source]:
-        """The queues that may have jobs, and have room for them."""
-        now = time.monotonic()
-        return [
-            each
-            for each in self.sources
-            if each.may_have_jobs
-            and each.away_until <= now
-            and (each.at_most is None or each.held < each.at_most)
-        ]
+        """Return the queues that may have jobs, and have room for them."""
+        now, found = time.monotonic(), list[Source]()
+        for each in self.sources:
+            has_room = each.at_most is None or each.held < each.at_most
+            if each.may_have_jobs and each.away_until <= now and has_room:
+                found.append(each)
+        return found
 
     def next(self, free: int) -> tuple[Source, int] | None:
         """Return the queue to claim from, and how many jobs; `None` if none may have any.
@@ -139,7 +129,7 @@ class Turns:
         Args:
             free: The number of jobs for which the worker has room.
         """
-        ready = self.ready
+        ready = self.ready()
         if not ready:
             return None
         if self.in_order:
@@ -147,7 +137,9 @@ class Turns:
         else:
             source = min(ready, key=lambda each: each.passed)
             n = int(free * source.weight / sum(each.weight for each in ready))
-        return source, max(1, int(min(n, source.room)))
+        if source.at_most is not None:
+            n = min(n, source.at_most - source.held)
+        return source, max(1, n)
 
     def note(self, source: Source, n: int, free: int) -> None:
         """Note that `n` jobs were claimed from a queue, while the worker had room for `free`."""
@@ -167,7 +159,8 @@ class Turns:
     def rouse(self) -> None:
         """Note that any queue may have jobs, and end the sleeps of threads that wait for some."""
         for each in self.sources:
-            self.want(each)
+            if not each.may_have_jobs:
+                self.want(each)
             sleep = each.sleep  # which its thread may end meanwhile
             if sleep is not None:
                 sleep.set()
@@ -181,23 +174,25 @@ class Pace:
         prefetch: The maximum number of jobs to claim ahead.
 
     Attributes:
+        held: The number of jobs that the worker holds.
         seconds: The moving average of the duration of a job.
         n_timed: The number of jobs in it.
         may_claim_ahead: False if a job that goes back would lose an attempt or a start.
 
     Example:
         >>> pace = Pace(concurrency=2, prefetch=100)
-        >>> pace.room(held=0), pace.room(held=2)
-        (2, 0)
+        >>> pace.room()
+        2
         >>> for _ in range(10):
         ...     pace.note(0.001)
-        >>> pace.room(held=2)
-        10
+        >>> pace.room()
+        12
     """
 
     def __init__(self, concurrency: int, prefetch: int) -> None:
         self.concurrency = concurrency
         self._prefetch = prefetch
+        self.held = 0
         self.seconds = 1.0
         self.n_timed = 0
         self.may_claim_ahead = True
@@ -208,9 +203,10 @@ class Pace:
         weight = max(_WEIGHT, 1 / self.n_timed)
         self.seconds += weight * (max(seconds, 1e-6) - self.seconds)
 
-    def room(self, held: int) -> int:
+    def room(self) -> int:
         """Return how many jobs to claim now; none while more than half are left ahead."""
-        free, waiting = max(0, self.concurrency - held), max(0, held - self.concurrency)
+        free = max(0, self.concurrency - self.held)
+        waiting = max(0, self.held - self.concurrency)
         ahead = 0
         if self.may_claim_ahead and self.seconds <= _AHEAD:
             # At first, no more than were timed: one quick job says little about the next hundred.
@@ -246,63 +242,51 @@ class Claiming(Part):
     _drains: bool = False
     _is_claiming: bool = False
     _n_ended: int = 0  # jobs, when a look at all queues began
-
-    def __post_init__(self) -> None:
-        self._patience = _PATIENCE
-        self._stop = self.shutdown.stop
+    _patience: float = 0.0  # seconds for which a job that is to run alone waits for running ones
+    _client: str = ""
 
     def trouble(self) -> str | None:
         """Return why no jobs can be claimed; `None` if they can."""
         for source in self.turns.sources:
-            if not self._is_claiming or source.is_away:
+            if not self._is_claiming or source.away_until > time.monotonic():
                 return f"the worker cannot claim jobs from {source.name}, or does not yet"
         return None
 
-    @contextmanager
-    def begun(self, *, drain: bool) -> Generator[None]:
-        """Claim jobs within a `with` block; at its end, no thread waits for jobs any more.
-
-        Args:
-            drain: Whether to claim only until no queue has any.
-        """
-        self._drains = drain
-        self.turns.rouse()
+    def run(self, *, drain: bool) -> None:
+        """Claim jobs until the worker is stopped or, with `drain`, until none are left."""
+        pool, turns = self.pool, self.turns
+        self._drains, self._client = drain, self.client or client_name()
+        self._patience = _PATIENCE
         self._is_claiming = True
         try:
-            yield
+            while not self.shutdown.stop.is_set:
+                if drain and pool.n_ended != self._n_ended:
+                    self._n_ended = pool.n_ended  # the jobs that ended may have pushed some
+                    turns.rouse()
+                free = pool.pace.room()
+                if not free:
+                    pool.await_room(_SOON if self._has_waiting() else _LOOK)
+                elif turn := turns.next(free):
+                    self._claim(*turn, free)
+                elif not self._await_jobs():
+                    return
         finally:
             self._is_claiming = False
-            self.turns.rouse()
+            turns.rouse()
             for thread in self._waiting:
                 thread.join()
 
-    def give_back_late(self) -> None:
-        """Give back the jobs that wait if the first one has waited for too long.
+    def _has_waiting(self) -> bool:
+        """Return whether jobs wait to begin; give them back if the first has waited for too long.
 
         Another worker may be idle.
         """
         first = self.pool.first_waiting
-        if first is not None and self.pace.is_late(first.lease.since.seconds()):
+        if first is not None and self.pool.pace.is_late(first.lease.since.seconds()):
             self.endings.release(self.pool.withdraw())
+        return first is not None
 
-    def await_room(self) -> None:
-        """Wait until there is room for other jobs, or the jobs that wait may be late."""
-        seconds = _LOOK if self.pool.first_waiting is None else _SOON
-        with self.pool.changed:
-            self.pool.changed.wait_for(lambda: self.pace.room(len(self.pool)), seconds)
-
-    def turn(self, free: int) -> tuple[Source, int] | None:
-        """Return which queue to claim from, and how many jobs; `None` if none may have any.
-
-        Args:
-            free: The number of jobs for which there is room.
-        """
-        if self._drains and self.pool.n_ended != self._n_ended:
-            self._n_ended = self.pool.n_ended  # the jobs that ended may have pushed some
-            self.turns.rouse()
-        return self.turns.next(free)
-
-    def claim(self, source: Source, n: int, free: int) -> None:
+    def _claim(self, source: Source, n: int, free: int) -> None:
         """Claim `n` jobs, and begin those that may run now.
 
         Args:
@@ -311,32 +295,34 @@ class Claiming(Part):
             free: The number of jobs for which there is room.
         """
         is_only = len(self.turns.sources) == 1
-        waits = is_only and not self._drains and self.pool.first_waiting is None
+        waits = is_only and not self._drains and not self._has_waiting()
         try:
-            claimed = self._claimed(source, n, wait=math.inf if waits else 0)
-            if claimed:
-                self._sort(source, claimed, n)
-            self.turns.note(source, len(claimed), free)
-            if self._drains and len(claimed) < n:  # no more were ready
+            n_claimed, jobs = self._claimed(source, n, wait=math.inf if waits else 0)
+            if jobs:
+                self._begin_or_return(source, jobs)
+            self.turns.note(source, n_claimed, free)
+            if self._drains and n_claimed < n:  # no more were ready
                 source.may_have_jobs = False
         except _errors() as error:
             self._note_error(source, error)
         if not (is_only or self._drains or self.turns.in_order):
             self._await_each()
 
-    def await_jobs(self) -> bool:
+    def _await_jobs(self) -> bool:
         """Wait until a queue may have jobs; return false if none will have any."""
-        pool, turns = self.pool, self.turns
+        pool, turns, stop = self.pool, self.turns, self.shutdown.stop
         sleeps = not self._drains and len(turns.sources) > 1
         if sleeps:
             self._await_each()
+        else:
+            self._has_waiting()
         with pool.changed:
             n_ended = pool.n_ended
-            may_push = len(pool) or n_ended != self._n_ended
-            if self._drains and not may_push and not any(each.is_away for each in turns.sources):
+            may_push = pool.pace.held or n_ended != self._n_ended
+            if self._drains and not may_push and not any(map(_may_have_jobs, turns.sources)):
                 return False
             pool.changed.wait_for(
-                lambda: self._stop.is_set or turns.ready or (not pool and pool.n_ended != n_ended),
+                lambda: stop.is_set or turns.ready() or (not pool and pool.n_ended != n_ended),
                 _LOOK if sleeps else _SOON * len(turns.sources),
             )
         if not sleeps:
@@ -345,27 +331,26 @@ class Claiming(Part):
 
     def _await_each(self) -> None:
         """Let a thread wait for jobs of each queue that has none at present."""
-        with self.pool.changed:
-            empty = [each for each in self.turns.sources if not each.may_have_jobs]
-            idle = [(each, Stop()) for each in empty if each.sleep is None]
-            for source, sleep in idle:
-                source.sleep = sleep
         self._waiting = [thread for thread in self._waiting if thread.is_alive()]
-        for each in idle:
-            thread = threading.Thread(target=self._await_job, args=each)
+        for source in self.turns.sources:
+            with self.pool.changed:
+                if source.may_have_jobs or source.sleep is not None:
+                    continue
+                sleep = source.sleep = Stop()
+            thread = threading.Thread(target=self._await_job, args=(source, sleep))
             thread.start()
             self._waiting.append(thread)
 
     def _await_job(self, source: Source, sleep: Stop) -> None:
-        self._stop.on_ready(sleep.set)
+        self.shutdown.stop.on_ready(sleep.set)
         try:
-            wait_to_claim(source.queue, self.db, sleep)
+            wait_to_claim(source.store, self.db, sleep)
         except _errors() as error:
             self._note_error(source, error)
         except BaseException as error:
             self.shutdown.fail(error)
         finally:
-            self._stop.discard(sleep.set)
+            self.shutdown.stop.discard(sleep.set)
             with self.pool.changed:
                 source.sleep = None
                 self.turns.want(source)
@@ -377,57 +362,53 @@ class Claiming(Part):
 
     # What becomes of a claim
 
-    def _sort(self, source: Source, claimed: list[HeldJob], n: int) -> None:
-        """Begin up to `n` of these jobs that may run now, and give back the others."""
-        jobs = self._known(source, claimed, n)
-        lone = [job for job in jobs if job.is_lone]
-        if not lone:
-            self._begin(source, jobs)
-            return
-        left = self._alone_at - time.monotonic()
-        if jobs[0].is_lone and left <= 0:
-            self._begin_alone(source, jobs)
-        else:
-            self._begin(source, [job for job in jobs if not job.is_lone])
-            self.endings.release(lone, unclaim(delay=max(0.0, left)))
+    def _claimed(self, source: Source, n: int, *, wait: float) -> tuple[int, list[HeldJob]]:
+        """Claim jobs of a queue, and hold those that the handler knows; give back all others.
 
-    def _claimed(self, source: Source, n: int, *, wait: float) -> list[HeldJob]:
-        """Claim up to `n` jobs, or more behind jobs that the handler does not know; hold them."""
-        n, source.among = max(n, source.among), 1
-        options = {"lease": self.lease, "client": self.client, "n": n, "wait": wait}
-        claims = claim_until(self._stop, source.queue, self.db, **options) or ()
+        Returns:
+            The number of claimed jobs, more than `n` behind jobs that the handler does not know;
+            and up to `n` that it knows.
+        """
+        n_claimed, source.among = max(n, source.among), 1
+        stop, store = self.shutdown.stop, source.store
+        claims = claim_until(stop, store, self.db, self.lease, n_claimed, wait, self._client)
+        if claims is None:
+            return 0, []
         since = Since()
-        jobs = [
-            HeldJob(
-                source,
-                each,
-                item := each.item,
-                HeldLease(source.store, self.db, each, self.lease, since),
-                unknown=self.handler.unknown(item),
-                is_lone=runs_alone(item),
-            )
-            for each in claims
-        ]
-        self.pool.hold(jobs)
-        return jobs
-
-    def _known(self, source: Source, jobs: list[HeldJob], n: int) -> list[HeldJob]:
-        """Return up to `n` of these jobs that the handler knows, and give back all others."""
-        known = [job for job in jobs if job.unknown is None]
-        if len(known) < len(jobs):
-            unknown = [job for job in jobs if job.unknown is not None]
+        known, unknown = list[HeldJob](), list[HeldJob]()
+        for claim in claims:
+            item = claim.items[0]
+            lease = HeldLease(store, self.db, claim, self.lease, since)
+            why = self.handler.unknown(item)
+            job = HeldJob(source, claim, item, lease, unknown=why, is_lone=runs_alone(item))
+            (known if why is None else unknown).append(job)
+        self.pool.hold([*known, *unknown])
+        if unknown:
             if not known:  # many more may follow, which must not hold up the other jobs
-                source.among = min(2 * len(jobs), _MAX_AMONG)
-            self.endings.release(unknown, partial(self._leave, milliseconds()))
+                source.among = min(2 * len(unknown), _MAX_AMONG)
+            self.endings.release(unknown, self._leave)
         if len(known) > n:
             self.endings.release(known[n:])
-        return known[:n]
+        return len(known) + len(unknown), known[:n]
 
-    def _leave(self, now: int, tr: Transaction, job: HeldJob) -> None:
+    def _leave(self, tr: Transaction, now: int, job: HeldJob) -> None:
         """Leave a job to workers that know it, as if it had never been claimed."""
         since, longest = Header(*job.item.metadata).unknown, self.handler.keep_unknown
         leave = job.source.store.claimed.leave
         leave(tr, now, job.claim, job.unknown or "", since, longest, random.uniform)
+
+    def _begin_or_return(self, source: Source, jobs: list[HeldJob]) -> None:
+        """Begin the jobs that may run now, and give back the others."""
+        lone = [job for job in jobs if job.is_lone]
+        left = self._alone_at - time.monotonic()
+        if not lone:
+            self._begin(source, jobs)
+        elif jobs[0].is_lone and left <= 0:
+            self._begin_alone(source, jobs)
+        else:
+            self._begin(source, [job for job in jobs if not job.is_lone])
+            delay = math.ceil(1000 * max(0.0, left))
+            self.endings.release(lone, partial(unclaim, delay=delay))
 
     def _begin(self, source: Source, jobs: list[HeldJob]) -> None:
         """Begin jobs, or let them wait for those that run.
@@ -437,15 +418,19 @@ class Claiming(Part):
         """
         if not jobs:
             return
-        options = source.store.options
+        options, pace = source.store.options, self.pool.pace
         are_last = options.max_attempts == 1 or self.handler.may_be_last
-        free = max(0, self.pace.concurrency - (len(self.pool) - len(jobs)))
-        back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
-        are_first = {job.claim.attempts for job in jobs} == {(1,)}
-        self.pace.may_claim_ahead = (
+        free = max(0, pace.concurrency - (pace.held - len(jobs)))
+        begun, back, are_first = list[HeldJob](), list[HeldJob](), True
+        for number, job in enumerate(jobs):
+            is_first = job.claim.attempts == (1,)
+            are_first = are_first and is_first
+            may_begin = number < free or (is_first and not are_last)
+            (begun if may_begin else back).append(job)
+        pace.may_claim_ahead = (
             are_first and not (are_last or options.has_any_rate) and len(self.turns.sources) == 1
         )
-        self.pool.put([job for job in jobs if job not in back])
+        self.pool.put(begun)
         if back:
             self.endings.release(back)  # the threads get their jobs before: this takes time
 
@@ -462,7 +447,7 @@ class Claiming(Part):
                 self._patience *= 2
                 self._alone_at = time.monotonic() + self._patience
                 return
-            jobs = self._known(source, self._claimed(source, 1, wait=0), 1)
+            _, jobs = self._claimed(source, 1, wait=0)
         else:
             self.endings.release([*jobs[1:], *waiting])
         self._patience = _PATIENCE

@@ -18,7 +18,7 @@ from fdbqueue.layout.values import NO_REPORT, Report, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, Database, Progress, Transaction
-from fdbqueue.worker.functions.steps import AioSteps, AttemptSteps, JsonResults, Results, Steps
+from fdbqueue.worker.functions.steps import AioSteps, AttemptSteps, Results, Steps
 
 _P = ParamSpec("_P")
 
@@ -153,7 +153,7 @@ class Context(Steps):
         self,
         lease: HeldLease,
         max_attempts: int | None,
-        results: Callable[[str, Callable[..., Any]], Results] = JsonResults,
+        results: Callable[[str, Callable[..., Any]], Results] = Results,
     ) -> None:
         self.item: Any = lease.claim.item
         self.job = ""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fdbqueue.database.clock import milliseconds
-from fdbqueue.errors import LeaseLost, error_text
-from fdbqueue.queue.base import change_once, end_cancelled
+from fdbqueue.errors import LeaseLost, error_classes, error_text
+from fdbqueue.queue.base import end_cancelled
 from fdbqueue.types import Transaction
 from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.invocation import outcome_of
@@ -27,14 +26,14 @@ from fdbqueue.worker.outcomes import (
     Snooze,
     Spent,
 )
-from fdbqueue.worker.pool import Background, HeldJob, Part, by_source
+from fdbqueue.worker.pool import HeldJob, Part, by_source
 from fdbqueue.worker.telemetry import Log, count
 
 if TYPE_CHECKING:
     from fdbqueue.worker.claiming import Source
 
-Release: TypeAlias = Callable[[Transaction, HeldJob], object]
-"""Gives back a job in a transaction."""
+Release: TypeAlias = Callable[[Transaction, int, HeldJob], object]
+"""Gives back a job in a transaction, at a time in milliseconds since 1970."""
 
 _log = Log("fdbqueue.worker")
 
@@ -45,6 +44,8 @@ _OUTCOMES = {
     "lost": ("lost", logging.WARNING),
 }
 """How an attempt ends: where the report counts it, if at all, and the level of its log record."""
+
+_MAX_TOGETHER = 200  # jobs that one transaction acknowledges
 
 _LAST = (
     "this was the last attempt, and makes it a dead letter: `fdbq show` has the errors, "
@@ -64,6 +65,17 @@ class WorkerReport:
     done: int = 0
     failed: int = 0
     lost: int = 0
+
+
+def unclaim(
+    tr: Transaction, now: int, job: HeldJob, *, delay: int = 0, has_begun: bool = False
+) -> None:
+    """Give back a job, by default as if it had never been claimed; with a delay in milliseconds."""
+    due = now + delay if delay else None
+    claimed = job.source.store.claimed
+    if not has_begun:
+        claimed.take_back_starts(tr, now, job.claim)
+    claimed.release(tr, now, job.claim, due)
 
 
 def sum_of(reports: Iterable[WorkerReport]) -> WorkerReport:
@@ -89,24 +101,62 @@ class Endings(Part):
     """
 
     report: WorkerReport = field(default_factory=WorkerReport)
+    _returned: list[HeldJob] = field(default_factory=list[HeldJob])
+    _wanted: threading.Condition = field(default_factory=threading.Condition)
+    _is_over: bool = False
 
-    def __post_init__(self) -> None:
-        self.background = Background(self.shutdown.fail)
-        """The thread that acknowledges jobs together."""
-
-    def acknowledge(self, job: HeldJob, returned: bytes | None) -> None:
-        """Acknowledge a job in one transaction with others, without waiting for it."""
-        store = job.source.store
-        request = store.ack_request(job.claim, returned, log=job.report.log)
-        acknowledged = store.acks.submit(self.db, request, self.background.call)
-        acknowledged.add_done_callback(partial(self._acknowledged, job))
-
-    def _acknowledged(self, job: HeldJob, acknowledged: Future[LeaseLost | None]) -> None:
+    @contextmanager
+    def acknowledging(self) -> Generator[None]:
+        """Acknowledge jobs in a thread until the end of a `with` block, which waits for all."""
+        self._is_over = False
+        thread = threading.Thread(target=self._acknowledge_all)
+        thread.start()
         try:
-            lost = acknowledged.result()
-        except Exception as error:  # of the database: another worker may repeat the job
-            self.end(job, "failed", error)
-        else:
+            yield
+        finally:
+            with self._wanted:
+                self._is_over = True
+                self._wanted.notify()
+            thread.join()
+
+    def acknowledge(self, job: HeldJob) -> None:
+        """Acknowledge a job in one transaction with others, without waiting for it."""
+        with self._wanted:
+            self._returned.append(job)
+            self._wanted.notify()
+
+    def _acknowledge_all(self) -> None:
+        while True:
+            with self._wanted:
+                while not (self._returned or self._is_over):
+                    self._wanted.wait()
+                jobs = self._returned[:_MAX_TOGETHER]
+                del self._returned[:_MAX_TOGETHER]
+            if not jobs:
+                return
+            try:
+                for source, some in by_source(jobs).items():
+                    self._acknowledge(source, some)
+            except BaseException as error:
+                for job in jobs:
+                    self.pool.let_go(job)
+                self.shutdown.fail(error)
+
+    def _acknowledge(self, source: Source, jobs: list[HeldJob]) -> None:
+        """Acknowledge jobs of a queue in one transaction."""
+        request = source.store.ack_request
+        requests = [request(job.claim, job.returned, log=job.report.log) for job in jobs]
+        try:
+            losses = source.store.ack_each(self.db, requests)
+        except Exception as error:
+            if len(jobs) > 1 and not isinstance(error, error_classes()):
+                for job in jobs:  # nothing took effect, and the error is that of one of them
+                    self._acknowledge(source, [job])
+                return
+            for job in jobs:  # which another worker may repeat
+                self.end(job, "failed", error)
+            return
+        for job, lost in zip(jobs, losses):
             if lost is None:
                 self.end(job, "done")
             else:
@@ -163,22 +213,22 @@ class Endings(Part):
         """Give back jobs that have begun, because of a shutdown."""
         for job in jobs if why else ():
             _log.warning("%s %s goes back: %s", job.source.name, job.name, why)
-        self.release(jobs, lambda tr, job: job.source.queue.release(tr, job.claim))
+        self.release(jobs, partial(unclaim, has_begun=True))
 
-    def release(self, jobs: list[HeldJob], release: Release | None = None) -> None:
+    def release(self, jobs: list[HeldJob], release: Release = unclaim) -> None:
         """Give back jobs whose attempt does not count; by default jobs that have not begun."""
         for source, some in by_source(jobs).items():
-            self._release(source, some, release or unclaim())
+            self._release(source, some, release)
 
     def _release(self, source: Source, jobs: Sequence[HeldJob], release: Release) -> None:
         """Release jobs of a queue in one transaction, or one by one if a lease is over."""
 
-        def body(tr: Transaction) -> None:
+        def body(tr: Transaction, now: int) -> None:
             for job in jobs:
-                release(tr, job)
+                release(tr, now, job)
 
         try:
-            change_once(source.queue, self.db, body)
+            source.store.change(self.db, body)
         except Exception as error:
             if isinstance(error, LeaseLost) and len(jobs) > 1:
                 for job in jobs:
@@ -198,10 +248,10 @@ class Endings(Part):
             error: Why it has not succeeded.
         """
         counted, level = _OUTCOMES[outcome]
+        self.pool.let_go(job)
         if counted:
             with self.pool.changed:
                 setattr(self.report, counted, getattr(self.report, counted) + 1)
-        self.pool.let_go(job)
         if job.was_cancelled and outcome != "lost":
             outcome, level = "cancelled", logging.INFO
         seconds = time.perf_counter() - job.began
@@ -244,16 +294,3 @@ def _outcome_of(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, B
         if isinstance(each, (Outcome, HandlerExited)) and each.__cause__ is not None:
             return outcome, each.__cause__
     return outcome, failure
-
-
-def unclaim(delay: float = 0.0) -> Release:
-    """Return a function that gives back jobs that have not begun, as if never claimed."""
-    now = milliseconds()
-    due = now + math.ceil(1000 * delay) if delay else None
-
-    def release(tr: Transaction, job: HeldJob) -> None:
-        claimed = job.source.store.claimed
-        claimed.take_back_starts(tr, now, job.claim)
-        claimed.release(tr, now, job.claim, due)
-
-    return release

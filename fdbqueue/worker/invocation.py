@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 from fdbqueue.types import Claim, Transaction, Transactor
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.functions.coroutines import Coroutines
-from fdbqueue.worker.functions.steps import JsonResults, Results
+from fdbqueue.worker.functions.steps import Results
 from fdbqueue.worker.outcomes import Outcome, validate_outcome
 
 if TYPE_CHECKING:
@@ -80,19 +80,16 @@ class Handler(ABC):
         results: Converts the results of the functions of steps.
         keep_unknown: The seconds after which an item that no worker knows becomes a dead letter;
             `None` for never.
+        may_be_last: Whether a job may have a single attempt, whatever its queue allows.
     """
 
-    results: Callable[[str, Callable[..., Any]], Results] = JsonResults
+    results: Callable[[str, Callable[..., Any]], Results] = Results
     keep_unknown: float | None = None
+    may_be_last: bool = False
 
     def __init__(self, renew: Callable[[], object] = lambda: None) -> None:
         self.coroutines = Coroutines()
         self.renew = renew
-
-    @property
-    def may_be_last(self) -> bool:
-        """True if a job may have a single attempt, whatever its queue allows."""
-        return False
 
     def unknown(self, item: Any) -> str | None:
         """Return why the item is left to other workers; `None` if there is a function for it."""

@@ -23,8 +23,6 @@ from fdbqueue.worker.functions.guards import TRANSACTION, Tries
 from fdbqueue.worker.invocation import Handler, Invocation
 
 if TYPE_CHECKING:
-    from queue import SimpleQueue
-
     from fdbqueue.worker.claiming import Pace, Source
     from fdbqueue.worker.context import Context, HeldLease
     from fdbqueue.worker.shutdown import Shutdown
@@ -50,6 +48,8 @@ class HeldJob(Tries):
         context: What the handler knows; `None` before the job begins.
         thread: The identifier of the thread that runs it.
         reported: What its handler had said of its work when that was last stored.
+        returned: The result of its handler as JSON; `None` if it is not stored.
+        seconds: How long its handler took; 0 if it has not returned.
         loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
         future: Its coroutine, if it is one.
         variables: The context variables of its handler.
@@ -70,6 +70,8 @@ class HeldJob(Tries):
     context: Context | None = None
     thread: int = 0
     reported: Report = NO_REPORT
+    returned: bytes | None = None
+    seconds: float = 0.0
     loop_thread: int = 0
     future: futures.Future[Any] | None = None
     variables: contextvars.Context = field(default_factory=contextvars.Context)
@@ -120,13 +122,6 @@ class HeldJob(Tries):
                 self.future.cancel()
         return self.seconds_told
 
-    def give_up(self) -> bool:
-        """Go on without its handler; return false if that has just returned."""
-        self.is_given_up = not self.is_ending
-        if self.is_given_up and self.future is not None:
-            self.future.cancel()
-        return self.is_given_up
-
     def tell_shutdown(self) -> bool:
         """Tell the job that its worker shuts down; return false if it has not begun."""
         if self.context is None:
@@ -172,17 +167,15 @@ class Pool:
     """The jobs that a worker holds, in the order of their claims, and the threads that run them.
 
     Args:
-        n: The maximum number of threads.
-        has_room: Returns whether a worker that holds this many jobs would claim others.
+        pace: Says how many jobs to claim, by how long the last ones have taken.
 
     Attributes:
         changed: Notified when the worker has room for others, or holds none.
         n_ended: The number of jobs that it has let go.
     """
 
-    def __init__(self, n: int, has_room: Callable[[int], object]) -> None:
-        self._n = n
-        self._has_room = has_room
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
         self._held: dict[HeldJob, None] = {}
         self._waiting: deque[HeldJob] = deque()
         self._free = 0  # threads that wait for a job
@@ -204,21 +197,31 @@ class Pool:
         with self._lock:
             return [*self._held]
 
+    def await_room(self, seconds: float) -> None:
+        """Wait until there is room for other jobs, or for some seconds."""
+        with self._lock:
+            if not self.pace.room():
+                self.changed.wait(seconds)
+
     def hold(self, jobs: Sequence[HeldJob]) -> None:
         """Hold jobs that were claimed."""
         with self._lock:
             for job in jobs:
                 self._held[job] = None
                 job.source.held += 1
+            self.pace.held = len(self._held)
 
     def let_go(self, job: HeldJob) -> None:
-        """Hold a job no longer."""
+        """Hold a job no longer, and note how long its handler took that has returned."""
         with self._lock:
             if job in self._held:
                 del self._held[job]
                 job.source.held -= 1
+                self.pace.held = len(self._held)
                 self.n_ended += 1
-            if not self._held or self._has_room(len(self._held)):
+                if job.seconds:
+                    self.pace.note(job.seconds)
+            if not self._held or self.pace.room():
                 self.changed.notify_all()
 
     def wait(self, seconds: float = math.inf) -> bool:
@@ -234,9 +237,9 @@ class Pool:
         """Run the jobs that are put, each in a thread; at the end, wait for all of them.
 
         Args:
-            run: `run(job)` runs a job. It raises nothing.
+            run: `run(job)` runs a job, with the context variables of this call. It raises nothing.
         """
-        self._run = run
+        self._run, self._variables = run, contextvars.copy_context()
         self._is_closed = False
         self._threads = {}
         try:
@@ -256,13 +259,9 @@ class Pool:
         with self._lock:
             self._is_closed = True
             self._wanted.notify_all()
-        while alive := self._alive():
+        while alive := [*filter(threading.Thread.is_alive, [*self._threads.values()])]:
             for thread in alive:
                 thread.join(_LOOK)  # it may be replaced meanwhile
-
-    def _alive(self) -> list[threading.Thread]:
-        with self._lock:
-            return [thread for thread in self._threads.values() if thread.is_alive()]
 
     def replace(self, ident: int) -> None:
         """Go on without a thread whose job hangs: start another one, and wait for it no more.
@@ -296,15 +295,16 @@ class Pool:
         with self._lock:
             self._waiting.extend(jobs)
             wanted = len(self._waiting) - self._free
-            for _ in range(min(wanted, self._n - len(self._threads))):
+            for _ in range(min(wanted, self.pace.concurrency - len(self._threads))):
                 self._start()
             self._wanted.notify(len(self._waiting))
             # Python would let this thread run on, for milliseconds, before the woken ones.
-            self._begun.wait_for(lambda: not (self._waiting and self._free), _HANDOVER)
+            if self._waiting and self._free:
+                self._begun.wait(_HANDOVER)
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            self._run(job)
+            self._variables.copy().run(self._run, job)
 
     def _next(self) -> HeldJob | None:
         """Return the next job; wait for one; `None` at the end."""
@@ -329,56 +329,10 @@ class Part:
         db: The database.
         handler: The handler.
         pool: The jobs that the worker holds, and the threads that run them.
-        pace: Says how many jobs to claim, by how long the last ones have taken.
         shutdown: Says when the worker stops, and how long jobs may go on that were told.
     """
 
     db: Database
     handler: Handler
     pool: Pool
-    pace: Pace
     shutdown: Shutdown
-
-
-class Background:
-    """A thread that calls functions, one after the other, until the end of a `with` block.
-
-    The end waits for all of them.
-
-    Args:
-        failed: Called with the error of a function.
-
-    Example:
-        >>> done = []
-        >>> with Background(print) as background:
-        ...     background.call(lambda: done.append(1))
-        >>> done
-        [1]
-    """
-
-    def __init__(self, failed: Callable[[BaseException], object]) -> None:
-        # Imported late, because a program may have a module of this name, as `recipes/` does.
-        from queue import SimpleQueue
-
-        self._failed = failed
-        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-
-    def __enter__(self) -> Background:
-        self._thread = threading.Thread(target=self._work)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._calls.put(None)
-        self._thread.join()
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Let the thread call a function."""
-        self._calls.put(function)
-
-    def _work(self) -> None:
-        while (function := self._calls.get()) is not None:
-            try:
-                function()
-            except BaseException as error:
-                self._failed(error)

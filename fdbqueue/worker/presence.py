@@ -143,24 +143,25 @@ class Presence:
     queues: Mapping[str, int]
     concurrency: int
     lease: float
+    _key: bytes | None = None  # of the row, if there is one
+    _jobs: int = 0
+    _renewed: Since = field(init=False)
 
     def __post_init__(self) -> None:
         self.shown = ", ".join(self.queues)
         self._since = milliseconds()
-        self._key = worker_key(*uuids(1))
-        self._jobs: int | None = None
-        self._renewed = Since()
         self._has_looked = False  # for rows of workers that were killed
 
     def is_due(self, jobs: int) -> bool:
         """Return whether to renew the row now."""
-        if not self._jobs and jobs != self._jobs:
+        if self._key is None or (jobs and not self._jobs):
             return True
         return self._renewed.seconds() >= (min(self.lease / 3, _BUSY) if self._jobs else _IDLE)
 
     def write(self, db: Database, jobs: int) -> None:
         """Write the row; the first time, also delete those of workers that were killed."""
         self._jobs, self._renewed = jobs, Since()
+        key = self._key = self._key or worker_key(*uuids(1))
         now = milliseconds()
         life = self.lease if jobs else _IDLE_LIFE
         row = StoredWorker(
@@ -177,7 +178,7 @@ class Presence:
         value = encode_worker(row)
 
         def body(tr: Transaction) -> None:
-            tr[self._key] = value
+            tr[key] = value
             if self._has_looked:
                 return
             for row in tr.snapshot.get_range(*workers_range(), limit=_MAX_ROWS):
@@ -190,9 +191,9 @@ class Presence:
 
     def end(self, db: Database) -> None:
         """Delete the row, if it was written."""
-        if self._jobs is not None:
-            self._jobs = None
-            run(db, lambda tr: tr.clear(self._key))
+        key, self._key = self._key, None
+        if key is not None:
+            run(db, lambda tr: tr.clear(key))
 
 
 @contextmanager

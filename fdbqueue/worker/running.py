@@ -6,9 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
-from contextvars import Context as Variables
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -46,11 +45,6 @@ class Running(Part):
     """
 
     endings: Endings
-    _variables: Variables = field(default_factory=copy_context)
-
-    def begin(self) -> None:
-        """Take over the context variables of the caller, for the jobs."""
-        self._variables = copy_context()
 
     def run(self, job: HeldJob) -> None:
         """Run one job and report its end, whatever happens."""
@@ -58,7 +52,7 @@ class Running(Part):
             if self.shutdown.stop.is_set:
                 self.endings.release([job])
             else:
-                self._variables.copy().run(self._run, job)
+                self._run(job)
         except BaseException as error:
             self.pool.let_go(job)
             self.shutdown.fail(error)
@@ -69,7 +63,7 @@ class Running(Part):
             job.lease, job.source.store.options.max_attempts, self.handler.results
         )
         try:
-            end = self._called(job, context)
+            is_acknowledged = self._call(job, context)
         except LeaseLost:
             if not job.is_given_up:
                 self.endings.lost(job)
@@ -88,12 +82,15 @@ class Running(Part):
             else:
                 self.endings.failed(job, failure)
         else:
-            self.pace.note(time.perf_counter() - job.began)
-            end()
+            job.seconds = time.perf_counter() - job.began
+            if is_acknowledged:
+                self.endings.end(job, "done")
+            else:
+                self.endings.acknowledge(job)
 
-    def _called(self, job: HeldJob, context: Context) -> Callable[[], None]:
-        """Call the handler; return what ends the job."""
-        source, done = job.source, partial(self.endings.end, job, "done")
+    def _call(self, job: HeldJob, context: Context) -> bool:
+        """Call the handler; return whether its transaction has acknowledged the job."""
+        source = job.source
         if job.lease.seconds_left() < 0:
             # This process may have been stopped for a while: make sure the claim still holds.
             context.extend()
@@ -106,20 +103,20 @@ class Running(Part):
             handle = partial(self._call_handler, job, context, call)
             if call.in_transaction:
                 self._end_with(job, handle)
-                return done
-            returned = self._guarded(job, handle)
+                return True
+            job.returned = self._guarded(job, handle)
             if context.is_suspended:  # and its function has caught what told it so
                 raise Suspended(call.name)
             if not context.endings:
-                return partial(self.endings.acknowledge, job, returned)
+                return False
 
             def end(tr: Transaction) -> bytes | None:
                 for ending in context.endings:
                     ending(tr)
-                return returned
+                return job.returned
 
             self._end_with(job, end)
-            return done
+            return True
 
     def _call_handler(
         self, job: HeldJob, context: Context, call: Invocation, *tr: Transaction

@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.clock import Since
 from fdbqueue.errors import HandlerTooSlow, TimedOut
@@ -69,12 +69,11 @@ class Upkeep(Part):
     presence: Presence
     lease: float
     timeout: float | None
-
-    def __post_init__(self) -> None:
-        self._extended = Since()
-        self._watches: dict[Source, Future] = {}  # each fires when a job of its queue is cancelled
-        self.woken = threading.Event()
-        self._to_look = threading.Event()  # for cancelled jobs
+    woken: threading.Event = field(default_factory=threading.Event)
+    _to_look: threading.Event = field(default_factory=threading.Event)  # for cancelled jobs
+    _watches: dict[Source, Future] = field(default_factory=dict[Any, Future])
+    """For each queue, one that fires when a job of it is cancelled."""
+    _extended: Since = field(init=False)
 
     @contextmanager
     def kept(self) -> Generator[None]:
@@ -99,18 +98,18 @@ class Upkeep(Part):
                 except BaseException as error:
                     self.shutdown.fail(error)  # of the program's logging
 
-        repeated = (self._look, self.woken), (self._keep, self._to_look)
-        threads = [threading.Thread(target=repeat, args=each, daemon=True) for each in repeated]
-        for thread in threads:
-            thread.start()
+        looking = threading.Thread(target=repeat, args=(self._look, self.woken), daemon=True)
+        keeping = threading.Thread(target=repeat, args=(self._keep, self._to_look), daemon=True)
+        looking.start()
+        keeping.start()
         try:
             yield
         finally:
             is_over = True
-            for _, woken in repeated:
-                woken.set()
-            for thread in threads:
-                thread.join()
+            self.woken.set()
+            self._to_look.set()
+            looking.join()
+            keeping.join()
             for watch in self._watches.values():
                 watch.cancel()
             self._try("cannot be removed from the workers", self.presence.end)
@@ -154,10 +153,12 @@ class Upkeep(Part):
     def _takes_from_handler(self, job: HeldJob) -> bool:
         """Give up on the handler of a job; return false if it has just returned."""
         with self.pool.changed:
-            is_hanging = job.give_up()
-        if is_hanging:
+            job.is_given_up = not job.is_ending
+        if job.is_given_up:
             _hung.append(job.thread)
-        return is_hanging
+            if job.future is not None:
+                job.future.cancel()
+        return job.is_given_up
 
     def _give_up(self, job: HeldJob, late: TimedOut | HandlerTooSlow) -> None:
         """End an attempt without its handler, which hangs, and go on without its thread."""

@@ -123,9 +123,8 @@ class Worker:
             grace = Shutdown(validate_seconds("grace", grace))
         self._db, self._shutdown = db, grace
         self._handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
-        self._pace = Pace(concurrency, validate_number(prefetch, "prefetch", 0))
-        self._pool = Pool(concurrency, self._pace.room)
-        shared = db, self._handler, self._pool, self._pace, grace
+        self._pool = Pool(Pace(concurrency, validate_number(prefetch, "prefetch", 0)))
+        shared = db, self._handler, self._pool, grace
         self._endings = endings = Endings(*shared)
         self._running = Running(*shared, endings)
         self._claiming = Claiming(*shared, endings, turns, seconds, client)
@@ -163,44 +162,30 @@ class Worker:
             OSError: The process cannot listen on the address of `health`.
         """
         pool, shutdown = self._pool, self._shutdown
-        self._running.begin()
         shutdown.errors.clear()
         with (
             serving_health(health, self._trouble),
             closing(self._handler.coroutines),
             stopping_on_signals(self.stop, "claimed jobs", lambda: len(pool), shutdown.kill),
             self._upkeep.kept(),
-            self._endings.background,
+            self._endings.acknowledging(),
         ):
             try:
                 with self._pool.working(self._running.run):
                     try:
-                        self._feed(drain)
+                        self._claiming.run(drain=drain)
                     except BaseException:
                         self.stop()
                         raise
                     finally:
-                        self._upkeep.woken.set()
-                        self._endings.release(self._pool.withdraw())
+                        if shutdown.stop.is_set:
+                            self._upkeep.woken.set()
+                            self._endings.release(self._pool.withdraw())
             finally:
                 pool.wait()
         if shutdown.errors:
             raise shutdown.errors[0]
         return self.report
-
-    def _feed(self, drain: bool) -> None:
-        """Claim jobs until the worker is stopped or, with `drain`, until none are left."""
-        claiming = self._claiming
-        with claiming.begun(drain=drain):
-            while not self._shutdown.stop.is_set:
-                claiming.give_back_late()
-                free = self._pace.room(len(self._pool))
-                if not free:
-                    claiming.await_room()
-                elif turn := claiming.turn(free):
-                    claiming.claim(*turn, free)
-                elif not claiming.await_jobs():
-                    return
 
     def _trouble(self) -> str | None:
         """Return why the worker cannot claim jobs; `None` if it can."""

@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from fdbqueue import FDBError, PriorityQueue, Worker
-from fdbqueue.coordination.sans_io import sans_io_of
+from fdbqueue.coordination.store import Store
 from fdbqueue.jobs import App
+from fdbqueue.queue.base import store_of
 from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.presence import serving_health
 from tests.support.waiting import MAX_WAIT, wait_until
@@ -90,15 +91,14 @@ def test_a_worker_is_ready_if_it_can_claim_from_each_of_its_queues(
     queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(2)]
     worker = Worker(db, Turns([*map(Source, queues)]), print, concurrency=2)
     is_broken = True
-    claim: Any = sans_io_of(PriorityQueue.claim)
+    claim: Any = Store.claim
 
-    def fail(queue: Any, *args: Any, **options: Any) -> Any:
-        if queue is queues[1] and is_broken:
+    def fail(store: Any, *args: Any) -> Any:
+        if store is store_of(queues[1]) and is_broken:
             raise FDBError(1031)
-        return claim(queue, *args, **options)
+        return claim(store, *args)
 
-    fail.operation = fail
-    monkeypatch.setattr(PriorityQueue, "claim", fail)
+    monkeypatch.setattr(Store, "claim", fail)
     start(worker.run, health="127.0.0.1:0")
     base = address()
     trouble = f"the worker cannot claim jobs from {name}1, or does not yet"

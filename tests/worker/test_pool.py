@@ -14,6 +14,7 @@ from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.admin import check
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import pool as module
+from fdbqueue.worker.claiming import Pace
 from fdbqueue.worker.pool import Pool
 from tests.support.waiting import wait_until
 
@@ -24,7 +25,7 @@ TIMEOUT = 30  # seconds after which a test fails instead of waiting
 
 def pool_of(n: int) -> Any:
     """Return a pool of so many threads, whose jobs are numbers."""
-    return Pool(n, bool)
+    return Pool(Pace(n, 0))
 
 
 @pytest.mark.parametrize("n", [1, N])

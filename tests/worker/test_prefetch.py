@@ -126,7 +126,7 @@ def test_jobs_wait_for_no_long_job_that_comes_after_quick_ones(
     with working(db, queue, handler, is_quick=False) as worker:
         queue.push_many(db, range(300))
         wait_until(lambda: worker.report.done == 300)
-        assert worker._pace.n_timed == 300
+        assert worker._pool.pace.n_timed == 300
         queue.push_many(db, ["long", *range(50)])
         wait_until(lambda: handler.began[300:] == ["long"] and queue.size(db) == 50)
         handler.go.set()

@@ -13,7 +13,9 @@ import pytest
 from fdbqueue import FdbqueueError, PriorityQueue, Worker, WorkerReport
 from fdbqueue.admin import workers
 from fdbqueue.coordination import sans_io
-from fdbqueue.coordination.sans_io import sans_io_of, sleep_on
+from fdbqueue.coordination.sans_io import sleep_on
+from fdbqueue.coordination.store import Store
+from fdbqueue.queue.base import store_of
 from fdbqueue.worker.claiming import Source, Turns
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import MAX_WAIT, wait_until
@@ -294,16 +296,15 @@ def test_what_a_job_pushed_is_seen_with_its_end(
 ) -> None:
     """A look at its queue that began before does not count."""
     queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(2)]
-    claim: Any = sans_io_of(PriorityQueue.claim)
+    claim: Any = Store.claim
 
-    def claim_late(queue: Any, *arguments: Any, **options: Any) -> Any:
-        claimed = yield from claim(queue, *arguments, **options)
-        if queue is queues[0] and claimed is None:
+    def claim_late(store: Any, *arguments: Any) -> Any:
+        claimed = yield from claim(store, *arguments)
+        if store is store_of(queues[0]) and claimed is None:
             time.sleep(0.05)  # in which a job of the other queue ends, which pushes to this one
         return claimed
 
-    monkeypatch.setattr(claim_late, "operation", claim_late, raising=False)
-    monkeypatch.setattr(PriorityQueue, "claim", claim_late)
+    monkeypatch.setattr(Store, "claim", claim_late)
 
     def push(item: Any) -> None:
         if item.value < 20:
@@ -320,15 +321,14 @@ def test_a_queue_that_cannot_be_read_does_not_hold_up_others(
 ) -> None:
     """The worker of the first queue tries again each second."""
     broken = program.queues["mail"]
-    claim: Any = sans_io_of(type(broken).claim)
+    claim: Any = Store.claim
 
-    def fail(queue: Any, *arguments: Any, **options: Any) -> Any:
-        if queue is broken:
+    def fail(store: Any, *arguments: Any) -> Any:
+        if store is store_of(broken):
             raise FdbqueueError("broken")
-        return claim(queue, *arguments, **options)
+        return claim(store, *arguments)
 
-    monkeypatch.setattr(fail, "operation", fail, raising=False)
-    monkeypatch.setattr(type(broken), "claim", fail)
+    monkeypatch.setattr(Store, "claim", fail)
     program.push("images", 50)
     program.start(1)
     program.let_end(50)

@@ -75,20 +75,8 @@ class Policy(Protocol):
         ...
 
 
-class Results(Protocol):
-    """The results of a function, and their JSON forms."""
-
-    def encode_result(self, value: Any) -> Any:
-        """Return the JSON form of a result."""
-        ...
-
-    def decode_result(self, stored: Any) -> Any:
-        """Return a result, given its JSON form."""
-        ...
-
-
-class JsonResults:
-    """Results that are JSON values.
+class Results:
+    """The results of a function, and their JSON forms: the same, unless a subclass converts them.
 
     Args:
         name: The name of the step.
@@ -96,14 +84,14 @@ class JsonResults:
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        del name, function  # others convert by the annotations of the function
+        del name, function  # a subclass converts by the annotations of the function
 
     def encode_result(self, value: Any) -> Any:
-        """Return the result."""
+        """Return the JSON form of a result."""
         return value
 
     def decode_result(self, stored: Any) -> Any:
-        """Return the result."""
+        """Return a result, given its JSON form."""
         return stored
 
 
@@ -126,25 +114,6 @@ class ChildJob(Protocol[_P, _R_co]):
     def bind(self, /, *args: _P.args, **kwargs: _P.kwargs) -> Child[_R_co]:
         """Return it with arguments."""
         ...
-
-
-def gathered(name: str, children: Iterable[Child[_R]]) -> dict[str, Child[_R]]:
-    """Return jobs by the names of their steps."""
-    jobs = [*children]
-    if len(jobs) > _MAX_GATHERED:
-        raise ValueError(
-            f"gather runs up to {_MAX_GATHERED:,} jobs, not {len(jobs):,}; push a batch of them, "
-            "whose last one sends a signal to this job"
-        )
-    return {f"{name} {number}": job for number, job in enumerate(jobs)}
-
-
-def first_error_or(results: list[Any]) -> list[Any]:
-    """Return the results; raise the first error among them."""
-    for each in results:
-        if isinstance(each, ChildFailed):
-            raise each
-    return results
 
 
 @dataclass(eq=False)
@@ -485,8 +454,8 @@ class Steps(Stepper):
             >>> handle.result()
             14
         """
-        results = self._run({name: job.bind(*args, **kwargs)})
-        result: _R = first_error_or(results)[0]
+        result: _R
+        (result,) = self._run({name: job.bind(*args, **kwargs)})
         return result
 
     @overload
@@ -514,14 +483,20 @@ class Steps(Stepper):
         Raises:
             ChildFailed: One of the jobs has failed; it is raised once all have ended.
         """
-        results = self._run(gathered(name, jobs))
-        return results if return_errors else first_error_or(results)
+        children = {f"{name} {number}": job for number, job in enumerate(jobs)}
+        if len(children) > _MAX_GATHERED:
+            raise ValueError(
+                f"gather runs up to {_MAX_GATHERED:,} jobs, not {len(children):,}; push a batch of "
+                "them, whose last one sends a signal to this job"
+            )
+        return self._run(children, return_errors=return_errors)
 
-    def _run(self, children: Mapping[str, Child[Any]]) -> list[Any]:
-        """Suspend the job until others have ended; return the result or the error of each.
+    def _run(self, children: Mapping[str, Child[Any]], *, return_errors: bool = False) -> list[Any]:
+        """Suspend the job until others have ended; return their results.
 
         Args:
             children: The other jobs by the names of their steps.
+            return_errors: Whether to return errors together with the results.
         """
         for name in children:
             self._attempt.take_name(name)
@@ -529,14 +504,17 @@ class Steps(Stepper):
         ended = self._attempt.claimed.run(pushes.names, pushes.batch, pushes.push)
         if ended is None:
             raise Suspended(next(iter(children)))
-        results: list[Any] = []
-        for (name, child), step in zip(children.items(), ended):
+        for name, step in zip(children, ended):
             if step.kind != "run":
                 raise StepChanged(name, step.kind, "run")
-            if step.state == "failed":
+        results: list[Any] = []
+        for (name, child), step in zip(children.items(), ended):
+            if step.state != "failed":
+                results.append(child.decode_result(json.loads(step.value)))
+            elif return_errors:
                 results.append(ChildFailed(name, step.error, step.key))
             else:
-                results.append(child.decode_result(json.loads(step.value)))
+                raise ChildFailed(name, step.error, step.key)
         return results
 
     def using(self, *, retry: Policy | None = None) -> Stepper:
