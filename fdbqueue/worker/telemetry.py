@@ -193,7 +193,12 @@ def _left(current: AbstractContextManager[object]) -> Generator[None]:
     """Leave a span at the end of a `with` block, with the error that ends the block."""
 
     def leave(_: object, *raised: Any) -> bool:
-        return bool(current.__exit__(*raised))
+        try:
+            return bool(current.__exit__(*raised))
+        except Exception:
+            raise
+        except BaseException as error:  # of a method of the error that ends the block
+            raise RuntimeError("the error of a job cannot be recorded") from error
 
     with ExitStack() as stack:
         stack.push(partial(_using, _TRACE, leave))
