@@ -1103,13 +1103,10 @@ class Engine(NamedTuple):
             with several transactions performs another one while it waits.
         commits_are_certain: Whether no commit with an unknown result is ever repeated. Then an
             operation takes effect once without a receipt.
-        confirms_reads: Whether a read waits until what it saw is on disk, unless its transaction
-            reads ahead and waits at its commit.
     """
 
     is_remote: bool
     commits_are_certain: bool
-    confirms_reads: bool
 
 
 class Database(_Reads[bytes | None, Sequence[KeyValue]], _Writes, Protocol):

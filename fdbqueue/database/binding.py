@@ -151,7 +151,7 @@ def check_database(db: ReadTransactor) -> None:
         )
 
 
-_CLUSTER = Engine(is_remote=True, commits_are_certain=False, confirms_reads=False)
+_CLUSTER = Engine(is_remote=True, commits_are_certain=False)
 
 
 def engine_of(db: Database) -> Engine:
@@ -159,6 +159,6 @@ def engine_of(db: Database) -> Engine:
 
     >>> import fdbqueue
     >>> engine_of(fdbqueue.open("memory:"))
-    Engine(is_remote=False, commits_are_certain=True, confirms_reads=False)
+    Engine(is_remote=False, commits_are_certain=True)
     """
     return getattr(db, "engine", _CLUSTER)

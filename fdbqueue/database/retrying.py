@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from fdbqueue.database import binding
-from fdbqueue.database.binding import Guard, check_fork, engine_of, is_database
+from fdbqueue.database.binding import Guard, check_fork, is_database
 from fdbqueue.errors import error_classes
 from fdbqueue.types import (
     Database,
@@ -83,7 +83,7 @@ def run(
     if binding.client_was_forked:
         check_fork(db)
     transaction: Any = db.create_transaction()
-    if engine_of(db).confirms_reads:
+    if hasattr(transaction, "read_ahead"):
         # Nobody learns what it read before the commit, which waits until that is on disk.
         transaction.read_ahead()
     while True:

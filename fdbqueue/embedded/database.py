@@ -67,11 +67,7 @@ class Database(Writes):
         self.path = self.storage.path
         """The directory of the database."""
         self.durability = "os" if path is None else durability
-        self.engine = Engine(
-            is_remote=False,
-            commits_are_certain=True,
-            confirms_reads=self.durability == "full",
-        )
+        self.engine = Engine(is_remote=False, commits_are_certain=True)
         """The properties of this database that its API does not show."""
         self.in_memory = path is None
         self.defaults = Settings()

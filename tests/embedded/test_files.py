@@ -539,7 +539,7 @@ def test_commits_fail_once_a_file_is_removed_or_replaced(path: Path, name: str, 
         reader[b"k"] = b"after"
         with pytest.raises(FilesReplaced, match=rf"{path}: the file {name} was removed, repl"):
             reader.commit().wait()
-        wait_until(lambda: db.storage._sync.failure)
+        wait_until(lambda: db.storage.sync.failure)
         with pytest.raises(FilesReplaced, match="open it again"):
             db[b"k"]
 

@@ -26,7 +26,7 @@ from fdbqueue.embedded.directory import (
     open_file,
 )
 from fdbqueue.embedded.storage.connection import Connection
-from fdbqueue.embedded.storage.tables import begin_clock, shift_of_versions
+from fdbqueue.embedded.storage.tables import begin_clock
 from fdbqueue.errors import (
     CorruptDatabase,
     FilesReplaced,
@@ -102,8 +102,8 @@ def prepare_directory(path: Path, create: bool) -> None:
         )
 
 
-def open_database(path: Path, directory: int) -> int:
-    """Join the processes that have a database open; return the shift of its versions.
+def open_database(path: Path, directory: int) -> None:
+    """Join the processes that have a database open.
 
     The first one creates or repairs the files before that.
 
@@ -121,8 +121,7 @@ def open_database(path: Path, directory: int) -> int:
                     fcntl.flock(directory, fcntl.LOCK_SH)
                 if (path / FAILED_FILE).exists():
                     raise SyncFailed(str(path))
-                with closing(Connection(path / DATABASE_FILE)) as connection:
-                    return shift_of_versions(connection)
+                return
         if time.monotonic() > deadline:
             raise StorageError(str(path), _OPENING, "resume a stopped process (kill -CONT)")
         time.sleep(random.uniform(0.001, 0.01))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fdbqueue.embedded.directory import open_file
-from fdbqueue.errors import DatabaseClosed, FdbqueueError, LockTimeout
+from fdbqueue.errors import FdbqueueError, LockTimeout
 
 logger = logging.getLogger("fdbqueue")
 
@@ -50,7 +50,6 @@ class WritersLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: io.FileIO | None = open_file(path)
-        self._failure: FdbqueueError = DatabaseClosed()
         self._waits_since = math.inf  # by `time.monotonic()`
 
     def run(
@@ -68,7 +67,7 @@ class WritersLock:
 
         Raises:
             LockTimeout: The deadline passed.
-            DatabaseClosed: The lock was closed.
+            FdbqueueError: The lock was closed; this is the error that `close` was given.
         """
         file = self._file
         while file is not None:
@@ -98,7 +97,7 @@ class WritersLock:
                     self._waits_since = math.inf
             else:
                 time.sleep(min(random.uniform(0, _PAUSE), deadline - now))
-        raise copy(self._failure)
+        raise copy(self._closed)
 
     def warn_of_wait(self) -> None:
         """Log which process has the lock if a section without a deadline waits for long."""
@@ -119,21 +118,15 @@ class WritersLock:
             except OSError:
                 return  # they look now and then anyway
 
-    def close(self) -> io.FileIO | None:
-        """Close the lock for good: no section is called any more.
+    def close(self, failure: FdbqueueError) -> io.FileIO | None:
+        """Close the lock for good: instead of calling a section, `run` raises the failure.
 
         Return its file, which is closed once no thread waits for it. Watches notice that.
         """
         with inside:
+            self._closed = failure
             file, self._file = self._file, None
             return file
-
-    def leave(self, failure: FdbqueueError) -> None:
-        """Close the lock in a forked child: its descriptor would keep the lock of its parent."""
-        self._failure = failure
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
     def _holder(self) -> tuple[int | None, bool]:
         """Return the process that holds the lock, or `None` if unknown, and whether it is stopped.

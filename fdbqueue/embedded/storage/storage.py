@@ -94,8 +94,6 @@ class Storage:
             raise StorageError(str(path or "memory:"), _FORKED, _SPAWN)
         self._is_private = path is None
         self.path = memory_directory() if path is None else path
-        self.is_durable = durable
-        """True if commits wait for the disk."""
         self.is_open = True
         # Weak references: a connection that a transaction has dropped is closed.
         self._connections: set[ref[Connection]] = set()
@@ -105,15 +103,15 @@ class Storage:
             prepare_directory(self.path, create or path is None)
             self._directory = open_directory(self.path)
             undo.callback(self._directory.close)
-            self._shift = open_database(self.path, self._directory.fileno())
+            open_database(self.path, self._directory.fileno())
             self.lock = WritersLock(self.path / LOCK_FILE)
-            undo.callback(self.lock.close)
+            undo.callback(self.lock.close, DatabaseClosed())
             # As long as it is open, no other connection is the last one to close, which would
             # remove SQLite's log.
             self._anchor = Connection(self.path / DATABASE_FILE)
             undo.callback(self._anchor.close)
-            self._anchor.execute(tables.NEWEST).fetchall()
-            self._sync = Sync(self.path)
+            self._shift = tables.shift_of_versions(self._anchor)
+            self.sync = Sync(self.path, durable)
             self._files = OpenFiles(self.path)
             if durable:
                 os.fsync(self._directory.fileno())
@@ -140,8 +138,8 @@ class Storage:
     def _close_files(self) -> None:
         with inside:
             self._undo()
-            file = self.lock.close()
-        self._sync.close()
+            file = self.lock.close(DatabaseClosed())
+        self.sync.close()
         with inside:
             # An interrupt may have left a read unfinished; then its connection is abandoned.
             for connection in self._open_connections():
@@ -164,13 +162,15 @@ class Storage:
         """
         with suppress(StorageError, OSError):
             self._files.check()
-            return not isinstance(self._sync.failure, DatabaseClosed)
+            return not isinstance(self.sync.failure, DatabaseClosed)
         return True
 
     def leave(self) -> None:
         """Refuse everything, in a forked child, and let go of the locks of its parent."""
-        self._sync.failure = StorageError(str(self.path), _FORKED, _SPAWN)
-        self.lock.leave(self._sync.failure)
+        self.sync.failure = StorageError(str(self.path), _FORKED, _SPAWN)
+        # Its descriptors would keep the locks of its parent.
+        if (file := self.lock.close(self.sync.failure)) is not None:
+            file.close()
         self._directory.close()
         self._idle += self._open_connections()  # closing one would call SQLite
         for connection in self._idle:
@@ -180,8 +180,8 @@ class Storage:
 
     def _connect(self) -> Connection:
         with inside, storage_errors(self.path):
-            if self._sync.failure is not None:
-                raise copy(self._sync.failure)
+            if self.sync.failure is not None:
+                raise copy(self.sync.failure)
             connection = Connection(self.path / DATABASE_FILE)
             self._connections.add(ref(connection, self._connections.discard))
             return connection
@@ -207,8 +207,8 @@ class Storage:
             FDBError: 1009 for a version in the future. 1007 for a version before the last commit,
                 whose state is gone because SQLite keeps no history.
         """
-        if self._sync.failure is not None:
-            raise copy(self._sync.failure)
+        if self.sync.failure is not None:
+            raise copy(self.sync.failure)
         try:
             snapshot = self._idle.pop()
         except IndexError:
@@ -225,8 +225,8 @@ class Storage:
                     raise FDBError(1009)
                 if snapshot.version > version:
                     raise FDBError(1007)
-            if self.is_durable and not is_ahead:
-                self._sync.wait(snapshot.version, deadline)
+            if not is_ahead:
+                self.sync.wait(snapshot.version, deadline)
         except BaseException as error:
             self.end(snapshot)
             if isinstance(error, sqlite3.Error):
@@ -252,16 +252,6 @@ class Storage:
                 pass
         snapshot.expire(inf, 1025)
 
-    def wait_for_disk(self, version: int, deadline: float | None) -> None:
-        """Return once all commits up to a version are on disk, if this database waits for that.
-
-        Raises:
-            SyncFailed: The disk does not confirm it.
-            FDBError: 1031, it does not before the deadline.
-        """
-        if self.is_durable:
-            self._sync.wait(version, deadline)
-
     def read_version(self, snapshot: Connection) -> int:
         """Return a version at which the database was as the snapshot sees it.
 
@@ -277,7 +267,7 @@ class Storage:
             [(following,)] = self._anchor.execute(tables.FOLLOWING, (seen,)).fetchall()
             return max(seen, now) if following is None else following - 1
 
-        if self._now() - seen > _RECENT:
+        if time.monotonic_ns() // 1000 + self._shift - seen > _RECENT:
             with storage_errors(self.path), suppress(LockTimeout):
                 return self.lock.run(look, time.monotonic() + _LONGEST_LOOK)
         return seen
@@ -300,8 +290,8 @@ class Storage:
             FDBError: 1020, a key of the read conflict ranges was written since the snapshot. 1007,
                 the snapshot is more than five seconds old.
         """
-        if self._sync.failure is not None:
-            raise copy(self._sync.failure)
+        if self.sync.failure is not None:
+            raise copy(self.sync.failure)
         if Storage._section is not None and not self._undo():
             raise StorageError(str(self.path), _INTERRUPTED, "let it set a flag, and commit later")
         with snapshot.busy:
@@ -318,14 +308,13 @@ class Storage:
                     raise
                 failure = explained(self.path, error)
                 if "I/O error" in failure.problem:
-                    failure = self._sync.fail()  # it may have been a sync of SQLite
+                    failure = self.sync.fail()  # it may have been a sync of SQLite
                 raise failure from error
             Storage._section = None
             snapshot.expires = inf
             if self.is_open:  # a signal handler may have closed it
                 self._idle.append(snapshot)
-        if self.is_durable:
-            self._sync.newest = version
+        self.sync.newest = version
         self.lock.tell_of_commit()
         return version
 
@@ -386,14 +375,14 @@ class Storage:
             connection.expire(now)
         self.lock.warn_of_wait()
         with inside, suppress(OSError):  # temporarily unreadable
-            if self.is_open and self._sync.failure is None:
+            if self.is_open and self.sync.failure is None:
                 self._undo()
                 self.lock.release()  # which an interrupt may have left
                 try:
                     self._files.check()
                     self._warn_of_long_log()
                 except StorageError as error:
-                    self._sync.failure = error
+                    self.sync.failure = error
         return self.is_open
 
     def _warn_of_long_log(self) -> None:

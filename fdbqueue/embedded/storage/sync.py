@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -30,15 +31,15 @@ class Sync:
     nothing about them. From then on this process refuses everything. A file tells the others.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_durable: bool) -> None:
         self._path = path
         # Opened before anything can fail: Linux reports a failure once to each open file.
         self._file = open_file(path / LOG_FILE, os.O_RDONLY)
         self._lock = threading.Lock()
         self.newest = 0
         """The newest commit of this process that has to be on disk."""
-        self.covered = 0
-        """The newest commit that is certainly on disk."""
+        self.covered = 0 if is_durable else math.inf
+        """The newest commit that is certainly on disk; infinite if nobody waits for the disk."""
         self.failure: FdbqueueError | None = None
         """Why nothing can be read or committed any more; `DatabaseClosed` after an orderly end."""
 

@@ -266,7 +266,7 @@ class Transaction(TransactionRead, Writes):
         """
         attempt = self._attempt
         if attempt.snapshot is not None:
-            attempt.storage.wait_for_disk(attempt.snapshot.version, attempt.deadline)
+            attempt.storage.sync.wait(attempt.snapshot.version, attempt.deadline)
 
     def watch(self, key: KeyLike) -> WatchFuture:
         """Return a future that is ready once the key's value differs from what was seen here.
@@ -329,13 +329,13 @@ class Transaction(TransactionRead, Writes):
         watches, attempt.watches = attempt.watches, []
         for key, value, future in watches:
             self._database.watcher.watch(key, value, future)
-        is_certain = not attempt.storage.is_durable
-        return _DONE if is_certain else Blocking(partial(self._confirm, attempt, seen))
+        is_on_disk = seen <= attempt.storage.sync.covered
+        return _DONE if is_on_disk else Blocking(partial(self._confirm, attempt, seen))
 
     def _confirm(self, attempt: Attempt, seen: int) -> None:
         """Wait until a commit is on disk. A transaction with an unknown result is over."""
         try:
-            attempt.storage.wait_for_disk(seen, attempt.deadline)
+            attempt.storage.sync.wait(seen, attempt.deadline)
         except FdbqueueError as error:
             if not attempt.mutations and not attempt.writes:
                 raise
