@@ -11,6 +11,7 @@ import pytest
 
 from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import decode_count, encode_count
 from fdbqueue.operations.claims import ClaimedItems
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.limits import bounds, rates
@@ -19,6 +20,7 @@ from fdbqueue.operations.limits.rates import QueueRate, Starts
 from fdbqueue.operations.limits.turns import Turn, Turns
 from fdbqueue.operations.maintainers import groups
 from fdbqueue.operations.maintainers.groups import Groups
+from fdbqueue.operations.transitions import Transitions
 
 _Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -56,16 +58,33 @@ def _change(patch: pytest.MonkeyPatch, owner: Any, name: str, change: Callable[[
     patch.setattr(owner, name, change(getattr(owner, name)))
 
 
+class _Adding:
+    """A transaction that adds by another function."""
+
+    def __init__(self, tr: Any, add: Callable[[bytes, bytes], None]) -> None:
+        self._tr = tr
+        self.add = add
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+
 def _change_moves(patch: pytest.MonkeyPatch, change: Callable[[str, str, int], int]) -> None:
     """Change how many items of groups enter a state, given why they do and the state."""
 
-    def changed(moves: Any) -> Any:
-        return lambda changes: {
-            (state, level): change(changes[0].why, state, n)
-            for (state, level), n in moves(changes).items()
-        }
+    def changed(count: Any) -> Any:
+        def counted(self: Any, tr: Any, changes: Any, are_plain: bool) -> None:
+            def add(key: bytes, value: bytes) -> None:
+                for state, space in self._layout.group_counters.items():
+                    if key.startswith(space):
+                        value = encode_count(change(changes[0].why, state, decode_count(value)))
+                tr.add(key, value)
 
-    _change(patch, groups, "_moves", changed)
+            count(self, _Adding(tr, add), changes, are_plain)
+
+        return counted
+
+    _change(patch, Transitions, "_count", changed)
 
 
 class _Unseen:
