@@ -279,13 +279,12 @@ def _pack(parts: tuple[Any, ...]) -> bytes:
     """
     packed: list[bytes] = []
     for part in parts:
-        kind = type(part)
-        if kind is int and 0 <= part < 1 << 64:
+        if type(part) is int and 0 <= part < 1 << 64:
             size = (part.bit_length() + 7) // 8
             packed.append(b"%c%b" % (0x14 + size, part.to_bytes(size, "big")))
-        elif kind is bytes:
+        elif type(part) is bytes:
             packed.append(b"\x01%b\x00" % part.replace(b"\x00", b"\x00\xff"))
-        elif kind is str:
+        elif type(part) is str:
             packed.append(b"\x02%b\x00" % part.encode().replace(b"\x00", b"\x00\xff"))
         elif part == ():
             packed.append(b"\x05\x00")

@@ -630,6 +630,8 @@ def test_nothing_is_known_of_a_group_in_priorities_that_are_empty(
 
 
 def test_an_item_without_a_group_is_not_popped_and_claimed(db: Any, jobs: Any) -> None:
+    jobs.push(db, "first", group="ada")  # the first one of a queue conflicts with any claim
+    assert jobs.pop(db).value == "first"
     jobs.push(db, "one")
     claiming = db.create_transaction()
     assert jobs.claim(claiming, within=1)
