@@ -141,7 +141,7 @@ def test_an_error_of_a_retry_decision_fails_the_attempt_by_the_default_policy(
     run_with_a_neighbour(app, name)
     info = handle.info()
     assert info is not None
-    assert info.state == "delayed"
+    assert info.state in ("delayed", "ready")  # which it is soon
     (attempt,) = failed_attempts(handle)
     assert text in str(attempt.error)
     if kind != "raises an evil error":
@@ -317,7 +317,8 @@ def test_an_error_in_what_a_handler_raises_or_leaves_behind_fails_its_attempt(
     report = Worker(db, queue, work).run(drain=True)
     assert report.done == 1
     assert report.failed >= 1  # more if the worker meets the next attempt, too
-    assert [info.item.value for info in queue.items(db, state="delayed")] == ["bad"]
+    left = [*queue.items(db, state="delayed"), *queue.items(db)]  # it is ready soon
+    assert {info.item.value for info in left} == {"bad"}
     assert fdbqueue.admin.check(db, queue).ok
 
 
@@ -380,7 +381,7 @@ def test_an_error_of_a_key_of_a_push_fails_the_attempt_that_pushes(
     def pushed() -> None:
         pass
 
-    @app.job(queue=name)
+    @app.job(queue=name, retry=Retry(first="1h"))
     def push() -> None:
         pushed.push()
 
