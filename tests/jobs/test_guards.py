@@ -623,5 +623,6 @@ def test_logging_that_raises_stops_no_worker_and_is_reported(
     finally:
         logger.removeFilter(fail)
         logger.setLevel(before)
-    assert report == WorkerReport(done=1, failed=1)
+    assert report.done == 1
+    assert report.failed >= 1  # more if the worker meets the next attempt, too
     assert "cannot log to fdbqueue.worker" in capsys.readouterr().err
