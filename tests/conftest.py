@@ -19,6 +19,7 @@ from typing import Any
 import fdb
 import pytest
 from fdb.subspace_impl import Subspace
+from hypothesis import settings
 
 import fdbqueue
 from fdbqueue.coordination import waiting
@@ -39,6 +40,9 @@ SHARED_ENGINES = ("embedded", "cluster")
 # the tests start compiles the library again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 _numbers = itertools.count()
 _cluster_line = pytest.StashKey[str]()

@@ -43,7 +43,6 @@ OPERATIONS = {each.ok().label: each.ok() for each in schema.get_all_operations()
 @settings(
     max_examples=CASES,
     derandomize="FDBQ_OPENAPI_CASES" not in os.environ,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 def call_and_validate(case: Any) -> None:

@@ -124,9 +124,7 @@ def encoded(name: str, safe: str) -> str:
     return quote(name, safe=safe)
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     granted=NAMES,
     others=st.lists(NAMES, max_size=3),
@@ -163,9 +161,7 @@ def test_a_token_reaches_no_other_queue_whatever_the_path(
             fdbqueue.admin.drop(server.db, name)
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=NAMES)
 def test_a_token_reaches_its_queue_whatever_the_name(server: Server, name: str) -> None:
     server.allow(name)

@@ -145,7 +145,6 @@ def test_a_queue_agrees_with_a_sorted_list(db: Any, space: Subspace) -> None:
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=25,
-            deadline=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),
         ),

@@ -125,9 +125,7 @@ def end(db: Any, queue: Any, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_each_view_answers_after_each_push_that_is_accepted(
     memory: Any, kind: str, data: st.DataObject
@@ -206,9 +204,7 @@ foreign = st.binary(max_size=12) | st.sampled_from(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_all_queues_are_listed_and_dropped_whatever_one_of_them_holds(
     memory: Any, kind: str, data: st.DataObject

@@ -119,9 +119,7 @@ def drop_all(db: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_each_view_answers_after_each_request_that_is_accepted(
     server: Server, kind: str, data: st.DataObject
