@@ -506,7 +506,7 @@ def _two_pushes_take_the_last_place(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("items more than may be")
 def _claimed_items_take_no_place(patch: pytest.MonkeyPatch) -> None:
-    _change(patch, Layout, "group_counters", lambda of: lambda *args: of(*args)[:1])
+    _change(patch, Layout, "counters_of_group", lambda of: lambda *args: of(*args)[:1])
 
 
 @_found_by("delays: stored")
