@@ -1,5 +1,5 @@
-"""The fixtures of `tests/http`."""
+"""Servers for one test: in the process of the test, and as users start them."""
 
-from tests.http.conftest import client, serve
+from tests.support.http import client, serve
 
 __all__ = ["client", "serve"]

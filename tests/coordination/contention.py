@@ -1,0 +1,41 @@
+"""Fixtures that make processes contend for one queue at moments the test chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import PriorityQueue, Queue
+from fdbqueue.coordination import pops
+from fdbqueue.database.binding import engine_of
+from tests.coordination.line import Line, Sleeps, disable_timeouts
+
+
+@pytest.fixture
+def staging_on_every_engine(monkeypatch: pytest.MonkeyPatch, db: Any) -> None:
+    """Let pops be staged on the embedded engine, too, which has no need of it."""
+    engine = engine_of(db)._replace(is_remote=True)
+    monkeypatch.setattr(db, "engine", engine, raising=False)
+
+
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+    """Replace the sleeps of waiting processes; only a watch or the test ends them."""
+    disable_timeouts(monkeypatch)
+    sleeps = Sleeps()
+    monkeypatch.setattr(pops, "sleep_on", sleeps)
+    return sleeps
+
+
+@pytest.fixture
+def line(db: Any, queue: PriorityQueue, sleeps: Sleeps) -> Line[PriorityQueue]:
+    """Return processes that pop from one priority queue."""
+    return Line(db, queue, sleeps)
+
+
+@pytest.fixture
+def fifo_line(db: Any, space: Subspace, sleeps: Sleeps) -> Line[Queue]:
+    """Return processes that dequeue from one FIFO queue."""
+    return Line(db, Queue(space["fifo"]), sleeps)
