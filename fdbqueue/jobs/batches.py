@@ -48,8 +48,11 @@ class Batch(Generic[_R]):
             run, unless `on_dead` is `"cancel"`.
     """
 
-    def __init__(self, app: App, queue: str, handle: Handle[_R], *, is_own: bool) -> None:
+    def __init__(
+        self, app: App, queue: str, handle: Handle[_R], on_dead: OnDead, *, is_own: bool
+    ) -> None:
         self._app = app
+        self._on_dead: OnDead = on_dead
         self._is_own = is_own
         self._batches = Batches(app.queue(queue))
         self._guard = Guard()
@@ -103,7 +106,7 @@ class Batch(Generic[_R]):
             for pusher, group in groupby(collected, _first)
         ]
         if pushes:
-            self._batches.add(self._app.db, self.id, pushes)
+            self._batches.add(self._app.db, self.id, self._on_dead, pushes)
 
     def close(self) -> None:
         """Push the collected jobs, and accept no more.
@@ -157,7 +160,7 @@ def begin_batch(
     queue, priority = then.settings.queue, then.settings.priority
     value, group = call.stored.value, call.group
     item = Batches(app.queue(queue)).open(app.db, value, priority, on_dead, group)
-    return Batch(app, queue, Handle(then, queue, item.id, is_new=item.is_new), is_own=True)
+    return Batch(app, queue, Handle(then, queue, item.id, is_new=item.is_new), on_dead, is_own=True)
 
 
 def batch_of(app: App, queues: Iterable[str], id: str) -> Batch[Any]:
@@ -165,10 +168,12 @@ def batch_of(app: App, queues: Iterable[str], id: str) -> Batch[Any]:
     for name in queues:
         queue = app.queue(name)
         try:
-            info = queue.get(app.db, id) if Batches(queue).on_dead(app.db, id) else None
+            on_dead = Batches(queue).on_dead(app.db, id)
         except InvalidItemId:
             continue
-        if info is not None and info.job is not None:
-            handle = Handle(app.jobs[info.job.name], name, info.item.id, is_new=True)
-            return Batch(app, name, handle, is_own=False)
+        info = None if on_dead is None else queue.get(app.db, id)
+        stored = None if info is None else info.job
+        if info is not None and stored is not None and on_dead is not None:
+            handle = Handle(app.jobs[stored.name], name, info.item.id, is_new=True)
+            return Batch(app, name, handle, on_dead, is_own=False)
     raise BatchNotFound(id)

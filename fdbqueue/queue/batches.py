@@ -199,7 +199,7 @@ class Batches:
 
         return change_once(self._queue, db, body)
 
-    def add(self, db: Database, id: str, pushes: Sequence[Members]) -> None:
+    def add(self, db: Database, id: str, on_dead: OnDead, pushes: Sequence[Members]) -> None:
         """Push members of a batch, in one transaction unless they are too large for one.
 
         An item whose unique key another one has is not a member.
@@ -210,9 +210,8 @@ class Batches:
         """
         position, own = self._position(id), self._layout.subspace.key()
         members: list[_Member] = []
-        cancels = self.on_dead(db, id) == "cancel"
         for each in pushes:
-            batch = membership_in(each.queue, own, position, cancels=cancels)
+            batch = membership_in(each.queue, own, position, cancels=on_dead == "cancel")
             members += zip(repeat(each.queue), each.items(batch))
         for some in in_batches(members, _size, len(members), BATCH_BYTES):
             change_once(self._queue, db, partial(self._push, id=id, members=some))

@@ -46,7 +46,7 @@ def measure(name: str, jobs: int, workers: int, without: bool) -> None:
         if without:
             queue.push_many(db, values)
             continue
-        batches.add(db, id, [Members(queue, {"values": values, "priority": 0})])
+        batches.add(db, id, "continue", [Members(queue, {"values": values, "priority": 0})])
     # Before the close, so that the job that follows is not among those of the benchmark.
     claims = list(iter(lambda: queue.claim(db, lease=3600), None))
     batches.close(db, id)

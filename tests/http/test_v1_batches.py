@@ -20,7 +20,7 @@ def begin(db: Any, name: str, n: int) -> tuple[str, list[str]]:
     reports, queue = (PriorityQueue.named(db, each) for each in (f"{name}-reports", name))
     batches = Batches(reports)
     id = batches.open(db, {"job": "report"}, 0, "cancel").id
-    batches.add(db, id, [Members(queue, {"values": range(n), "priority": 0})])
+    batches.add(db, id, "cancel", [Members(queue, {"values": range(n), "priority": 0})])
     return id, [item.id for item in queue.items(db)]
 
 

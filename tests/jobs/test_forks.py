@@ -12,6 +12,9 @@ RACE = """
 import os, sys, threading, time
 import fdbqueue
 
+# A module that a thread imports during a fork cannot be imported in the child.
+import opentelemetry.trace.propagation.tracecontext
+
 for n in range(20):
     app = fdbqueue.App(f"embedded:{sys.argv[1]}/{n}")
 

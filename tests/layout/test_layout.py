@@ -309,7 +309,7 @@ def test_golden_bytes_of_batches(db: Any, space: Subspace, fixed_random: None) -
     batches, own = Batches(queue), b"\x14\x14" + PACKED_RANDOM
     id = batches.open(db, {"job": "end"}, 0, "cancel").id
     pushes = [Members(each, {"values": [1], "priority": 5}) for each in (queue, others)]
-    batches.add(db, id, pushes)
+    batches.add(db, id, "cancel", pushes)
     stored = rows(db, space)
     batch = b"\x14\x02cancel\x00"
     assert stored[b"\x15\x24\x14" + own] == batch

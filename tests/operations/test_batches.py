@@ -38,7 +38,7 @@ def begin(db: Any, queue: Queue, n: int = 0, on_dead: OnDead = "continue", **opt
     """Begin a batch of `n` jobs in its own queue; return its id."""
     id = Batches(queue).open(db, CALL, 0, on_dead).id
     if n:
-        add(db, queue, id, n, **options)
+        add(db, queue, id, n, on_dead=on_dead, **options)
     return id
 
 
@@ -48,11 +48,12 @@ def add(
     id: str,
     n: int,
     to: Queue | None = None,
+    on_dead: OnDead = "continue",
     **options: Any,
 ) -> None:
     """Add `n` jobs to a batch, in its queue or in another one."""
     pushes = [Members(to or queue, {"values": range(n), "priority": 0, **options})]
-    Batches(queue).add(db, id, pushes)
+    Batches(queue).add(db, id, on_dead, pushes)
 
 
 def counts(db: Any, queue: Queue, id: str) -> tuple[int, int, int, int]:
@@ -290,7 +291,7 @@ def test_the_first_death_cancels_a_batch_that_is_to_be_cancelled(db: Any, queue:
     assert not Batches(queue).progress(db, id).is_cancelled
     die(db, queue)
     assert Batches(queue).progress(db, id).is_cancelled
-    add(db, queue, id, 1)  # counted, but not to begin
+    add(db, queue, id, 1, on_dead="cancel")  # counted, but not to begin
     assert counts(db, queue, id) == (3, 0, 1, 0)
 
 

@@ -205,7 +205,7 @@ def test_any_number_of_large_items_go_on_whose_jobs_are_gone(db: Any, name: str)
     for _ in range(n):
         end = {"job": "end", "args": ["x" * 75_000]}
         id = batches.open(db, end, 0, "continue").id
-        batches.add(db, id, [Members(working, {"values": [1], "priority": 0})])
+        batches.add(db, id, "continue", [Members(working, {"values": [1], "priority": 0})])
         batches.close(db, id)
     drop(db, f"{name}working")
     assert check(db, waiting).ok
@@ -235,7 +235,7 @@ def test_a_copy_beside_the_queue_does_not_count_in_a_queue_without_a_name(
     waiting, working = PriorityQueue(space), PriorityQueue.named(db, f"{name}working")
     batches = Batches(waiting)
     id = batches.open(db, {"job": "end"}, 0, "continue").id
-    batches.add(db, id, [Members(working, {"values": [1, 2], "priority": 0})])
+    batches.add(db, id, "continue", [Members(working, {"values": [1, 2], "priority": 0})])
     batches.close(db, id)
     copy(db, db, [f"{name}working"], new_name=f"{name}copy")
     copied = fdbqueue.existing_queue(db, f"{name}copy")
@@ -380,7 +380,7 @@ def test_a_wait_between_a_queue_with_a_name_and_one_without_lasts(
     working, waiting = queues["working"], queues["waiting"]
     batches = Batches(waiting)
     id = batches.open(db, {"job": "end"}, 0, "continue").id
-    batches.add(db, id, [Members(working, {"values": ["a"], "priority": 0})])
+    batches.add(db, id, "continue", [Members(working, {"values": ["a"], "priority": 0})])
     first = working.push(db, "b")
     new = Members(waiting, {"values": ["after"], "priority": 0})
     (after,) = push_after(db, new, [(working, first.id)], "continue")

@@ -205,17 +205,14 @@ def test_an_import_killed_at_random_stores_each_line_once(
     db: Any, shared_url: str, name: str, tmp_path: Path, rng: random.Random
 ) -> None:
     source = tmp_path / "lines.jsonl"
-    source.write_bytes(b"".join(lines(range(10_000))))
+    source.write_bytes(b"".join(lines(range(5_000))))
     command = [sys.executable, "-m", "fdbq", "import", name, str(source), "--db", shared_url]
     queue = PriorityQueue.named(db, name)
-    killed = 0
-    while (stored := queue.size(db)) < 6_000:
-        import_and_kill(db, queue, command, stored + rng.randrange(1, 2_500))
-        killed += 1
+    while (stored := queue.size(db)) < 3_000:
+        import_and_kill(db, queue, command, stored + rng.randrange(1, 1_200))
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    assert numbers(db, queue) == list(range(10_000))
+    assert numbers(db, queue) == list(range(5_000))
     assert fdbqueue.admin.check(db, queue).ok
-    assert killed > 1
 
 
 # The keys of lines

@@ -30,7 +30,7 @@ def begin(db: Any, reports: Queue, queue: Queue, n: int) -> tuple[str, list[str]
     """Begin and close a batch of `n` jobs; return its id, and those of the jobs."""
     batches = Batches(reports)
     id = batches.open(db, CALL, 0, "continue").id
-    batches.add(db, id, [Members(queue, {"values": range(n), "priority": 0})])
+    batches.add(db, id, "continue", [Members(queue, {"values": range(n), "priority": 0})])
     batches.close(db, id)
     return id, [item.id for item in queue.items(db)]
 

@@ -43,7 +43,7 @@ from tests.long.hostile.ledger import Operation, Verdict, account, account_effec
 from tests.support.keys import layout_of
 from tests.support.server import serving
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 STOPPED = (0.6, 1.0)  # seconds: longer than a lease
 SERVER_SHARE = 0.1  # share of the kills and stops that hit the HTTP server
 QUIET = 300.0  # seconds without any operation after which a storm has failed

@@ -12,7 +12,7 @@ import pytest
 
 from tests.long.hostile.disk.shim import Disk, Entry, need_shim, read_record
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 CALLS = """
 import os, sys, threading
 from tests.long.hostile.disk.shim import mark

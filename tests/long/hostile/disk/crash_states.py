@@ -34,7 +34,7 @@ from tests.long.hostile.disk.crash_model import Directory
 from tests.long.hostile.disk.shim import Disk, Entry, read_record
 from tests.long.hostile.disk.workload import CLIENTS, Torn, numbers_of
 
-ROOT = Path(__file__).parent.parent.parent.parent
+ROOT = Path(__file__).parents[4]
 MOMENTS = ("create", "open", "push", "checkpoint", "copy", "close", "closed")
 PROBLEMS = ("refused", "lost", "taken back", "torn")
 _SLOW = 0.002  # seconds that a sync of the log takes, so that others write in the meantime

@@ -458,10 +458,11 @@ class Client:
         if act == "close":
             self._batches.close(self._db, id)
             return
+        on_dead = self.storm.batches[id]
         payloads = [self._payload(batch=id) for _ in range(self._chance.choice([1, 2, 4]))]
         members = [Members(self._queue, {"values": payloads, "priority": 0})]
         try:
-            self._batches.add(self._db, id, members)
+            self._batches.add(self._db, id, on_dead, members)
         except BatchClosed:
             self.storm.batches.pop(id, None)  # unless another client has
         else:
