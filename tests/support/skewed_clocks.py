@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from fdbqueue.database.clock import milliseconds
@@ -30,6 +31,7 @@ class Simulation:
         self.conflicts = self.deaths = 0
         self.deadly: frozenset[int] = frozenset()
         """Codes of errors of the database that clients may die of."""
+        self.while_committing: Callable[[], object] = bool
 
     def step(self, longest: float) -> None:
         """Let some time pass, and two clients sweep at once."""
@@ -48,7 +50,9 @@ class Simulation:
             if rng.random() < 0.1:
                 continue  # the client dies before its commit
             try:
-                tr.commit().wait()
+                committed = tr.commit()
+                self.while_committing()
+                committed.wait()
             except error_classes() as error:
                 self._note(error)
 
