@@ -13,13 +13,13 @@ from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_count, encode_count
 from fdbqueue.operations.claims import ClaimedItems
-from fdbqueue.operations.items import Items
 from fdbqueue.operations.limits import bounds, rates
 from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.limits.rates import QueueRate, Starts
 from fdbqueue.operations.limits.turns import Turn, Turns
 from fdbqueue.operations.maintainers import groups
 from fdbqueue.operations.maintainers.groups import Groups
+from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.transitions import Transitions
 
 _Plant = Callable[[pytest.MonkeyPatch], None]
@@ -213,7 +213,7 @@ def _items_without_a_group_catch_up(patch: pytest.MonkeyPatch) -> None:
 @_found_by("the pass of", "the virtual time")
 def _others_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """A claim that skips the groups takes items without one that it does not count."""
-    patch.setattr(Items, "_has_groups", lambda *_: False)
+    patch.setattr(StoredOptions, "note_groups", lambda *_: None)
 
 
 @_found_by("were not taken in their order")
@@ -309,8 +309,9 @@ def _settings_may_change_meanwhile(patch: pytest.MonkeyPatch) -> None:
 def _a_zombie_ends_the_next_claim(patch: pytest.MonkeyPatch) -> None:
     """A client whose claim is over ends the one that the next client has, and frees its slot."""
 
-    def any_claim(self: Any, claim: Any, begun: Any) -> Any:
-        return [row for row in begun() if row is not None]
+    def any_claim(self: Any, claim: Any, reads: Any) -> Any:
+        stored = [(key, read.value) for key, read in zip(claim.keys, reads)]
+        return [self._row("claimed", key, value) for key, value in stored if value is not None]
 
     patch.setattr(ClaimedItems, "_claimed", any_claim)
 
@@ -478,9 +479,7 @@ def _change_rooms(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> No
             begun = begin(*args)
 
             def finish() -> Any:
-                limited = begun()
-                rooms = {group: change(room) for group, room in limited.rooms.items()}
-                return limited._replace(rooms=rooms)
+                return {group: change(room) for group, room in begun().items()}
 
             return begun and finish
 
