@@ -46,7 +46,7 @@ _COUNTED: dict[str, str] = {
     "unknown": "jobs that no worker knows",
     "paused": "pauses",
 }
-"""What the tallies say of items, by their names."""
+"""The words for each number in the tallies."""
 
 
 @dataclass(frozen=True, slots=True)
