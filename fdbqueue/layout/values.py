@@ -62,7 +62,11 @@ _KINDS: dict[str | None, Any] = {
     **{kind.__name__: kind for kind in (int, float, str, bytes)},
 }
 
-_UNSET = {"priorities": None, "max_size": None}  # options without a default
+_UNSET = {"priorities": None, "max_size": None, "has_groups": True}
+"""What it means that an option is not stored, where that is not its default.
+
+Queues of an earlier layout 1 had no mark for groups, so without it they may have some.
+"""
 
 
 UNDECODABLE = (

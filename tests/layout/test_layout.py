@@ -25,6 +25,7 @@ from fdbqueue.layout.values import (
     NO_REPORT,
     SLOT_OF_QUEUE,
     decode_metadata,
+    decode_options,
     encode_metadata,
     utc_time,
 )
@@ -60,6 +61,9 @@ def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
 LAYOUT = b"\x15\x01"
 """The version of the layout, packed."""
 
+NO_GROUPS = b"\x02has_groups\x00\x26"
+"""The mark that no group of a queue has had items, packed."""
+
 NUMBERS = (b"\x14", b"\x15\x01", b"\x15\x02")
 """The numbers of the first three items of a level, packed."""
 
@@ -78,7 +82,8 @@ def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random
         b"\x15\x01\x15\x05": b"\x02" + bytes(7),
         b"\x15\x02\x14": b"\x03" + bytes(7),
         b"\x15\x05\x02layout\x00": LAYOUT
-        + b"\x02kind\x00\x02priority\x00\x02codec\x00\x02json\x00\x02priorities\x00\x02int\x00",
+        + b"\x02kind\x00\x02priority\x00\x02codec\x00\x02json\x00\x02priorities\x00\x02int\x00"
+        + NO_GROUPS,
     }
 
 
@@ -104,7 +109,9 @@ def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
     assert rows(db, fifo) == {
         b"\x14\x14" + PACKED_RANDOM: b"payload",
         b"\x15\x02\x14": b"\x01" + bytes(7),
-        b"\x15\x05\x02layout\x00": LAYOUT + b"\x02kind\x00\x02fifo\x00\x02codec\x00\x02bytes\x00",
+        b"\x15\x05\x02layout\x00": LAYOUT
+        + b"\x02kind\x00\x02fifo\x00\x02codec\x00\x02bytes\x00"
+        + NO_GROUPS,
     }
 
 
@@ -117,9 +124,15 @@ def test_golden_bytes_of_a_task_queue(db: Any, space: Subspace, fixed_random: No
         b"\x15\x02\x14": b"\x01" + bytes(7),
         b"\x15\x05\x02layout\x00": (
             LAYOUT + b"\x02kind\x00\x02task\x00\x02codec\x00\x02task\x00"
-            b"\x02priorities\x00\x05\x02int\x00\x02int\x00\x02float\x00\x00"
+            b"\x02priorities\x00\x05\x02int\x00\x02int\x00\x02float\x00\x00" + NO_GROUPS
         ),
     }
+
+
+def test_a_queue_stored_without_the_mark_for_groups_may_have_some() -> None:
+    stored = LAYOUT + b"\x02kind\x00\x02fifo\x00\x02codec\x00\x02bytes\x00"
+    assert decode_options(stored).has_groups
+    assert not decode_options(stored + NO_GROUPS).has_groups
 
 
 def test_golden_bytes_of_the_history(
