@@ -3,9 +3,6 @@
 import gc
 import importlib.metadata
 
-from fdbqueue.errors import DESCRIPTIONS
-from fdbqueue.layout.values import LAYOUT_VERSION
-
 # Sphinx makes millions of objects and keeps most of them. Looking for garbage less often makes a
 # build faster by a quarter.
 gc.set_threshold(100_000, 20, 100)
@@ -27,13 +24,5 @@ autodoc_typehints = "signature"
 autodoc_class_signature = "separated"
 napoleon_use_ivar = True  # a field of a class that is documented by itself too is described once
 
-myst_enable_extensions = ["colon_fence", "deflist", "substitution"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-# Tables that are rendered from the code, so that they cannot be out of date.
-myst_substitutions = {
-    "codes": "\n".join(
-        ["| code | meaning |", "| --- | --- |"]
-        + [f"| {code} | {text} |" for code, text in DESCRIPTIONS.items()]
-    ),
-    "layout_version": str(LAYOUT_VERSION),
-}

@@ -20,7 +20,9 @@ from fdbq.main import cli
 
 import fdbqueue
 from fdbqueue import admin, errors, jobs
+from fdbqueue.embedded.storage.files import FORMAT_VERSION
 from fdbqueue.http import create_app
+from fdbqueue.layout.values import LAYOUT_VERSION
 from tests.support.cluster import Cluster
 from tests.support.pages import DOCS, PAGES, ROOT, TUTORIAL, blocks, matches, program
 from tests.support.server import serving
@@ -80,8 +82,12 @@ def test_a_guide_shows_every_command(name: str) -> None:
     "name", [*fdbqueue.__all__, *admin.__all__, *errors.__all__, *jobs.__all__]
 )
 def test_the_reference_lists_every_public_name(name: str) -> None:
-    if name != "DESCRIPTIONS":  # rendered as a table
-        assert re.search(rf"\b{name}\b", REFERENCE)
+    assert re.search(rf"\b{name}\b", REFERENCE)
+
+
+def test_the_reference_names_the_versions_of_stored_bytes() -> None:
+    assert f"writes layout **{LAYOUT_VERSION}**" in REFERENCE
+    assert f"files have format **{FORMAT_VERSION}**" in REFERENCE
 
 
 def test_the_reference_has_every_route() -> None:

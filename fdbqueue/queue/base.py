@@ -194,23 +194,16 @@ class BaseQueue(Generic[_T]):
         """Claim the first items for the time of a lease; return `None` if nothing can be claimed.
 
         No other client receives the items while the lease lasts. Call `ack` when the job is done,
-        in the transaction that writes its result. Call `nack` when it failed, and `extend` when it
-        needs more time. When the lease expires, the items return to their places, and `LeaseLost`
-        keeps the late worker from committing. Leases are measured in the database's versions, not
-        by the clocks of clients.
-
-        A lease counts from before the call, so less of it is left if the call took long.
+        in the transaction that writes its result, `nack` when it failed, and `extend` when it needs
+        more time. After the lease, which counts from before the call, the items return to their
+        places, and `LeaseLost` keeps the late worker from committing.
 
         Conflicts only with clients that take the same items. Given a database, the call takes the
-        very first items as long as it meets no conflict, and looks further ahead the more conflicts
-        it meets, up to `within` items. In a transaction it picks any of the first `within` items.
+        first items, and after conflicts any of up to `within` items; in a transaction, always any.
+        An item that the codec cannot decode counts as failed, and is not handed out.
 
-        An item that the codec cannot decode is not handed out. It counts as claimed and failed: it
-        is retried later, and finally becomes a dead letter.
-
-        Cost: reads of the options and of the claimed items. Four times a second, or if the claim
-        finds too few items, also reads of the due items. Three keys are written for each item, and
-        one for each priority.
+        Cost: reads of the options and of the claimed items, four times a second also of the due
+        items; three keys written for each item, and one for each priority.
 
         Args:
             tr: A transaction or a database.
@@ -247,20 +240,20 @@ class BaseQueue(Generic[_T]):
     ) -> SansIO[None]:
         """Acknowledge a claim: its jobs are done, and its items are removed for good.
 
-        In a queue that keeps done items (`configure(db, keep=...)`), they stay as done, each with
-        the `log`, with `result`, a JSON value of up to 90,000 bytes, and with `discarded`, a text
-        that says why the jobs were given up instead of done: their `ItemInfo.outcome` is
-        `"discarded"`. The results and logs of a claim take up to 6,500,000 bytes in all. Other
-        results raise `InvalidValue` or `PayloadTooLarge`.
+        In the transaction that writes the result of the job, both are committed together or not at
+        all, however often the job was started. Use `fdbqueue.transactional(receipts=...)` there:
+        after an unknown commit result, a plain retry finds that the claim has ended.
 
-        Call it in the transaction that writes the result of the job: then the result and the end of
-        the job are committed together or not at all, however often the job was started. In a
-        transaction with an unknown commit result, the retry finds that the claim has ended; use
-        `fdbqueue.transactional(receipts=...)` there. Given a database, the call shares transactions
-        with the acknowledgements of other threads.
+        In a queue that keeps done items (`configure(db, keep=...)`), the items stay with the `log`,
+        with `result`, a JSON value of up to 90,000 bytes, and with `discarded`, a text that says
+        why the jobs were given up. All results and logs of a claim take up to 6,500,000 bytes.
 
-        Conflicts with the sweep that takes the items back when the lease has expired. Cost: one
-        read for each item.
+        Conflicts with the sweep that ends the lease. Cost: one read for each item.
+
+        Raises:
+            LeaseLost: The claim is over.
+            InvalidValue: The result is not JSON.
+            PayloadTooLarge: The results and logs are too large.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -280,14 +273,12 @@ class BaseQueue(Generic[_T]):
     def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> SansIO[Any]:
         """Return what the handler of a done item returned, or what `ack` was given; wait for it.
 
-        A `Worker` with `store_results` stores it, if the queue keeps done items
-        (`configure(db, keep=...)`). Returns `None` for a done item without a result. The call wakes
-        as soon as the item is done or becomes a dead letter, and looks every 25 seconds in any
-        case. In a transaction it conflicts with every change of the item.
+        It is stored if the queue keeps done items (`configure(db, keep=...)`) and the `Worker` has
+        `store_results`; otherwise it is `None`. In a transaction, the call conflicts with every
+        change of the item.
 
         Raises:
-            NoResult: The item is not done in time, it is a dead letter, or the queue does not know
-                it, for example because it is not kept any more.
+            NoResult: The item is not done in time, is a dead letter, or is not kept any more.
 
         Example:
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", keep=1000)
@@ -310,14 +301,11 @@ class BaseQueue(Generic[_T]):
     ) -> None:
         """Report that a claimed job failed: its items are retried after a delay.
 
-        The delay is one second after the first failure and doubles with each further one, up to an
-        hour; a random part of up to one half is subtracted. An item that was claimed `max_attempts`
-        times becomes a dead letter instead, and with `dead` each item does. Conflicts and cost are
-        those of `ack`.
-
-        `delay` is in seconds, instead of the computed delay. `error` says what went wrong, as text
-        or as an exception: its first 1,000 characters are kept, and the end of the traceback of an
-        exception (see `configure`).
+        Without `delay`, in seconds, the delay is one second after the first failure and doubles
+        with each further one, up to an hour, less a random part of up to one half. An item that was
+        claimed `max_attempts` times becomes a dead letter; with `dead`, each item does. `error` is
+        a text or an exception, of which 1,000 characters and the end of the traceback are kept.
+        Conflicts and cost are those of `ack`.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -340,12 +328,9 @@ class BaseQueue(Generic[_T]):
     ) -> None:
         """Restart the lease of a claim: it lasts for `lease` seconds from now.
 
-        Given a database, the lease starts once more if a tenth of it has passed before the call
-        returns. Conflicts and cost are those of `ack`.
-
-        With `progress` or `log`, of all lines logged so far, the call also reports on the work;
-        `get` and `search` return the report until the claim ends. Without both, the report stays as
-        it was. If the lease runs out, the log is kept with the attempt.
+        With `progress` or `log`, of all lines logged so far, the call also reports on the work:
+        `get` and `search` return the report until the claim ends. If the lease runs out, the log is
+        kept with the attempt. Conflicts and cost are those of `ack`.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -362,10 +347,10 @@ class BaseQueue(Generic[_T]):
     ) -> bool:
         """Return the items of a claim to their places, as if they had never been claimed.
 
-        The attempt does not count. Given an item or its id, the call takes the item away from the
-        client that has claimed it, whose `ack` then raises `LeaseLost`; it returns false if the
-        item is not claimed. With `delay`, the items of a claim are ready again after these seconds.
-        Conflicts and cost are those of `ack`.
+        The attempt does not count. With `delay`, the items are ready again after these seconds.
+        Given an item or its id, the call takes the item away from its client, whose `ack` then
+        raises `LeaseLost`; it returns false if the item is not claimed. Conflicts and cost are
+        those of `ack`.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -385,24 +370,21 @@ class BaseQueue(Generic[_T]):
     def pop(self, tr: Transactor, *, wait: Duration = 0) -> SansIO[_T | None]:
         """Remove and return the first item, or `None` if there is none.
 
-        **Conflicts.** In a transaction, a pop reads the keys of the queue from the first one to the
-        one of its item, and conflicts with every transaction that changes any of them: with another
-        pop, with a claim or removal of the item, and with a push or a return of an item that would
-        have come first. It does not conflict with changes behind its item. A pop that finds the
-        queue empty conflicts with every push.
+        In a transaction, a pop conflicts with each change of a key from the first one of the queue
+        to its item's: with another pop, a claim or removal of the item, and a push or return of an
+        item that would have come first. A pop that finds the queue empty conflicts with every push.
 
-        Given a database, a pop that met a conflict leaves a request instead of trying again: one
-        process serves the requests of all in order, and the others sleep. Items staged for a
-        process that died return to their places after five seconds.
+        Given a database, threads share transactions. On a cluster, a pop that met a conflict leaves
+        a request, and one process serves the requests of all in order.
 
         Cost: one read of one row, and three keys written. A request costs two commits and a share
         of the transaction that serves it.
 
         Args:
             tr: A transaction or a database.
-            wait: The client sleeps until a push wakes it; each item wakes one of the clients that
-                wait. (It notices items that another implementation of the recipe writes within 25
-                seconds.) A call that waits writes two small keys, and one more if its time is over.
+            wait: Seconds to wait for an item, given a database. A push wakes one waiting client.
+                Items that another implementation of the recipe writes are noticed within 25
+                seconds. Waiting writes two small keys, and one more if its time is over.
 
         Raises:
             UndecodableItem: The codec cannot decode the item, which stays in the queue.
@@ -466,14 +448,12 @@ class BaseQueue(Generic[_T]):
     ) -> Iterator[_T] | Iterator[ItemInfo]:
         """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
 
-        Items are in order of their priorities, of the names of their groups within a priority, and
-        of their arrival within a group. Done items are in order of their acknowledgement, the
-        newest first.
+        The order is by priority, name of the group, and arrival. Done items are ordered by their
+        acknowledgement, the newest first.
 
-        In a transaction, all items are from one moment, within the transaction's five seconds.
-        Given a database, items are read in pages of 500, each in a transaction of its own: the
-        iteration has every item that stays in the queue throughout, but no single moment. Cost: one
-        read for each page, and with a state up to four for each item.
+        In a transaction, all items are from one moment. Given a database, each page of 500 items
+        has a transaction of its own: the iteration has every item that stays in the queue
+        throughout. Cost: one read for each page, and with a state up to four for each item.
 
         Args:
             tr: A transaction or a database.
@@ -505,10 +485,9 @@ class BaseQueue(Generic[_T]):
     ) -> SearchPage:
         """Return a page of the items in a state that match all filters, in the order of `items`.
 
-        The call looks at up to `scan` items. So the page may have fewer items than `limit`, or
-        none, although more items match: call again with the `next` of the page as `after`, until
-        `next` is `None`. Arguments, cost and errors are otherwise those of `items`; `limit`, by
-        default 100, and `scan` are numbers from 1.
+        The call looks at up to `scan` items, so a page may have fewer items than `limit` (by
+        default 100), or none, although more items match: call again with its `next` as `after`,
+        until `next` is `None`. Arguments, cost and errors are otherwise those of `items`.
 
         Example:
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
@@ -535,9 +514,8 @@ class BaseQueue(Generic[_T]):
     ) -> MatchCount:
         """Return how many items in a state match all filters, among up to `scan` items.
 
-        Like `search`, the call looks at up to `scan` items, and `next` is the `after` of the call
-        that counts the items behind them. Cost: that of `search`, without that of the items that
-        match. `stats` has the number of all items in a state.
+        `next` is the `after` of the call that counts the items behind them. `stats` has the number
+        of all items in a state.
 
         Example:
             >>> for agent in ("ada", "bob", "ada"):
@@ -569,13 +547,10 @@ class BaseQueue(Generic[_T]):
         those keep their order. `state` is one of these states; without it, which needs a filter,
         the call changes items in all of them. Filters, and `limit`, are those of `items`.
 
-        Each transaction changes up to 100 items, and takes effect exactly once. Items that come
-        into the state meanwhile may be changed or not. An item is not changed if it has left the
-        state meanwhile, if it cannot be retried (see `retry`), or if an item to reprioritize has
-        the priority `to` already, or cannot be decoded.
-
-        Cost: reads of the items page by page, and for each item those of the single change. If the
-        items are too large for one transaction, it changes fewer of them.
+        Each transaction changes up to 100 items, and takes effect exactly once. An item is not
+        changed if it has left the state meanwhile, cannot be retried (see `retry`) or decoded, or
+        has the priority `to` already. Cost: the items are read page by page, and each costs its
+        single change.
 
         Raises:
             ValueError: The change is not one of items in this state, or of this queue, or one of
@@ -625,10 +600,9 @@ class BaseQueue(Generic[_T]):
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
         """Return the state of an item: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`.
 
-        Returns `None` if the item has left the queue. Given a database, an item whose lease is
-        over, or whose time has come, is made ready first, and one that has expired is deleted. In a
-        transaction, the state is the stored one. Conflicts with everything that changes the item.
-        Cost: one read for a ready item, six or seven for another.
+        Returns `None` if the item has left the queue. Given a database, a due change of the item is
+        made first; in a transaction, the state is the stored one. Conflicts with everything that
+        changes the item. Cost: one read for a ready item, six or seven for another.
 
         Example:
             >>> item = jobs.push(db, "send", delay=60)
@@ -641,17 +615,11 @@ class BaseQueue(Generic[_T]):
         """Return everything about an item; `None` if it has left the queue.
 
         The last failed attempts of an item are kept until it ends, 10 by default (see
-        `configure`): when they failed, the client that had claimed the item, the error,
-        and the end of the traceback.
+        `configure`). In a transaction, what is due has not happened yet: an item may be delayed
+        after its `due_at`, claimed after `lease_ends`, and ready after `expires_at`.
 
-        `held_by` says why a ready item is not handed out, and `ahead_in_group` says how many items
-        of its group are ahead of it. In a transaction, an item may be delayed although `due_at` has
-        come, claimed although `lease_ends` is over, and ready after `expires_at`, until a client
-        sweeps.
-
-        Conflicts with everything that changes the item. Cost: three reads for a ready item, six to
-        nine for another; two more for a task. For a ready item two more if it has a group, and one
-        for each concurrency of the queue; up to two more if something holds it back.
+        Conflicts with everything that changes the item. Cost: three to seven reads for a ready
+        item, six to nine for another; two more for a task.
 
         Example:
             >>> item = jobs.push(db, "send")
@@ -664,9 +632,8 @@ class BaseQueue(Generic[_T]):
     def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
         """Return the number of ready items ahead of this one; `None` if it is not ready.
 
-        Groups are in the order of their names here, because their turns change all the time.
-        Given a database, items are counted page by page while other clients push and pop. Cost: a
-        scan of the items ahead.
+        Groups count in the order of their names. Cost: a scan of the items ahead, given a database
+        page by page.
 
         Example:
             >>> last, first = jobs.push(db, "b", 5), jobs.push(db, "a", 1)
@@ -678,8 +645,8 @@ class BaseQueue(Generic[_T]):
     def pushed_at(self, item: _T | str) -> datetime | None:
         """Return the time at which an item was pushed, by the clock of the client that pushed it.
 
-        The time is part of the item's id, so nothing is read. Returns `None` if the item was pushed
-        by another implementation of FoundationDB's recipe.
+        The time is part of the item's id, so nothing is read. `None` if another implementation of
+        FoundationDB's recipe pushed the item.
 
         Example:
             >>> jobs.pushed_at(jobs.push(db, "a")).tzname()
@@ -697,13 +664,10 @@ class BaseQueue(Generic[_T]):
     ) -> bool:
         """Make a dead letter or a delayed item ready at once; return false if it is neither.
 
-        A delayed item keeps the number of its attempts. A dead letter returns to its place in the
-        queue with all its attempts again, and no longer expires. Its failed attempts are kept, and
-        the last one notes the retry. In a queue with a maximum size it needs a free place, as a
-        push does. If another item has taken its unique key meanwhile, it stays a dead letter, and
-        the call returns false.
-
-        An item that waits for other items or for a signal stays as it is.
+        A delayed item keeps the number of its attempts; one that waits for other items or a signal
+        stays as it is. A dead letter returns to its place with all its attempts again, and no
+        longer expires; its failed attempts are kept. If another item has its unique key by then, it
+        stays dead, and the call returns false.
 
         With `state`, `"dead"` or `"delayed"`, only an item in this state is retried. Conflicts with
         clients that take, move or remove the item. Cost: five reads.
@@ -724,11 +688,9 @@ class BaseQueue(Generic[_T]):
     def cancel(self, tr: Transactor, item: _T | str) -> bool:
         """Cancel a job: end its item, or tell its worker; return false if it has ended.
 
-        An item that is ready or delayed ends at once. If a client has claimed it, the item ends
-        with the claim, however that ends, and is not handed out again. A `Worker` learns of
-        it by a watch, and tells the handler (`Context.cancelled`). If the worker dies instead, the
-        item ends when the lease is over. A queue that keeps done items keeps it in either case,
-        with the `ItemInfo.outcome` `"cancelled"`, its steps and its failed attempts.
+        A ready or delayed item ends at once. A claimed one ends with its claim, however that ends;
+        a `Worker` learns of it by a watch, and tells the handler (`Context.cancelled`). A queue
+        that keeps done items keeps it with the `ItemInfo.outcome` `"cancelled"`.
 
         Conflicts only with clients that take, move or end the same item. Cost: that of `remove`,
         and one or two more reads.
@@ -744,10 +706,9 @@ class BaseQueue(Generic[_T]):
     def remove(self, tr: Transactor, item: _T | str, *, state: State | None = None) -> bool:
         """Remove one item in any state but claimed; return false if it is claimed or unknown.
 
-        With `state`, the item is removed only if it is in this state. A done item is deleted with
-        its result. To remove a claimed item, `release` it first.
-        Conflicts only with clients that take or move the same item. Cost: one read for a ready
-        item, five for another.
+        With `state`, the item is removed only if it is in this state. To remove a claimed item,
+        `release` it first. Conflicts only with clients that take or move the same item. Cost: one
+        read for a ready item, five for another.
 
         Example:
             >>> item = jobs.push(db, "send")
@@ -760,12 +721,10 @@ class BaseQueue(Generic[_T]):
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> SansIO[None]:
         """Return popped items to their places, even beyond the maximum size.
 
-        Use it when the items could not be used after all. They keep their attempts and times to
-        live, and their unique keys unless other items have these meanwhile. Jobs begin from the
-        top: a pop deletes their steps, and has ended them in their batches. An item that is already
-        back is not counted twice. Given a database, the call takes effect exactly once, in one
-        transaction for each 1,000,000 bytes. Cost: four reads for each item, and the writes of a
-        push.
+        They keep their attempts and times to live, and their unique keys unless other items have
+        these by now. Jobs begin from the top: a pop deletes their steps, and has ended them in
+        their batches. Given a database, the call takes effect exactly once, in one transaction for
+        each 1,000,000 bytes. Cost: four reads for each item, and the writes of a push.
 
         Example:
             >>> _ = jobs.push_many(db, ["first", "second"])
@@ -782,8 +741,7 @@ class BaseQueue(Generic[_T]):
         """Sleep until the queue has an item, without taking it; return whether it has one.
 
         Another client may take the item first; `pop(db, wait=...)` waits and takes. Use this method
-        when an interrupt may end the wait, but must not come between taking an item and using it.
-        Cost: one read transaction each time the client wakes up.
+        if an interrupt must not come between taking an item and using it.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -807,8 +765,7 @@ class BaseQueue(Generic[_T]):
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return the number of ready items of each priority that has any.
 
-        They are the `by_priority` of `stats`, without the reads of the other numbers. A FIFO queue
-        has no priorities. Conflicts with every operation. Cost: one range read of the counters.
+        Conflicts with every operation. Cost: one range read of the counters.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 5])
@@ -831,14 +788,12 @@ class BaseQueue(Generic[_T]):
     def stats(self, tr: ReadTransactor) -> QueueStats:
         """Return how many items are in each state, the totals, and the limits of the queue.
 
-        In a transaction, the numbers are those that are stored, and a `next_due` in the past says
-        that an item is due. Conflicts with every operation.
+        In a transaction, the numbers are the stored ones, and a `next_due` in the past says that an
+        item is due. Conflicts with every operation.
 
-        Cost: two reads, of the counters and of the options. To find the oldest ready item, one read
-        for each priority, up to 100. If items have groups, one more for each of up to 100 groups in
-        a priority. A task queue reads its first 100 tasks instead. If items are delayed, one more.
-        A sweep that finds nothing takes three reads; in a queue that never had claims, delays,
-        times to live or limits, it is one read a second.
+        Cost: two reads, of the counters and of the options, and one if items are delayed. To find
+        the oldest ready item, one read for each priority and group, up to 100; a task queue reads
+        its first 100 tasks instead.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"]), jobs.push(db, "c", delay=60), jobs.claim(db)
@@ -851,10 +806,8 @@ class BaseQueue(Generic[_T]):
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
         """Return what happened within the last 5 minutes, hour and day.
 
-        The history is stored with the queue, by the transactions that change it. So it is complete
-        whenever it is read, and takes a bounded number of keys. Its times are those of the
-        clients that change the queue; a client whose clock is wrong counts in the wrong period.
-        Conflicts with every operation. Cost: three reads of up to 220 small rows.
+        The transactions that change the queue store it, by the clocks of their clients. Conflicts
+        with every operation. Cost: three reads of up to 220 small rows.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"]), jobs.pop(db)
@@ -867,15 +820,12 @@ class BaseQueue(Generic[_T]):
     def clear(self, tr: Transactor) -> None:
         """Remove all items; the queue and its options stay.
 
-        Claims and dead letters are removed too, counters start from zero, and a repeated import of
-        the same file stores its lines again. Idempotency keys stay for their 24 hours, so that a
-        request repeated by mistake is not executed again. An item is removed if its push was
-        committed before, and stays if it was committed later. Conflicts with pops and reads of the
-        queue. A job of another queue that waits for removed ones goes on: they count as cancelled.
+        Claims and dead letters are removed too, and counters start from zero. Idempotency keys stay
+        for their 24 hours. A job of another queue that waits for removed ones goes on: they count
+        as cancelled. Conflicts with pops and reads of the queue.
 
         Cost: a few range clears. If jobs of the queue ever counted in batches of other queues, all
-        unfinished items are read. Given a database, this takes a transaction for each 1,000 of
-        them, the last of which removes the items.
+        unfinished items are read, given a database in transactions of 1,000 items.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -892,13 +842,10 @@ class BaseQueue(Generic[_T]):
     ) -> None:
         """Set the weight and the limits of a group, its `GroupSettings`; the others stay.
 
-        Groups need not be declared: a group exists while it has items or settings. Weights apply
-        from the next item taken. The items without a group have only a weight. Waiting clients are
-        woken if the group may go on.
-
-        The group `None` sets the defaults of all groups of the queue. Then further transactions
-        hold and release existing groups, up to 200 in each; if a transaction is given, it does so
-        itself.
+        A group exists while it has items or settings. Weights apply from the next item taken. The
+        group `None` sets the defaults of all groups; the next sweeps then hold and release existing
+        groups, up to 200 in each. The group `""` is the items without a group, which have only a
+        weight.
 
         Example:
             >>> jobs.set_group(db, "ada", weight=2)
@@ -927,9 +874,8 @@ class BaseQueue(Generic[_T]):
     ) -> list[GroupInfo]:
         """Return the groups that have ready, delayed or claimed items or settings, ordered by name.
 
-        Up to `limit` groups, behind the name `after`. The items without a group are not among them.
-        In a transaction, the call conflicts with every change of these groups. Cost: reads of up to
-        six small rows for each group.
+        Up to `limit` groups, behind the name `after`. In a transaction, the call conflicts with
+        every change of these groups. Cost: up to six small rows for each group.
 
         Example:
             >>> _ = jobs.push_many(db, [1, 2], group="ada")
