@@ -93,7 +93,7 @@ def _line(info: GroupInfo) -> str:
 def set_group(
     db: Database, queue: str, name: str | None, *, reset: bool = False, **settings: Any
 ) -> None:
-    """Set the weight and the limits of GROUP, or without GROUP those of all groups of QUEUE.
+    """Set the weight and the limits of GROUP; without GROUP, the defaults of all groups of QUEUE.
 
     `none` removes what was set, so that the setting of all groups holds again. If GROUP is "", the
     weight is that of the items without a group.
@@ -180,7 +180,7 @@ def clear(db: Database, queue: str, name: str, yes: bool) -> None:
 
 @command(QUEUE, _GROUP, group=group)
 def cancel(db: Database, queue: str, name: str) -> None:
-    """Cancel the jobs of GROUP, as `fdbq cancel` does: those that wait, and those that run.
+    """Cancel the waiting and running jobs of GROUP, as `fdbq cancel` does.
 
     \b
     Example:

@@ -28,7 +28,7 @@ _MAX_ERRORS = 4_096  # bytes of standard error that a failed attempt keeps
 _running: set[subprocess.Popen[bytes]] = set()
 """The commands that run."""
 
-_starting = threading.RLock()  # held while a command starts, until it is one of those that run
+_starting = threading.RLock()  # held until a started command is registered as running
 
 
 class CommandError(Exception):

@@ -75,10 +75,10 @@ _OF_WORKERS = options_of(
         help="With --app: run at most N jobs of this queue at a time. Repeatable.",
     ),
     processes=integer(
-        "--processes", highest=1000, help="Run jobs in N processes; those that end are replaced."
+        "--processes", highest=1000, help="Run jobs in N processes; replace each that ends."
     ),
     max_jobs=integer(
-        "--max-jobs", help="End the process after N jobs, when those that run have ended."
+        "--max-jobs", help="End the process after N jobs, once running ones have ended."
     ),
     max_memory=option(
         "--max-memory",

@@ -546,7 +546,7 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class MatchCount:
-    """The number of items that match, among those that were looked at.
+    """The number of items that match, among the ones looked at.
 
     Attributes:
         count: How many items match.
@@ -650,7 +650,7 @@ class HistoryWindow:
 
     An item waits from the moment at which it becomes ready, by its push, its delay or its retry,
     until a pop or claim takes it. Each client notes the waiting times of one transaction a second,
-    and the run times of another, so they are those of a sample of the items. They are accurate to
+    and the run times of another, so they come from a sample of the items. They are accurate to
     about a sixth.
 
     Attributes:

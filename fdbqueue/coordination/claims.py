@@ -65,7 +65,7 @@ class Claims:
     """Where it starts: a fraction of this range."""
 
     def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Claim | None]:
-        """Perform the claims of a batch, and those that join it in time."""
+        """Perform the claims of a batch, also claims that join it in time."""
         claiming = _Claiming(self, batch)
         if self.sweeper.is_behind:
             # Before a claim, because an error after it would lose the claim.

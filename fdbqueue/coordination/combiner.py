@@ -319,7 +319,7 @@ class SharedTransactions(Generic[_Request, _Result]):
         )
 
     def __call__(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
-        """Perform the requests of a batch, and those that join it in time."""
+        """Perform the requests of a batch, also requests that join it in time."""
         perform = partial(self._do, now=milliseconds(), requests=batch)
         if batch.line is None:
             return self._run(db, perform)

@@ -351,7 +351,7 @@ class StagedPops(Generic[_T]):
         self._is_busy = False
 
     def perform(self, db: Database, batch: Batch[Pop]) -> list[list[_T]]:
-        """Return the items of the first pops of a batch: those that fit into one transaction."""
+        """Return the items of the first pops of a batch, as many as fit into one transaction."""
         now = time.monotonic()
         self._last_number = next(self._numbers)
         leads, is_contended = self._leading_as is not None, now < self._contended_until
@@ -448,7 +448,7 @@ class _Pops(Generic[_T]):
         takes_over: Whether it waited for too long: the leader may be dead.
         may_keep_leading: Whether this process may lead after the transaction.
         tries: The number of attempts so far.
-        races: The number of those that tried to take the first items.
+        races: The number of clients that tried to take the first items.
         ahead: The read of the next items, which would end with this reference.
     """
 

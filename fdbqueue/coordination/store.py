@@ -171,7 +171,7 @@ class Store(Generic[_T]):
         """Append items to their levels; return what `push` returns for each item.
 
         An item whose unique key another item has is not stored: that one is returned. On a
-        database, the pushes of several threads share a transaction, except those of unique keys.
+        database, the pushes of several threads share a transaction, except pushes with unique keys.
         """
         if not items:
             return []

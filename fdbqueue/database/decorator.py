@@ -67,7 +67,7 @@ def transactional(
 ) -> Any:
     r"""Decorate a function that takes a transaction, so that it also accepts a database.
 
-    The rules are those of `fdb.transactional`, on either engine. Given a database, the decorated
+    The rules of `fdb.transactional` hold on either engine. Given a database, the decorated
     function creates a transaction, calls the function and commits. It retries after a retryable
     error, so the function may run several times and must not sleep, commit or create identities.
     Given a transaction, it calls the function once; the transaction's owner commits and retries.

@@ -38,7 +38,7 @@ def _import(
 
 
 def _load() -> ModuleType:
-    """Return a copy of the binding's module of which the imports are those of `_import`."""
+    """Return a copy of the binding's module that imports by `_import`."""
     spec = importlib.util.find_spec("fdb.directory_impl")
     assert spec is not None
     assert spec.loader is not None

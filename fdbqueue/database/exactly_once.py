@@ -141,7 +141,7 @@ class _Receipt:
     def write(self, tr: Transaction, attempt: int) -> None:
         """Write the receipt of an attempt, and let it conflict with the others.
 
-        The first receipt of a client deletes those of clients that started a day earlier.
+        The first receipt of a client deletes receipts of clients that began a day earlier.
         """
         tr.add_read_conflict_key(self._key)
         tr[self._key] = encode_receipt(self._number, attempt)

@@ -32,7 +32,7 @@ _SCAN_KEPT = 1.0  # seconds
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 _PAGE = 1000
-"""How many queues are in memory at a time, beside those that are reported."""
+"""How many queues are in memory at a time, beside the reported ones."""
 
 _TOTALS = {
     "total_pushed": ("items_pushed", "Items pushed. A retry is not a push."),
@@ -74,7 +74,7 @@ class Metrics:
     async def text(self, all_queues: bool = False) -> bytes:
         """Return all metrics in Prometheus' text format.
 
-        Reported are the queues that are not empty, and those that were used since the first scan:
+        Reported are the queues that are not empty, or were used since the first scan:
         their counters have no gaps.
 
         Args:

@@ -87,7 +87,7 @@ Wait: TypeAlias = Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds
 AfterQueue: TypeAlias = Annotated[
     str | None,
     Query(
-        description="The name of a queue: only those that follow it.",
+        description="Only queues whose names follow this one.",
         json_schema_extra=NAME_SCHEMA,
     ),
 ]
@@ -111,7 +111,7 @@ class Searching(Counting):
 
 
 def _names(dependant: Dependant) -> Iterator[str]:
-    """Yield the query parameters of a route, with those that it shares with others."""
+    """Yield the query parameters of a route, also the shared ones."""
     for each in dependant.query_params:
         model = each.field_info.annotation
         yield from getattr(model, "model_fields", [each.alias])

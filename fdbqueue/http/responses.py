@@ -54,7 +54,7 @@ _STATUSES: dict[type[BaseException], int] = {
 }
 """The statuses of the errors of the library, and of their subclasses.
 
-`_CODES` has the errors of transactions, and `add_error_handlers` those of requests.
+`_CODES` has the errors of transactions, `add_error_handlers` the errors of requests.
 Outside of `/v1`, a value that cannot be used is answered 400 instead of 422.
 """
 

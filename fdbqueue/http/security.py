@@ -76,7 +76,7 @@ class Grant(NamedTuple):
         return self.queues == "*" or (queue is not None and self.includes(queue))
 
     def includes(self, queue: str) -> bool:
-        """Return whether a queue is one of those that it allows."""
+        """Return whether it allows a queue."""
         if self.queues.endswith("*"):
             return queue.startswith(self.queues[:-1])
         return queue == self.queues
@@ -90,7 +90,7 @@ class Tokens:
 
     Args:
         lines: A token each, which may be followed by its role, by default `admin`, and its queues.
-        file: A file of more such lines; empty ones and those that start with `#` are skipped. A
+        file: A file of more such lines; empty lines and comments (`#`) are skipped. A
             file that has changed is read again within a second. If it has become invalid, its
             former tokens stay.
 

@@ -402,7 +402,7 @@ class App:
             args: Its arguments, by position.
             kwargs: Its arguments, by name, except for the three numbers.
             on_dead: What happens when a job becomes a dead letter: `"continue"` lets the others
-                run, `"cancel"` ends those that have not begun as cancelled.
+                run, `"cancel"` cancels the jobs that have not begun.
 
         Raises:
             InvalidArguments: `then` does not take these arguments or the three numbers.
@@ -510,7 +510,7 @@ class App:
             name: The name that `workers` and the claims show; `None` for the host and process id.
             grace: The time after which a job that was told to stop but continues has failed:
                 another thread runs the next job. After SIGTERM or SIGINT, the time that running
-                jobs have to end; those that take longer go back without counting an attempt.
+                jobs have to end; a job that takes longer goes back without counting an attempt.
             drain: Whether to stop once no job can be claimed and none is running.
             processes: The number of processes that run jobs, from 1; `None` for this one alone.
             max_jobs: The number of jobs after which a process ends, once its running jobs have
@@ -619,7 +619,7 @@ def _validate_names(option: str, given: Iterable[str], queues: Sequence[str]) ->
 
 
 def queues_of(app: App, names: Sequence[str] = ()) -> list[str]:
-    """Return these names of queues, or those of the queues of all jobs."""
+    """Return these names of queues, or the queues of all jobs."""
     declared = (job.settings.queue for job in app.jobs.values())
     return list(dict.fromkeys(names or declared))
 

@@ -419,7 +419,7 @@ class Arguments(Results):
 
     @cached_property
     def _defaults(self) -> dict[str, str]:
-        """The canonical forms of the defaults, except for those that no call can pass."""
+        """The canonical forms of the defaults that a call can pass."""
         forms: dict[str, str] = {}
         for name, parameter in self._signature.parameters.items():
             if parameter.default is not parameter.empty:

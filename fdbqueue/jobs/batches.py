@@ -33,7 +33,7 @@ _first = itemgetter(0)
 class Batch(Generic[_R]):
     """A batch of jobs, and the job that runs once they have ended; `App.batch` begins it.
 
-    Pushes are collected, and stored 500 to a transaction. `flush` stores those that are left, and
+    Pushes are collected, and stored 500 to a transaction. `flush` stores the rest, and
     so does the end of the `with` block. The block closes a batch that `App.batch` has begun, but
     not one that `App.existing_batch` has returned. If a process dies within the block, the batch
     stays open: `app.existing_batch(id).close()` closes it.

@@ -104,7 +104,7 @@ class InvalidArguments(_OfParameter, TypeError):
 class UndecodableArguments(_OfParameter, ValueError):
     """Stored arguments, or a stored result, that do not fit the function of a job.
 
-    The fields are those of `InvalidArguments`.
+    It has the fields of `InvalidArguments`.
     """
 
     _template = (
@@ -116,7 +116,7 @@ class UndecodableArguments(_OfParameter, ValueError):
 class UnsupportedAnnotation(_OfParameter, TypeError):
     """An annotation of a job that cannot be evaluated, or whose values cannot be stored.
 
-    The fields are those of `InvalidArguments`.
+    It has the fields of `InvalidArguments`.
     """
 
     _template = "{self._place}: the annotation cannot be used: {self.reason}"

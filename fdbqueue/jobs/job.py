@@ -46,7 +46,7 @@ class JobSettings:
         after: The jobs that it follows.
         on_dead: What happens if one of these is not done.
 
-    The others are those of `JobOptions`, with their defaults.
+    The others are the `JobOptions`, with their defaults.
     """
 
     retry: Retry | Decision

@@ -1,4 +1,4 @@
-"""The schedules of an app: those that its code declares, and those added at run time.
+"""The schedules of an app: declared in its code, or added at run time.
 
 When they tick: `operations/jobs/schedules.py`.
 """
@@ -32,7 +32,7 @@ class DeclaredOptions(LateOptions, total=False):
         args: The arguments of the job, by position.
         kwargs: The arguments of the job, by name.
 
-    The others are those of `LateOptions`.
+    The others are the `LateOptions`.
     """
 
     name: str | None
@@ -115,7 +115,7 @@ class AppSchedules:
         call: BoundJob[Any, Any],
         options: ScheduleOptions,
     ) -> None:
-        """Add a schedule of a job to those that workers store when they start.
+        """Add a schedule of a job, which workers store when they start.
 
         Raises:
             DuplicateSchedule: The app has declared a schedule of this name for the queue.

@@ -1,4 +1,4 @@
-"""The counters of a queue: those of its levels, its totals and its tallies."""
+"""The counters of a queue: of its levels, its totals and its tallies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fdbqueue.types import KeyValue
 
 
 def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of a queue's counters: those of its levels, and its totals.
+    """Return the range of a queue's counters: of its levels, and its totals.
 
     Of many queues this is much faster than to make a `Layout` of each.
     """

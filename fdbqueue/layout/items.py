@@ -97,7 +97,7 @@ class GroupSettings(NamedTuple):
     """The settings of a group, or of all groups. `None` stands for that of all, or for none.
 
     Attributes:
-        weight: Its share of what is taken, in proportion to those of other groups.
+        weight: Its share of what is taken, in proportion to the weights of other groups.
         concurrency: The most of its items that may be claimed at a time.
         paused: Whether none of its items are handed out.
         rate: The most of its items that may be started in a time, and that time.

@@ -498,7 +498,7 @@ encode_attempt, decode_attempt = record_codec(StoredAttempt)
 
 
 def encode_options(options: Options) -> bytes:
-    """Return the stored form of a queue's options: the names and values of those that are set."""
+    """Return the stored form of a queue's options: the name and value of each that is set."""
     stored: list[Any] = [LAYOUT_VERSION]
     for each in dataclasses.fields(Options):
         value = getattr(options, each.name)
@@ -609,7 +609,7 @@ TALLIES = (
 - `popped`, `claimed`: items popped and claimed.
 - `acked`, `returned`: claims acknowledged, and claims that ended in any other way.
 - `failed`: failed attempts. `retried`: items returned after a failure, or from the dead letters.
-- `died`: items that became dead letters. `dead`: those that still are. `delayed`: delayed items.
+- `died`: items that became dead letters. `dead`: the present ones. `delayed`: delayed items.
 - `expired`, `removed`: items that ended in these ways.
 - `moved`: items in the total of those pushed or returned that were not new. `put_back`: popped
   items that returned; they count as moved too.

@@ -46,7 +46,7 @@ _MAX_STDERR = 4_096  # bytes
 _FIRST_UNKNOWN = 10.0  # seconds before a job that a worker does not know is ready again, at first
 _LAST_UNKNOWN = 3600.0  # seconds at last
 
-_NO_OPTIONS = Options("", "", None, None)  # those of a queue before its first push
+_NO_OPTIONS = Options("", "", None, None)  # of a queue before its first push
 
 
 def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> float:
@@ -153,7 +153,7 @@ class Changes:
 
         They become dead letters after their last attempt, or at once with `dead`. The last failed
         attempts of an item are kept until it ends, as many as the options say. With `are_lost`,
-        their leases ran out: those that have expired end, and the next attempts of the others run
+        their leases ran out: expired items end, and the next attempts of the others run
         alone, because one of them may have killed the worker.
         """
         if not failed:

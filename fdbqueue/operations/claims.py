@@ -185,7 +185,7 @@ class ClaimedItems:
         slots: tuple[bytes, ...],
         is_marked: bool,
     ) -> list[Claim | None]:
-        """Claim items, except those that cannot be decoded; return a claim for each request.
+        """Claim items that can be decoded; return a claim for each request.
 
         Two transactions that take the same item conflict on its key, or on the range in which the
         turn of its group was found.
@@ -395,7 +395,7 @@ class ClaimedItems:
     # Cancel
 
     def _uncancelled(self, tr: Transaction, now: int, claim: Claim) -> list[ItemRow]:
-        """Return the items of a claim that ends, and end those that were cancelled meanwhile."""
+        """Return the items of a claim that ends; end items that were cancelled meanwhile."""
         rows = self._claimed(claim, self._begin(tr, claim))
         cancelled = [row for row in rows if row.item.header.cancelled is not None]
         if cancelled:
@@ -584,7 +584,7 @@ class ClaimedItems:
     # The end of a lease
 
     def end_foreign(self, tr: Transaction, now: int, limit: int) -> bool:
-        """End or renew leases whose versions are those of another cluster; return if any were."""
+        """End or renew leases with versions of another cluster; return if there were any."""
         leases = self._layout.leases
         swept = False
         for row in tr.snapshot.get_range(*self._layout.range_of(leases), limit=limit, reverse=True):

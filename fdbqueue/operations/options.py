@@ -142,7 +142,7 @@ class StoredOptions:
             tr[self._layout.options] = encode_options(replace(options, has_groups=True))
 
     def note_limit(self, tr: Transaction) -> None:
-        """Let clients check the limits from now on, and wake those that wait."""
+        """Let clients check the limits from now on, and wake waiting ones."""
         tr[self._layout.scheduled] = b""
         tr.add(self._layout.wake_counter, ONE)
         tr.clear_range(*self._layout.range_of(self._layout.waiters))

@@ -140,14 +140,14 @@ class Sweep:
         return self._items.at(tr, reference)
 
     def _end_timers(self, tr: Transaction, now: int, state: State, timers: list[KeyValue]) -> None:
-        """Make the items of these timers ready, and delete those that have expired.
+        """Make the items of these timers ready, and delete expired ones.
 
-        Timers of schedules and groups may be among those of delays, which have no item.
+        Timers of schedules and groups, which have no item, may be among the timers of delays.
 
         Args:
             tr: A transaction.
             now: The time in milliseconds since 1970.
-            state: The state of the items: delayed, or ready for those that have expired.
+            state: The state of the items: delayed, or ready for expired ones.
             timers: Their timers.
         """
         layout, changes = self._layout, list[Change]()

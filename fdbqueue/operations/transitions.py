@@ -329,14 +329,14 @@ def _is_plain(change: Change) -> bool:
         item = row.item
         if row.slots or row.state in ENDED or item.level.group is not None:
             return False
-        # Items without a group share turns with those that have one.
+        # Items without a group take turns with the groups.
         if item.turn is not None or item.value.startswith(MARKS):
             return False
     return True
 
 
 def count_marks(tallies: dict[str, int], row: ItemRow, n: int) -> None:
-    """Count the ready items that will expire, and those that wait and whose job is unknown."""
+    """Count the ready items that will expire, and the items that wait with an unknown job."""
     if row.state == "ready" and row.item.header.expires is not None:
         tallies["expiring"] = tallies.get("expiring", 0) + n
     if row.state in ("ready", "delayed") and row.item.header.unknown is not None:

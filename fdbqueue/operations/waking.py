@@ -51,7 +51,7 @@ class Waiters:
 
     Args:
         layout: The keys of the queue.
-        prefix: The prefix of these waiters: those that pop, those that claim, or all.
+        prefix: The prefix of these waiters: poppers, claimers, or all.
     """
 
     def __init__(self, layout: Layout, prefix: bytes) -> None:
@@ -60,7 +60,7 @@ class Waiters:
         self._begin, self._end = layout.range_of(prefix)
 
     def wake(self, tr: Transaction, n: int) -> None:
-        """Wake up to `n` of the clients; of all, those that pop before those that claim."""
+        """Wake up to `n` waiting clients, poppers first."""
         if n == 0:  # which means no limit in FoundationDB
             return
         for row in tr.snapshot.get_range(self._begin, self._end, limit=n, reverse=True):

@@ -415,7 +415,7 @@ def validate_filter(kind: str, state: State, filters: Filters) -> Filter:
         'refused'
         >>> validate_filter("fifo", "ready", {"agent": "ada"})
         Traceback (most recent call last):
-        ValueError: agent: only the items of a task queue have an agent, not those of a fifo queue
+        ValueError: agent: the items of a fifo queue have no agent
     """
     validate_options(Filters, filters)
     wanted = Filter(**filters)
@@ -430,9 +430,7 @@ def validate_filter(kind: str, state: State, filters: Filters) -> Filter:
         if kind == "task":
             validate_priority(wanted.priority)
     if wanted.agent is not None and kind != "task":
-        raise ValueError(
-            f"agent: only the items of a task queue have an agent, not those of a {kind} queue"
-        )
+        raise ValueError(f"agent: the items of a {kind} queue have no agent")
     if wanted.error is not None and state == "done":
         raise ValueError("error: done items have no error")
     if wanted.client is not None and state != "claimed":

@@ -179,7 +179,7 @@ def rows_of(db: Database, name: str, moment: Moment) -> Iterator[Row]:
 
 
 def key_rows(prefix: bytes, moment: Moment) -> Iterator[Row]:
-    """Yield the rows whose keys begin with a prefix, without those of named queues."""
+    """Yield the rows whose keys begin with a prefix, without the rows of named queues."""
     strinc = loaded_binding().strinc
     begin, end = prefix, strinc(prefix) if prefix else b"\xff"
     if OURS.startswith(prefix):
@@ -621,7 +621,7 @@ def copy(
 
 
 def distinct(prefixes: Iterable[bytes]) -> list[bytes]:
-    r"""Return prefixes in order, without repetitions and those that begin with another one.
+    r"""Return prefixes in order, without any that begins with another one.
 
     Raises:
         ValueError: A prefix begins only keys that are not the user's.

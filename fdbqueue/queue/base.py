@@ -431,7 +431,7 @@ class BaseQueue(Generic[_T]):
         """
         return self._store.reads.peek(tr, validate_number(n))
 
-    # Find items, and change those that are found
+    # Find items, and change what is found
 
     @overload
     def items(
@@ -487,7 +487,7 @@ class BaseQueue(Generic[_T]):
 
         The call looks at up to `scan` items, so a page may have fewer items than `limit` (by
         default 100), or none, although more items match: call again with its `next` as `after`,
-        until `next` is `None`. Arguments, cost and errors are otherwise those of `items`.
+        until `next` is `None`. Arguments, cost and errors are otherwise as for `items`.
 
         Example:
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
@@ -545,7 +545,7 @@ class BaseQueue(Generic[_T]):
         `"clear"` to remove items in any state, claimed ones with their claims, or `"reprioritize"`,
         with the new priority as `to`, for ready, delayed or dead ones of a priority or task queue;
         those keep their order. `state` is one of these states; without it, which needs a filter,
-        the call changes items in all of them. Filters, and `limit`, are those of `items`.
+        the call changes items in all of them. Filters and `limit` are as for `items`.
 
         Each transaction changes up to 100 items, and takes effect exactly once. An item is not
         changed if it has left the state meanwhile, cannot be retried (see `retry`) or decoded, or

@@ -364,7 +364,7 @@ def push_after(
         ]
         pushed = push_members(tr, new.queue, waiting)
         ids = [store.codec.reference(item) for item in pushed if item.is_new]
-        # The push may have ended or moved some: those of its groups, or with its unique keys.
+        # The push may have ended or moved some, of its groups or with its unique keys.
         left, is_cancelled = locate(tr)
         prefixes = {id: others[id].subspace.key() for id in left}
         jobs = tuple(

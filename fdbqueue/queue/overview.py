@@ -426,7 +426,7 @@ def by_job(db: Database, queue: BaseQueue[Any]) -> dict[str, Any]:
             failed = found.attempts - (state == "claimed" or found.finished_at > 0)
             counts[name].update({state: 1, "failed_attempts": failed})
     counts.pop("", None)
-    # The first done item began the time, so it is not among those that ended within it.
+    # The first done item began the time, so it did not end within it.
     seconds = 0 if since is None else time() - since / 1000
     return {
         "jobs": [

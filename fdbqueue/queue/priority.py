@@ -187,7 +187,7 @@ class PriorityQueue(ValueQueue[V]):
 
         The name is printable text of at most 255 bytes, without spaces at its ends. A `Subspace`,
         or a directory of `fdb.directory`, instead of a name is the place of a queue without one.
-        Options are those of the class; the ones that are left out are those stored with the queue.
+        Options are as for the class; an option that is left out has its stored value.
         A queue whose codec is an object of its users can be opened without it. It can be counted,
         cleared and dropped then; calls that need the codec raise `UnknownCodec` or
         `UndecodableItem`. Cost: three reads in one transaction.
@@ -263,7 +263,7 @@ class PriorityQueue(ValueQueue[V]):
         Several times as fast as single pushes. `priority` is that of all values; `priorities` has
         one for each value instead. Options are `PushManyOptions`. A transaction holds 10,000,000
         bytes, of which each item takes about 250 in addition to its payload; `PushTooLarge` refuses
-        more. Conflicts and cost are those of `push`.
+        more. Conflicts and cost are as for `push`.
 
         Raises:
             PushTooLarge: One transaction has no room for all values. Nothing was stored.
@@ -372,7 +372,7 @@ class PriorityQueue(ValueQueue[V]):
 class Queue(ValueQueue[V]):
     """A queue in order of arrival: first in, first out.
 
-    It is a `PriorityQueue` with one priority: the arguments, also those of the class, conflicts,
+    It is a `PriorityQueue` with one priority: the arguments, also of the class, conflicts,
     costs and errors are the same. `enqueue`, `enqueue_many`, `dequeue` and `dequeue_many` are other
     names of `push`, `push_many`, `pop` and `pop_many`.
 

@@ -192,7 +192,7 @@ def remembered(
         db: A database.
         queue: The queue.
         key: The idempotency key, 1 to 255 bytes of text. Each queue has its own keys.
-        digest: A digest of the request; those of all requests with one key must be equal.
+        digest: A digest of the request, equal for all requests with one key.
         push: Pushes in a transaction, and returns the ids of the items; none without room.
 
     Raises:

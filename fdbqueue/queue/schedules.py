@@ -94,7 +94,7 @@ class Schedule:
     skipped: int
 
     def next_ticks(self, n: int) -> list[datetime]:
-        """Return its next ticks: `next_tick` and those that follow it; none if there is none.
+        """Return its next ticks, from `next_tick` on; none if there is none.
 
         Args:
             n: How many, from 1; fewer are returned if no more come within 50 years.

@@ -188,7 +188,7 @@ class JobSteps(Generic[V]):
         """Make a dead letter ready again, to go on with a step; return false if it is none.
 
         This step and all that were stored later are forgotten, with their results. Conflicts and
-        errors are those of `retry`.
+        errors are as for `retry`.
 
         Args:
             tr: A transaction or a database.

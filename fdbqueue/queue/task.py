@@ -99,7 +99,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     ) -> SansIO[str | None]:
         """Put a task into its place in the queue; return its id, or `None` if the queue is full.
 
-        Conflicts, cost and errors are otherwise those of `PriorityQueue.push`. A task that finds no
+        Conflicts, cost and errors are otherwise as for `PriorityQueue.push`. A task that finds no
         room counts as rejected.
 
         Args:
@@ -246,7 +246,7 @@ class TaskQueue(BaseQueue[Task[V]]):
         """Change the priority of a task; return false if the queue does not have the task.
 
         It keeps its id and its other fields, and stays ready, delayed or dead. It goes behind the
-        tasks that are now equal to it. Conflicts and cost are those of
+        tasks that are now equal to it. Conflicts and cost are as for
         `PriorityQueue.reprioritize`.
 
         Raises:

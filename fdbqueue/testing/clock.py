@@ -29,7 +29,7 @@ class Clock:
     It goes on by itself as well, as the machine's does. After a move, delayed items and retries are
     due, leases are over, items have expired, and a worker that waits wakes up. Moving it while a
     job runs is as if the process had stood still for so long. The clocks of other programs and of
-    the program's own code, such as `datetime.now()`, are those of the machine; so are time-outs of
+    the program's own code, such as `datetime.now()`, are the machine's; so are time-outs of
     jobs and the time that a call waits.
 
     Example:

@@ -124,7 +124,7 @@ def bound_app(app: App, database: Database | None = None) -> Generator[App]:
 
 
 def drain(app: App, *queues: str, advance: Clock | None = None, limit: int = 1_000) -> Drained:
-    """Run the jobs that are due, and those that they push, with workers as in production.
+    """Run the due jobs, and the jobs that they push, with workers as in production.
 
     Retries, snoozed jobs and delayed jobs run once they are due: move the clock, and drain again.
     Jobs run one at a time, in the order of the queue. Plain functions run in the thread that calls

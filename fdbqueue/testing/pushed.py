@@ -38,7 +38,7 @@ def pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> list[Pushed]
     """Return the waiting jobs with these arguments, the oldest first.
 
     A job waits while it is ready or delayed, also for a retry; `drain` returns what has run. This
-    looks in the queues of the app's jobs, and in those that the app has pushed to.
+    looks in the queues of the app's jobs, and in queues that the app has pushed to.
 
     Args:
         job: The job.

@@ -287,7 +287,7 @@ class Claiming(Part):
         return first is not None
 
     def _claim(self, source: Source, n: int, free: int) -> None:
-        """Claim `n` jobs, and begin those that may run now.
+        """Claim `n` jobs, and begin each that may run now.
 
         Args:
             source: Their queue. If it is the only one, wait until it has any.
@@ -363,7 +363,7 @@ class Claiming(Part):
     # What becomes of a claim
 
     def _claimed(self, source: Source, n: int, *, wait: float) -> tuple[int, list[HeldJob]]:
-        """Claim jobs of a queue, and hold those that the handler knows; give back all others.
+        """Claim jobs of a queue; hold each that the handler knows, and give back the others.
 
         Returns:
             The number of claimed jobs, more than `n` behind jobs that the handler does not know;
@@ -411,7 +411,7 @@ class Claiming(Part):
             self.endings.release(lone, partial(unclaim, delay=delay))
 
     def _begin(self, source: Source, jobs: list[HeldJob]) -> None:
-        """Begin jobs, or let them wait for those that run.
+        """Begin jobs, or let them wait for running ones.
 
         A job that was tried before does not wait: it would lose another attempt if one of the
         others killed the worker.

@@ -56,7 +56,7 @@ class Invocation(NamedTuple):
         outcome: Returns the outcome of an attempt that failed with an error; `None` to let the
             queue try it again.
         encode: Returns the JSON form of what it returned, if that is stored.
-        timeout: The seconds after which it is told to stop; `None` for those of the worker.
+        timeout: The seconds after which it is told to stop; `None` for the worker's time-out.
         around: Returns what to enter around the call.
         pushed: The value of the job, which may name the span that has pushed it.
     """

@@ -187,7 +187,7 @@ class Pool:
         self._wanted = threading.Condition(self._lock)
         self._begun = threading.Condition(self._lock)
         self._threads: dict[int, threading.Thread] = {}
-        """The threads by their identifiers; without those that were replaced."""
+        """The threads by their identifiers, without replaced ones."""
 
     def __len__(self) -> int:
         return len(self._held)

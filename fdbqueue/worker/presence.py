@@ -159,7 +159,7 @@ class Presence:
         return self._renewed.seconds() >= (min(self.lease / 3, _BUSY) if self._jobs else _IDLE)
 
     def write(self, db: Database, jobs: int) -> None:
-        """Write the row; the first time, also delete those of workers that were killed."""
+        """Write the row; the first time, also delete the rows of killed workers."""
         self._jobs, self._renewed = jobs, Since()
         key = self._key = self._key or worker_key(*uuids(1))
         now = milliseconds()

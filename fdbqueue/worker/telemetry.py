@@ -97,7 +97,7 @@ def _propagator() -> Any:
 def inject(value: dict[str, Any]) -> None:
     """Add the current span of OpenTelemetry, if there is one, to the value of a job.
 
-    The fields are those of W3C's Trace Context, `traceparent` and perhaps `tracestate`.
+    The fields are `traceparent` and perhaps `tracestate`, of W3C's Trace Context.
 
     >>> value = {"job": "shop.send"}
     >>> inject(value)

@@ -195,7 +195,7 @@ class Worker:
 
 
 def _turns_of(queue: Any, store_results: bool) -> Turns:
-    """Return a single queue as those of a worker."""
+    """Return the queues of a worker, also of one that was given a single queue."""
     kind: Any = BaseQueue
     if not isinstance(queue, kind):
         raise TypeError(f"a worker needs a queue, not {queue!r}")

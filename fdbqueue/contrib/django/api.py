@@ -1,7 +1,7 @@
 """Django's interface for tasks: that of Django 6, or else of its backport, `django-tasks`."""
 
 # pyright: reportMissingModuleSource=false
-# The types are those of Django 6, also where an earlier Django is installed.
+# The types of Django 6, also where an earlier Django is installed.
 
 from typing import TYPE_CHECKING
 

@@ -61,7 +61,7 @@ class FdbqueueBackend(BaseTaskBackend):
     (`OPTIONS`):
 
     - `database`: The database, or its name as for `fdbqueue.open`.
-    - `keep`: Which results are kept, as for `PriorityQueue`: by default those of a day.
+    - `keep`: Which results are kept, as for `PriorityQueue`: by default for a day.
     - `keep_unknown`: The time after which a worker makes a task that no worker knows a dead letter,
       as for `App`: by default a week.
     - `retry`: When to try a task again after an error. By default it is not tried again, as with

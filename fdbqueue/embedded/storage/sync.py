@@ -94,7 +94,7 @@ class Sync:
         return failure
 
     def close(self) -> None:
-        """Sync what may not be on disk, for those that still wait for it, and close."""
+        """Sync what may not be on disk, for threads that still wait for it, and close."""
         self._try(self.newest)
         with self._lock:
             self.failure = self.failure or DatabaseClosed()

@@ -191,7 +191,7 @@ class TransactionRead:
             reverse: Whether to return the last row first.
             streaming_mode: How many rows to read first; later batches are larger. `exact` requires
                 a limit (2210 otherwise). A transaction conflicts with all rows that it has read,
-                also those that the caller has not come to.
+                also rows that the caller has not reached.
         """
         return FDBRange(
             self,

@@ -1,6 +1,6 @@
 """Transactions of the embedded engine: reads, writes, conflicts and retries.
 
-Names and rules are those of the official Python binding; its documentation (`api-python.rst`) has
+Names and rules come from the official Python binding; its documentation (`api-python.rst`) has
 the details. Reads return futures that are ready. Writes return immediately and report an invalid
 key or value at the next read or at the commit, as FoundationDB does.
 """

@@ -4,7 +4,7 @@ A read of a key that the transaction set or cleared does not depend on the datab
 conflict. A read of a key that the transaction changed by an atomic operation does.
 
 Source: FoundationDB, Developer Guide, "Reading your writes" and "Conflict ranges"; the conflict
-rules are those of `fdbclient/ReadYourWrites.actor.cpp`.
+rules come from `fdbclient/ReadYourWrites.actor.cpp`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WriteMap:
 
     def __init__(self) -> None:
         self._operations: dict[bytes, list[tuple[int, bytes]]] = {}
-        self._keys: list[bytes] = []  # those of the operations, sorted
+        self._keys: list[bytes] = []  # of the operations, sorted
         self.known = RangeSet()
         """The keys that were set or cleared: reads of them do not depend on the database."""
         self._unreadable = RangeSet()

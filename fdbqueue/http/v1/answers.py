@@ -29,7 +29,7 @@ class Pushed(BaseModel):
 
 
 class BatchPushed(BaseModel):
-    """The stored items, or those that have their unique keys, in the order of the request."""
+    """The stored items, or the items that have their unique keys, in the order of the request."""
 
     ids: list[str]
 
@@ -72,7 +72,7 @@ class Info(BaseModel):
 
 
 class Infos(BaseModel):
-    """The items that match, in order, among those that were looked at."""
+    """The items that match, in order."""
 
     items: list[Info]
     next: str | None = Field(description="The `after` of the next page, or null.")

@@ -139,7 +139,7 @@ class Move(Body):
 
 @with_fields(Filters)
 class ChangeAll(Body):
-    """A change of all items in a state, or of those that match."""
+    """A change of all items that match."""
 
     change: Literal["remove", "retry", "run_now", "release", "cancel", "reprioritize"]
     state: types.State

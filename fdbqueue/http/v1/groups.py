@@ -24,7 +24,7 @@ _Group = Annotated[
     str, Path(min_length=1, max_length=255, description="The group's name, with `/` as `%2F`.")
 ]
 _After = Annotated[
-    str | None, Query(max_length=255, description="A group's name: only those that follow it.")
+    str | None, Query(max_length=255, description="Only groups whose names follow this one.")
 ]
 
 
@@ -56,7 +56,7 @@ async def groups(
 async def change_group(
     served: ServedQueues, name: AdminOf, group: _Group, body: bodies.NewGroupSettings
 ) -> Response:
-    """Change settings of a group: those that are given; `null` stands for those of all groups."""
+    """Change the given settings of a group; `null` stands for the setting of all groups."""
     return await _set(served, name, decoded(group), body)
 
 

@@ -196,7 +196,7 @@ async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.M
 async def change_all(
     request: Request, served: ServedQueues, name: AdminOf, body: bodies.ChangeAll
 ) -> Response:
-    """Make the same change to all items in a state, or to those that match, 100 in a transaction.
+    """Make the same change to all items that match, 100 in a transaction.
 
     The changes are `remove`, `retry` (dead letters), `run_now` (delayed items), `release` (claimed
     ones), `cancel` and `reprioritize`.

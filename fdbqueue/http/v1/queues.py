@@ -117,7 +117,7 @@ def _etag(options: Options) -> str:
 async def change(
     served: ServedQueues, name: AdminOf, body: bodies.NewOptions, if_match: _IfMatch = None
 ) -> Response:
-    """Change options of a queue: those that are given, and null removes a limit.
+    """Change the given options of a queue; null removes a limit.
 
     With `If-Match`, 412 if the options have changed since they had this ETag.
     """

@@ -1,8 +1,8 @@
 """Schedules within a transaction: the one that finds a tick due pushes its item and sets the next.
 
-No process is in charge of schedules. A schedule has a timer among those of delayed items. Every
-client that takes items sweeps these timers, and the transaction of the sweep reads and writes the
-schedule. So two that find the same tick conflict, and each tick is pushed exactly once.
+No process is in charge of schedules. A schedule has a timer among the timers of delayed items.
+Every client that takes items sweeps these timers, and the transaction of the sweep reads and writes
+the schedule. So two that find the same tick conflict, and each tick is pushed exactly once.
 """
 
 from __future__ import annotations

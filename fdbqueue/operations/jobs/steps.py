@@ -169,7 +169,7 @@ class DurableSteps:
         batch: bytes,
         push: Callable[[list[int]], list[tuple[bytes, str]]],
     ) -> list[StoredStep] | None:
-        """Return the steps that run other jobs; push those that are missing, and suspend the job.
+        """Return the steps that run other jobs; push the missing jobs, and suspend this one.
 
         Each of the jobs stores its end in its step, and the last one makes this job ready: they are
         a batch.

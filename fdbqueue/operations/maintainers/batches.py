@@ -184,7 +184,7 @@ def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End)
 def all_memberships(
     tr: ReadTransaction, own: Layout, position: bytes, header: Header
 ) -> list[Membership]:
-    """Return the batches in which an item counts when it ends: its own, and those of followers."""
+    """Return the batches in which an item counts when it ends: its own, and its followers'."""
     memberships = memberships_of(header.batch)
     if header.followers:
         for row in tr.get_range(*own.followers_range(position)):
@@ -377,7 +377,7 @@ def _end_some(
     Several ends of one transaction take their places together, or one after the other; each sees
     those before.
 
-    `counts` are those of the batch, by a snapshot read of this transaction.
+    `counts` are the batch's, by a snapshot read of this transaction.
     """
     seen, n = counts.ended + (batch.stage == "closed"), ended.ended or 1
     if seen + n > counts.pushed:

@@ -498,7 +498,7 @@ class Groups:
         return self._layout.group_key(self._layout.group_settings, group)
 
     def set(self, tr: Transaction, now: int, group: str | None, changes: dict[str, Any]) -> None:
-        """Change the settings of a group, or with `None` those of all that have no own ones."""
+        """Change a group's settings; `None` sets the defaults."""
         key, of_all = self._settings_key(group), self._settings_key(None)
         settings = decode_group_settings(tr[key].value)._replace(**changes)
         own = encode_group_settings(settings)

@@ -23,7 +23,8 @@ class GroupInfo:
         name: Its name.
         ready: The number of its ready items.
         claimed: The number of its claimed items.
-        weight: Its share of what is taken from a priority, in proportion to those of other groups.
+        weight: Its share of what is taken from a priority, in proportion to the weights of other
+            groups.
         concurrency: The most of its items that may be claimed at a time; `None` for no limit.
         paused: Whether it is paused.
         rate: The most of its items that may be started in a time, and that time in seconds; `None`

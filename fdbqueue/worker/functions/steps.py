@@ -254,7 +254,7 @@ class Stepper:
 
         What the function writes takes effect exactly once: data, pushes and signals. The
         transaction may run several times, so the function must not sleep, commit or create
-        identities, and must end within five seconds. Errors and result are those of `step`.
+        identities, and must end within five seconds. Errors and result are as for `step`.
 
         Args:
             name: The name of the step.
@@ -296,7 +296,7 @@ class Stepper:
     def _failing(
         self, name: str, step: StoredStep, *passed: type[BaseException]
     ) -> Generator[None]:
-        """Make a failure of the step of each error but outcomes and those that are passed."""
+        """Make each error a failure of the step, except for outcomes and `passed` errors."""
         try:
             yield
         except (*_NO_FAILURES, *passed):
