@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "howto" / "dashboard"
 SHOWN = {
     *(f"{name}-1280-light" for name in ("overview", "queue", "item", "steps", "schedules", "jobs")),
-    *("workers-1280-dark", "overview-360-light", "queue-360-dark"),
+    "workers-1280-dark",
 }
 """The pages that the guide shows, with their widths and colour schemes."""
 
