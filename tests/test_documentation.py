@@ -31,11 +31,9 @@ from tests.support.shell import Shell, commands
 README = (ROOT / "README.md").read_text()
 REFERENCE = "\n".join(path.read_text() for path in sorted((DOCS / "reference").glob("*.md")))
 
-# Languages that are executed, that are checked for `fdbq` commands, that are parsed by their
-# formatters where those are installed, and that are not code.
+# Languages that are executed, that are checked for `fdbq` commands, and that are not code.
 RUN = {"python", "console"}
 READ = {"sh", "ini", "dockerfile", "yaml"}
-PARSED = {"go": ("gofmt", "-l"), "rust": ("rustfmt", "--check", "--edition=2021")}
 NO_CODE = {"text", "{eval-rst}", "{toctree}", "{glossary}"}
 
 
@@ -208,18 +206,21 @@ def test_commands_in_a_page_use_existing_options(path: Path) -> None:
 def test_every_code_block_is_executed_or_checked() -> None:
     for path in PAGES:
         languages = set(re.findall(r"^```(\S+)$", path.read_text(), re.M))
-        assert languages <= RUN | READ | {*PARSED, "typescript"} | NO_CODE, path
+        assert languages <= RUN | READ | NO_CODE, path
 
 
-@pytest.mark.parametrize("language", PARSED)
-def test_examples_in_other_languages_parse_and_are_formatted(language: str) -> None:
-    command = PARSED[language]
+@pytest.mark.parametrize(
+    ("suffix", "command"),
+    [("go", ("gofmt", "-l")), ("rs", ("rustfmt", "--check", "--edition=2021"))],
+)
+def test_recipes_in_other_languages_parse_and_are_formatted(
+    suffix: str, command: tuple[str, ...]
+) -> None:
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
-    for path in PAGES:
-        for block in blocks(path.read_text(), language):
-            done = subprocess.run(command, input=block, capture_output=True, text=True)
-            assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), path
+    recipe = (ROOT / "recipes" / "consumer").with_suffix(f".{suffix}").read_text()
+    done = subprocess.run(command, input=recipe, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def run_commands(shell: Shell, block: str) -> None:

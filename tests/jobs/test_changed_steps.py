@@ -1,4 +1,4 @@
-"""The steps of a job change while it runs: each case of the table in `docs/howto/steps.md`."""
+"""The steps of a job change while it runs: the cases of `docs/howto/change-jobs.md`."""
 
 from __future__ import annotations
 

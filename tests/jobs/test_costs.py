@@ -1,4 +1,4 @@
-"""What steps, signals, ticks and batches cost: the tables of the guides, and idle workers."""
+"""What steps, signals, ticks and batches cost: the tables of the reference, and idle workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.waiting import MAX_WAIT
 
-GUIDES = Path(__file__).parents[2] / "docs" / "howto"
+COSTS = Path(__file__).parents[2] / "docs" / "reference" / "costs.md"
 WAITING = int(os.environ.get("FDBQ_WAITING", "1000"))
 """How many jobs sleep or wait while a worker is idle."""
 
@@ -37,9 +37,9 @@ class Cost(NamedTuple):
         return Cost(*(mine - others for mine, others in zip(self, other)))
 
 
-def table(guide: str) -> dict[str, Cost]:
-    """Return the table of costs of a guide."""
-    rows = (GUIDES / guide).read_text().partition("## Costs")[2].splitlines()
+def table(title: str) -> dict[str, Cost]:
+    """Return the table of costs of the section with this title."""
+    rows = COSTS.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0].splitlines()
     cells = [row.strip("|").split("|") for row in rows if row.startswith("| ")]
     return {name.strip(): Cost(*map(int, cost)) for name, *cost in cells[2:]}
 
@@ -86,9 +86,9 @@ class Meter:
             for layout in self._layouts
         )
 
-    def assert_as_in(self, guide: str) -> None:
-        """Compare the costs with the table of a guide."""
-        expected = table(guide)
+    def assert_as_in(self, title: str) -> None:
+        """Compare the costs with the table of a section."""
+        expected = table(title)
         assert {name: self.costs[name] for name in expected} == expected
 
 
@@ -104,7 +104,7 @@ def meter(app: App, name: str) -> Meter:
     return Meter(app, name, f"{name}-others")
 
 
-def test_steps_cost_what_the_guide_says(app: App, name: str, meter: Meter) -> None:
+def test_steps_cost_what_the_reference_says(app: App, name: str, meter: Meter) -> None:
     queue, others = app.queue(name), app.queue(f"{name}-others")
 
     @app.job(queue=f"{name}-others")
@@ -160,11 +160,11 @@ def test_steps_cost_what_the_guide_says(app: App, name: str, meter: Meter) -> No
         drain(app, name)
     ends = meter.costs["the end of another job"].minus(meter.costs["an end"])
     meter.costs["the end of another job, beside its acknowledgement"] = ends
-    meter.assert_as_in("steps.md")
+    meter.assert_as_in("Steps")
     assert meter.watches == 0
 
 
-def test_a_tick_costs_what_the_guide_says(
+def test_a_tick_costs_what_the_reference_says(
     app: App, name: str, meter: Meter, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fdbqueue.coordination.sweeper._SWEEP_IN_CLAIM", 0.0)  # each claim sweeps
@@ -186,10 +186,10 @@ def test_a_tick_costs_what_the_guide_says(
         claim("a claim at a tick")
     tick = meter.costs["a claim at a tick"].minus(meter.costs["a claim"])
     meter.costs["a tick, with the push of its job"] = tick
-    meter.assert_as_in("schedules.md")
+    meter.assert_as_in("Schedules")
 
 
-def test_a_batch_costs_what_the_guide_says(app: App, name: str, meter: Meter) -> None:
+def test_a_batch_costs_what_the_reference_says(app: App, name: str, meter: Meter) -> None:
     queue = app.queue(name)
 
     @app.job(queue=name)
@@ -226,7 +226,7 @@ def test_a_batch_costs_what_the_guide_says(app: App, name: str, meter: Meter) ->
         ("the end of a job after it was closed", "an end after it was closed", "an end"),
     ):
         costs[name] = costs[cost].minus(costs[plain])
-    meter.assert_as_in("batches.md")
+    meter.assert_as_in("Batches")
 
 
 def test_jobs_that_sleep_or_wait_cost_an_idle_worker_nothing(
