@@ -119,7 +119,7 @@ def history(db: Database, queue: str) -> None:
     """
     windows = existing_queue(db, queue).history(db)
     show_table(
-        ("last", *_HISTORY, "median wait", "95 % wait", "median run", "95 % run"),
+        ("last", *_HISTORY, "median wait", "wait (p95)", "median run", "run (p95)"),
         [zip(("5 minutes", "hour", "day"), windows)],
         lambda window: {"queue": queue, **as_json(window[1])},
         lambda window: [

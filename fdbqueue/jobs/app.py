@@ -261,6 +261,8 @@ class App:
         settings = JobSettings(policy, seconds).changed(options)
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any, Any, Any]:
+            if isinstance(function, Job):
+                raise TypeError(f"{function.name} is a job already; declare its `function` again")
             module = importable(function.__module__).removesuffix(".__main__")
             full_name = name or f"{module}.{function.__qualname__}"
             job = Job[Any, Any, Any, Any](self, full_name, function, version, settings)

@@ -23,9 +23,9 @@ from fdbqueue.worker.outcomes import (
 )
 
 ATTEMPTS = 20
-"""How often a job is tried by default: its last retry comes six to eight hours after the first run.
+"""How often a job is tried by default: its last retry comes about six hours after the first run.
 
-So a job survives an outage overnight, and a job that can never succeed does not run forever.
+So a job survives an outage of some hours, and a job that can never succeed does not run forever.
 """
 
 Decision: TypeAlias = Callable[[Exception, Context], Outcome | Duration]

@@ -28,8 +28,8 @@ const SERIES = [["in", "pushed", "In"], ["out", "taken", "Out"], ["failed", "fai
 
 /** The times of items, by the names of their fields. */
 const TIMES = {
-  waiting_median: "Median wait", waiting_p95: "95 % waited at most",
-  running_median: "Median run time", running_p95: "95 % ran at most",
+  waiting_median: "Median wait", waiting_p95: "Wait (p95)",
+  running_median: "Median run time", running_p95: "Run time (p95)",
 };
 
 /** The units of rates: all have the first one in which the highest is at least 1. */

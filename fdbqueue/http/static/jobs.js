@@ -15,7 +15,7 @@ const MAX_QUEUES = 25; // whose jobs are read
  *   rate: number | null, run_time_median: number | null, run_time_p95: number | null}} Numbers
  */
 
-const COLUMNS = ["Job", "Queue", "Done", "Rate", "Median run", "95 % of runs", "Failed attempts", "Ready", "Delayed", "Claimed", "Dead"];
+const COLUMNS = ["Job", "Queue", "Done", "Rate", "Median run", "Run (p95)", "Failed attempts", "Ready", "Delayed", "Claimed", "Dead"];
 
 /** Make the page. */
 export function jobsPage() {
