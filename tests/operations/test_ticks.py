@@ -91,8 +91,3 @@ def test_the_last_due_ticks_are_those_of_the_whole_grid(timing: Timing) -> None:
 
 def ms_of(length: timedelta) -> int:
     return length // timedelta(milliseconds=1)
-
-
-def test_a_leap_day_is_found_and_one_that_never_comes_is_not() -> None:
-    leap = next_tick(Timing("0 0 29 2 *"), ms(datetime(2026, 1, 1, tzinfo=timezone.utc)))
-    assert leap == ms(datetime(2028, 2, 29, tzinfo=timezone.utc))
