@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import App, PriorityQueue
-from fdbqueue.jobs import Context, Discard
+from fdbqueue import PriorityQueue
 from fdbqueue.layout.batches import End
 from fdbqueue.operations.maintainers import batches
 from fdbqueue.queue.base import store_of
-from fdbqueue.types import Transaction
 from tests.support.leases import come_due, expire, lapse
 
 UNIQUE: Any = {"unique": "k"}  # for a header
@@ -145,43 +143,3 @@ def test_an_end_is_noted_once(
 ) -> None:
     act(queue, db)
     assert noted == expected
-
-
-@pytest.mark.parametrize("kind", ["plain", "in a transaction", "with endings"])
-def test_the_end_of_a_job_has_its_result(db: Any, name: str, noted: list[End], kind: str) -> None:
-    app = App(db)
-
-    @app.job(name="plain", queue=name)
-    def plain() -> int:
-        return 7
-
-    @app.job(name="in a transaction", queue=name)
-    def in_transaction(tr: Transaction) -> int:
-        tr[b"\x00test"] = b""
-        del tr[b"\x00test"]
-        assert not noted
-        return 7
-
-    @app.job(name="with endings", queue=name)
-    def with_endings(context: Context) -> int:
-        context.at_end(lambda tr: None)
-        return 7
-
-    jobs = {"plain": plain, "in a transaction": in_transaction, "with endings": with_endings}
-    jobs[kind].using(unique="k").push()
-    app.work(name, drain=True)
-    assert noted == [End("done", b"7")]
-
-
-def test_the_end_of_a_job_has_the_reason_for_which_it_was_discarded(
-    db: Any, name: str, noted: list[End]
-) -> None:
-    app = App(db)
-
-    @app.job(queue=name)
-    def job() -> None:
-        raise Discard("no longer wanted")
-
-    job.using(unique="k").push()
-    app.work(name, drain=True)
-    assert noted == [End("discarded", error="no longer wanted")]
