@@ -9,12 +9,9 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-import pytest
-
 import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
-from tests.support.fairness import jain
 from tests.support.waiting import MAX_WAIT
 
 LIMITS = {"a": 1, "b": 2, "c": 3}
@@ -49,8 +46,8 @@ def test_no_group_exceeds_its_limit_and_none_is_stuck(db: Any, name: str) -> Non
     jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
     for group, limit in LIMITS.items():
         jobs.set_group(db, group, concurrency=limit)
-    groups = random.Random(seed).choices(["a", "b", "c", "d", None], k=150)
-    jobs.push_many(db, range(150), groups=groups)
+    groups = random.Random(seed).choices(["a", "b", "c", "d", None], k=60)
+    jobs.push_many(db, range(60), groups=groups)
     done: list[int] = []
     is_over = threading.Event()
     threads = [
@@ -67,30 +64,6 @@ def test_no_group_exceeds_its_limit_and_none_is_stuck(db: Any, name: str) -> Non
     is_over.set()
     for thread in threads:
         thread.join(60)
-    assert sorted(done) == list(range(150))
+    assert sorted(done) == list(range(60))
     assert admin.check(db, jobs).problems == ()
     assert all(group.claimed == 0 and group.held_by is None for group in jobs.groups(db))
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_flood_of_one_group_takes_nothing_from_the_others(
-    db: Any, name: str, weighted: bool
-) -> None:
-    jobs = fdbqueue.Queue.named(db, f"{name}jobs")
-    names = [f"group {number}" for number in range(50)]
-    weights = {name: 1 + number % 3 if weighted else 1 for number, name in enumerate(names)}
-    for group, weight in weights.items():
-        if weight > 1:
-            jobs.set_group(db, group, weight=weight)
-    jobs.push_many(db, ["flood"] * 600, group="flood")
-    for group in names:
-        jobs.push_many(db, [group] * 12, group=group)
-    taken: Counter[str] = Counter()
-    rounds = 4
-    for _ in range(rounds * (sum(weights.values()) + 1) // 17):
-        claim = jobs.claim(db, n=17)
-        taken.update(item.value for item in claim.items)
-        jobs.ack(db, claim)
-    shares = [taken[group] / weight for group, weight in {**weights, "flood": 1}.items()]
-    assert jain(shares) >= 0.99
-    assert max(shares) - min(shares) <= 1

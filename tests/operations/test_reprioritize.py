@@ -197,17 +197,10 @@ def test_items_behind_a_moved_one_are_listed(db: Any, name: str) -> None:
     queue.reprioritize(db, items[5], 2)
     assert [item.value for item in queue.items(db, after=items[5].id)] == [3, 4]
     assert [item.value for item in queue.items(db, after=items[5], reverse=True)] == [2, 1, 0]
-    assert [item.value for item in queue.items(db)] == [0, 1, 2, 5, 3, 4]
-
-
-def test_items_behind_a_moved_one_that_has_ended_are_listed(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    items = queue.push_many(db, range(1, 6), priorities=range(1, 6))
-    queue.reprioritize(db, items[0], 4)
     page = [*queue.items(db, limit=4)]
-    assert [item.value for item in page] == [2, 3, 4, 1]
-    queue.remove(db, page[-1])
-    assert [item.value for item in queue.items(db, after=page[-1])] == [5]
+    assert [item.value for item in page] == [0, 1, 2, 5]
+    queue.remove(db, page[-1])  # a page may begin behind an item that is gone
+    assert [item.value for item in queue.items(db, after=page[-1])] == [3, 4]
 
 
 def test_an_item_that_comes_back_to_its_first_position_is_found(db: Any, name: str) -> None:
@@ -237,20 +230,3 @@ def test_a_check_repairs_the_way_to_a_moved_item(db: Any, moved: tuple[PriorityQ
     assert not check(db, queue, repair=True).ok
     assert queue.state(db, item_id) == "ready"
     assert check(db, queue).ok
-
-
-def test_a_move_in_a_transaction_is_part_of_it(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    item = queue.push(db, "job", 5)
-
-    @fdbqueue.transactional
-    def body(tr: Any) -> list[str | None]:
-        states: list[str | None] = []
-        for priority in (4, 3, 2):
-            queue.reprioritize(tr, item.id, priority)
-            states.append(queue.state(tr, item))
-        return states
-
-    assert body(db) == ["ready"] * 3
-    assert moves(db, queue) == 1
-    assert queue.pop(db).id == item.id
