@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.pops import REQUEST_TIMEOUT, PopRequest, PopRequests
+from fdbqueue.coordination.pops import REQUEST_TIMEOUT, PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import run
 from fdbqueue.layout.keys import Layout
@@ -53,13 +53,6 @@ def test_golden_bytes_of_a_request(requests: PopRequests, db: Any, space: Subspa
     assert key == layout.request_key(version, b"name")
     (value,) = rows(db, space, 7).values()
     assert value == b"\x26\x15\x01\x26\x15\x14\x27"
-
-
-def test_golden_bytes_of_the_next_leader(requests: PopRequests, db: Any, space: Subspace) -> None:
-    following = PopRequest(Layout(space).request_key(258, b"name"), POPS)
-    run(db, partial(requests.pass_leadership, following=following))
-    assert rows(db, space, 7) == {b"\x15\x07" + WAITS: b"\x27\x15\x01\x26\x15\x14\x27"}
-    assert rows(db, space, 9) == {b"\x15\x09": b"name"}
 
 
 def test_golden_bytes_of_staged_items(requests: PopRequests, db: Any, space: Subspace) -> None:

@@ -17,7 +17,6 @@ import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.layout.values import ONE, encode_count
 from fdbqueue.operations.maintainers import batches
-from fdbqueue.testing import FaultyDatabase
 from tests.coordination.line import DIES_WAITING, FAST, Line
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
@@ -70,20 +69,6 @@ def test_requests_are_served_in_the_order_they_were_made(line: Line[PriorityQueu
         [],
     ]
     assert line.sleeps.woken == [True] * len(asked)
-    line.assert_sound()
-
-
-def test_the_leader_answers_waiting_requests_when_the_queue_is_empty(
-    line: Line[PriorityQueue],
-) -> None:
-    line.set_idle_leader()
-    calls = [line.process().pop(), line.process().pop(2, at_max=True)]
-    line.clear_leader()
-    assert line.process({}).pop().result() == []  # it finds no item, so it looks no further
-    item = line.queue.push(line.db, "the only one")
-    assert line.process().pop().result() == [item]
-    assert [call.result() for call in calls] == [[], []]
-    assert line.sleeps.woken == [True, True]
     line.assert_sound()
 
 
@@ -174,28 +159,3 @@ class TestLargeValues:
         assert waiting == [5 - served]  # when the leadership passes on
         assert line.sleeps.woken == [True] * 5
         line.assert_sound()
-
-
-def test_a_pop_sees_items_pushed_since_the_last_pop(db: Any, queue: PriorityQueue) -> None:
-    asking = FaultyDatabase(db)  # its commits may have an unknown result, as on a cluster
-    other = PriorityQueue(queue.subspace)
-    for number in range(20):
-        other.push(db, number)
-        assert queue.pop(asking).value == number
-        other.push(db, "late")
-        assert queue.pop(asking).value == "late"
-        assert queue.pop(asking) is None
-        other.push_many(db, ["first", "last"], priorities=[1, 2])
-        assert queue.pop(asking).value == "first"
-        assert [item.value for item in other.pop_many(db, 2)] == ["last"]
-        assert queue.pop(asking) is None
-
-
-def test_a_pop_takes_a_more_urgent_item_pushed_since_the_last_pop(
-    db: Any, queue: PriorityQueue
-) -> None:
-    asking = FaultyDatabase(db)
-    PriorityQueue(queue.subspace).push_many(db, ["first", "last"], priorities=[1, 2])
-    assert queue.pop(asking).value == "first"
-    PriorityQueue(queue.subspace).push(db, "urgent", priority=0)
-    assert [queue.pop(asking).value for _ in range(2)] == ["urgent", "last"]

@@ -134,6 +134,7 @@ def test_the_stored_bound_applies_to_handles_opened_without_it(db: Any, space: S
     early.configure(db, max_size=3)
     claim = early.claim(db, n=2)  # claimed before there was a bound of 2
     early.configure(db, max_size=2)
+    assert claim is not None
     first, second = claim
     early.ack(db, first)
     assert unless_full(early.push, db, "d") is None
