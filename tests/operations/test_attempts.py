@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
-
-import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue
@@ -100,39 +97,6 @@ def test_a_queue_keeps_as_many_attempts_as_its_options_say(db: Any, queue: Prior
     text = info_of(db, queue, item).failed_attempts[-1].traceback
     assert len(text.encode()) <= 8_000
     assert text.endswith("the end\n")
-
-
-@pytest.mark.parametrize("end", ["ack", "pop", "remove", "drop", "clear", "expire"])
-def test_attempts_are_deleted_with_their_item(
-    db: Any, name: str, end: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = PriorityQueue.named(db, name, max_attempts=2)
-    item = queue.push(db, "job", ttl=3600 if end == "expire" else None)
-    other = queue.push(db, "other", 1)
-    claim = queue.claim(db, n=2)
-    queue.nack(db, claim, delay=0, error="busy")
-    assert attempts_left(db, queue) == 2
-    if end == "drop":
-        queue.nack(db, queue.claim(db, n=1), error="busy")
-    if end == "ack":
-        queue.ack(db, queue.claim(db, n=1))
-    elif end == "pop":
-        assert queue.pop(db) == item
-    elif end == "remove" or end == "drop":
-        assert queue.remove(db, item)
-    elif end == "expire":
-        monkeypatch.setattr(clock, "nanoseconds", lambda: time.time_ns() + 2 * 3600 * 10**9)
-        assert queue.state(db, item) is None
-        assert queue.pop(db) == other
-        assert attempts_left(db, queue) == 0
-        return
-    else:
-        queue.clear(db)
-        assert attempts_left(db, queue) == 0
-        return
-    assert queue.get(db, item) is None
-    assert len(info_of(db, queue, other).failed_attempts) == attempts_left(db, queue) == 1
-    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_a_retried_dead_letter_keeps_its_failed_attempts_and_who_retried_it(

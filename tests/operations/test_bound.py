@@ -1,4 +1,4 @@
-"""A bounded queue never exceeds its bound and accepts pushes up to it."""
+"""A queue exceeds none of its limits, and accepts pushes up to its bound."""
 
 from __future__ import annotations
 
@@ -42,11 +42,6 @@ def unfinished(db: Any, queue: PriorityQueue) -> int:
         return sum(len(list(rows)) for rows in ranges)
 
     return read(db, count)
-
-
-def claimed(db: Any, queue: PriorityQueue) -> int:
-    """Count the claimed items."""
-    return len(list(db[slice(*layout_of(queue).range_of(layout_of(queue).claims))]))
 
 
 def test_a_push_to_a_full_queue_stores_nothing(db: Any, space: Subspace) -> None:
@@ -229,6 +224,7 @@ def test_transactions_in_any_order_never_exceed_the_bound(
         queue.push(db, "first")
         limit = rng.choice([None, 1, 2, 3])
         queue.configure(db, concurrency=limit)
+        queue.set_group(db, "ada", concurrency=1)
         in_flight: list[Any] = []
         claims: list[Any] = []
         for _ in range(80):
@@ -243,7 +239,11 @@ def test_transactions_in_any_order_never_exceed_the_bound(
                 elif claim is not None:
                     claims.append(claim)
                 assert unfinished(db, queue) <= bound
-                assert limit is None or claimed(db, queue) <= limit
+                groups = [
+                    info.group for info in queue.items(db.create_transaction(), state="claimed")
+                ]
+                assert limit is None or len(groups) <= limit
+                assert groups.count("ada") <= 1
                 assert length(db, queue) <= queue.size(db) <= bound
         assert fdbqueue.admin.check(db, queue).ok
     assert refused > 20
@@ -268,7 +268,8 @@ def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) ->
                 queue.retry(tr, letter.id)
     for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
         size = rng.randrange(1, 3)
-        unless_full(queue.push_many, tr, range(size), as_many_as_fit=rng.random() < 0.5)
+        options = {"as_many_as_fit": rng.random() < 0.5, "group": rng.choice([None, "ada"])}
+        unless_full(queue.push_many, tr, range(size), **options)
     return claim
 
 

@@ -34,20 +34,6 @@ def test_a_waiting_item_ends_at_once(db: Any, name: str, kind: Any, keep: int | 
     assert assert_views_agree(db, queue).done == 0
 
 
-@pytest.mark.parametrize("state", ["ready", "delayed"])
-def test_a_cancelled_item_frees_what_it_held(db: Any, name: str, state: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=100, max_size=1)
-    delay = 60 if state == "delayed" else None
-    payload = "x" * 100_000  # in pieces
-    item = queue.push(db, payload, unique="k", group="g", delay=delay, ttl=3600)
-    assert queue.cancel(db, item)
-    assert queue.get(db, item).item.value == payload
-    other = queue.push(db, payload, unique="k", group="g")
-    assert other.is_new
-    assert queue.claim(db).item.id == other.id
-    assert_views_agree(db, queue)
-
-
 @pytest.mark.parametrize(
     ("kind", "end", "keep"),
     [

@@ -22,7 +22,7 @@ from fdbqueue.errors import ForeignClaim, LeaseLost
 from fdbqueue.operations.claims import ClaimedItems
 from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.counting import CountingDatabase
-from tests.support.keys import layout_of, rows_in
+from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, values
 
 # Claim and acknowledge
@@ -266,26 +266,6 @@ def test_an_item_that_fails_too_often_becomes_a_dead_letter(db: Any, space: Subs
     assert queue.remove(db, letter.id)
     assert not queue.remove(db, letter.id)
     assert list(queue.items(db, state="dead")) == []
-
-
-def test_a_large_payload_follows_its_item_and_is_deleted_with_it(db: Any, space: Subspace) -> None:
-    queue = PriorityQueue(space["large"], codec="bytes", max_attempts=2)
-    large = b"\xffattempts:" + b"x" * 300_000
-    queue.push_many(db, [large] * 3)
-    first, second, third = list(queue.claim(db, n=3))
-    queue.nack(db, first, delay=60)
-    queue.release(db, third)
-    assert check(db, queue).ok
-    come_due(db, queue)
-    assert queue.pop(db).value == large
-    queue.ack(db, second)
-    for _ in range(2):
-        queue.nack(db, queue.claim(db), delay=0)
-    assert check(db, queue).ok
-    (letter,) = queue.items(db, state="dead")
-    assert letter.item.value == large
-    queue.remove(db, letter.id)
-    assert rows_in(db, queue, "pieces") == []
 
 
 def test_clear_removes_claimed_delayed_and_dead_items(db: Any, queue: PriorityQueue) -> None:

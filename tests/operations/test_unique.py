@@ -11,7 +11,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
 from fdbqueue.testing import Clock, FaultyDatabase
@@ -62,33 +62,21 @@ def test_a_key_stores_one_item_until_it_has_ended(db: Any, space: Subspace) -> N
 
 
 @pytest.mark.parametrize("scope", [{}, CLAIMED])
-@pytest.mark.parametrize(
-    "end", ["pop", "pop_many", "in a transaction", "remove", "clear", "expire", "last lease"]
-)
-def test_the_end_of_an_item_frees_its_key(
+@pytest.mark.parametrize("end", ["expired", "dead"])
+def test_a_push_finds_that_the_item_with_its_key_has_ended(
     db: Any, space: Subspace, end: str, scope: dict[str, Any]
 ) -> None:
     queue = PriorityQueue(space["unique"], max_attempts=1)
     options = {"unique": "k", **scope}
     item = queue.push(db, 1, ttl=1000, **options)
-    if end == "pop":
-        queue.pop(db)
-    elif end == "pop_many":
-        queue.pop_many(db, 9, max=True)
-    elif end == "in a transaction":
-        fdbqueue.transactional(lambda tr: queue.pop(tr))(db)
-    elif end == "remove":
-        assert queue.remove(db, item)
-    elif end == "clear":
-        queue.clear(db)
-    elif end == "expire":
-        expire(db, queue)  # the push finds it
+    if end == "expired":
+        expire(db, queue)
     else:
         queue.claim(db)
-        lapse(db, queue)  # so does it find that the item is dead
+        lapse(db, queue)
     assert queue.push(db, 2, **options).value == 2
     assert check(db, queue).ok
-    assert queue.state(db, item) == ("dead" if end == "last lease" else None)
+    assert queue.state(db, item) == ("dead" if end == "dead" else None)
 
 
 @pytest.mark.parametrize("scope", [{}, CLAIMED])
@@ -112,21 +100,6 @@ def test_an_item_keeps_its_key_through_moves_delays_and_cancellation(
     assert jobs.push(db, 5, **options).is_new
     assert [item.value for item in jobs.pop_many(db, 9)] == [5]
     assert check(db, jobs).ok
-
-
-def test_the_id_of_a_task_with_a_known_key_is_returned(db: Any, space: Subspace) -> None:
-    tasks = TaskQueue(space["tasks"])
-    task = tasks.push(db, agent_name="ada", unique="k")
-    assert tasks.reprioritize(db, task, priority=1)
-    assert tasks.push(db, priority=1, unique="k") == task
-    claim = tasks.claim(db)
-    assert tasks.push(db, unique="k") == task
-    tasks.ack(db, claim)
-    again = tasks.push(db, unique="k")
-    assert again != task
-    assert tasks.push_many(db, [{"unique": "k"}, {"unique": "l"}, {"unique": "l"}])[0] == again
-    assert tasks.size(db) == 2
-    assert check(db, tasks).ok
 
 
 # Until claimed
