@@ -30,24 +30,6 @@ def test_a_request_is_dropped_only_after_its_timeout(
     line.assert_sound()
 
 
-def test_a_dead_process_does_not_delay_other_requests(
-    line: Line[PriorityQueue],
-) -> None:
-    items = line.queue.push_many(line.db, range(5))
-    line.set_idle_leader()
-    before = line.process().pop()
-    line.process(DIES_WAITING).pop()
-    behind = line.process().pop()
-    line.clear_leader()
-    assert line.process().pop().result() == items[:1]
-    assert before.result() == items[1:2]
-    assert behind.result() == items[3:4]
-    assert line.sleeps.woken == [True, True]
-    line.sweep_requests()
-    assert line.remaining() == [items[2], items[4]]
-    line.assert_sound()
-
-
 @pytest.mark.parametrize("at_max", [False, True])
 def test_items_served_to_a_dead_process_return_to_their_positions(
     line: Line[PriorityQueue], at_max: bool

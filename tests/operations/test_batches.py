@@ -239,23 +239,6 @@ def test_the_batch_goes_with_the_item_that_follows(db: Any, queue: Queue) -> Non
     assert rows(db, queue) == 0
 
 
-def test_jobs_may_be_in_other_queues(db: Any, queue: Queue, name: str) -> None:
-    other = PriorityQueue[Any].named(db, f"{name}other")
-    id = begin(db, queue, 1)
-    add(db, queue, id, 2, other)
-    Batches(queue).close(db, id)
-    claims = [claimed(db, other), claimed(db, queue), claimed(db, other)]
-
-    @fdbqueue.transactional
-    def end_all(tr: Any) -> None:
-        other.ack(tr, claims[0])
-        queue.ack(tr, claims[1])
-        other.nack(tr, claims[2], dead=True)
-
-    end_all(db)
-    assert follows(db, queue, id) == {"of": "May", "done": 2, "dead": 1, "cancelled": 0}
-
-
 def test_the_first_death_cancels_a_batch_that_is_to_be_cancelled(db: Any, queue: Queue) -> None:
     id = begin(db, queue, 2, "cancel")
     assert not Batches(queue).progress(db, id).is_cancelled

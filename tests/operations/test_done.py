@@ -18,7 +18,6 @@ from fdbqueue.admin import check
 from fdbqueue.coordination import combiner, sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
 from fdbqueue.testing import Clock, FaultyDatabase
-from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of, rows_in
 from tests.support.kinds import KINDS, push
 from tests.support.scan import assert_views_agree
@@ -66,18 +65,6 @@ def test_an_acknowledged_item_is_done_and_keeps_its_id(db: Any, name: str, kind:
     assert queue.result(db, item_id) == {"sent": 1}
     assert queue.claim(db) is None
     assert queue.position(db, item_id) is None
-
-
-def test_a_queue_without_keep_writes_and_reads_nothing_more(db: Any, name: str) -> None:
-    counting = CountingDatabase(db)
-    queue = PriorityQueue.named(counting, name)
-    finish(counting, queue, 1)
-    queue.push(counting, "job")
-    claim = queue.claim(counting)
-    counting.clear()
-    queue.ack(counting, claim)
-    assert counting.reads <= 2  # the claim, and a receipt
-    assert rows(db, queue, "done", "done_times", "returned") == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -164,13 +151,6 @@ def test_trimming_deletes_payloads_attempts_and_results(
     assert rows(db, queue, "returned") == rows(db, queue, "attempts") == 2
     assert rows(db, queue, "pieces") == 3
     assert_views_agree(db, queue)
-
-
-def test_a_time_to_keep_may_be_text(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=("1h30m", 10))
-    assert queue.options(db).keep_seconds == 5400
-    queue.configure(db, keep="7d")
-    assert (queue.options(db).keep_seconds, queue.options(db).keep_number) == (604_800, None)
 
 
 def test_a_check_repairs_the_number_of_done_items_and_what_belongs_to_none(

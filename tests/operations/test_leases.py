@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -239,49 +240,29 @@ def test_the_retry_delay_of_an_item_grows_with_each_failure(db: Any, queue: Prio
         come_due(db, queue)
 
 
+# Delays
+
+
 def test_an_item_that_fails_too_often_becomes_a_dead_letter(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["dead"], max_attempts=3)
     item = queue.push(db, "a", 7)
-    for attempt in range(1, 4):
-        claim = queue.claim(db)
-        assert claim.attempt == attempt
-        queue.nack(db, claim, delay=0, error="x" * 2000)
-    assert queue.claim(db) is None
-    (letter,) = queue.items(db, state="dead")
-    assert (letter.item, letter.id, letter.attempts) == (item, item.id, 3)
-    assert letter.error == "x" * 1000
-    assert letter.died_at is not None
-    assert abs(datetime.now(timezone.utc) - letter.died_at) < timedelta(minutes=1)
-    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 1, 0, (), False)
-    assert queue.retry(db, item)
-    assert not queue.retry(db, item)
-    assert queue.claim(db).attempt == 1
-    lapse(db, queue)
-    for _ in range(2):
-        queue.claim(db)
-        lapse(db, queue)
-    assert queue.claim(db) is None
-    (letter,) = queue.items(db, state="dead")
-    assert letter.error == "its lease ran out"
-    assert queue.remove(db, letter.id)
-    assert not queue.remove(db, letter.id)
-    assert list(queue.items(db, state="dead")) == []
-
-
-def test_clear_removes_claimed_delayed_and_dead_items(db: Any, queue: PriorityQueue) -> None:
-    queue.configure(db, max_attempts=1)
-    queue.push_many(db, range(3))
-    queue.push(db, "later", delay=60)
-    queue.nack(db, queue.claim(db))
-    claim = queue.claim(db)
-    queue.clear(db)
-    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
-    assert list(queue.items(db, state="dead")) == []
-    with pytest.raises(LeaseLost):
-        queue.ack(db, claim)
-
-
-# Delays
+    ends: dict[str, Callable[[Any], object]] = {
+        "busy": lambda claim: queue.nack(db, claim, delay=0, error="busy"),
+        "its lease ran out": lambda claim: lapse(db, queue),
+    }
+    for error, end in ends.items():
+        for attempt in range(1, 4):
+            claim = queue.claim(db)
+            assert claim.attempt == attempt
+            end(claim)
+        assert queue.claim(db) is None
+        (letter,) = queue.items(db, state="dead")
+        assert (letter.item, letter.id, letter.attempts, letter.error) == (item, item.id, 3, error)
+        assert letter.died_at is not None
+        assert abs(datetime.now(timezone.utc) - letter.died_at) < timedelta(minutes=1)
+        assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 1, 0, (), False)
+        assert queue.retry(db, item)
+        assert not queue.retry(db, item)
 
 
 def test_a_delayed_item_keeps_the_position_of_its_push(

@@ -146,18 +146,6 @@ def test_an_item_that_returns_takes_the_key_again_if_it_is_free(
     assert keys_stored(db, jobs) == (0, 0)
 
 
-def test_a_dead_letter_comes_back_only_if_its_key_is_free(db: Any, jobs: PriorityQueue) -> None:
-    dead = jobs.push(db, 1, **CLAIMED)
-    jobs.nack(db, jobs.claim(db), dead=True)
-    waiting = jobs.push(db, 2, **CLAIMED)
-    assert waiting.is_new
-    assert not jobs.retry(db, dead)
-    jobs.claim(db)
-    assert jobs.retry(db, dead)
-    assert jobs.push(db, 3, **CLAIMED) == dead
-    assert check(db, jobs).ok
-
-
 # For a period
 
 
