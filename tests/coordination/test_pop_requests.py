@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
@@ -94,6 +94,7 @@ def test_a_first_pop_returns_what_was_staged_for_a_dead_process(
     assert report.ok, report.problems
 
 
+@settings(max_examples=25)
 @given(
     pops=st.lists(
         st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.binary(max_size=90_000)))

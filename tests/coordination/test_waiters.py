@@ -17,7 +17,6 @@ from fdbqueue import PriorityQueue, Worker, aio
 from fdbqueue.coordination import sans_io, waiting
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import wait_until
 
@@ -128,8 +127,7 @@ OLDEST, NEWEST = bytes(16), b"\xff" * 16
 takes = pytest.mark.parametrize("take", ["pop", "claim"])
 
 
-@takes
-@pytest.mark.parametrize("n", [1, 20])
+@pytest.mark.parametrize(("take", "n"), [("pop", 1), ("claim", 20)])
 def test_a_push_wakes_one_client(
     db: Any, space: Subspace, sleeps: Sleeps, take: str, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,11 +249,11 @@ def test_clients_that_were_killed_while_they_waited_swallow_no_wake_up(
     wait_until(lambda: keys(db, space) == [])
 
 
-@takes
 def test_a_new_process_removes_the_dead_clients_on_which_most_depends(
-    db: Any, space: Subspace, sleeps: Sleeps, take: str, monkeypatch: pytest.MonkeyPatch
+    db: Any, space: Subspace, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wakes the newest client and the sentinel, and those that are alive wait again."""
+    take = "claim"
     monkeypatch.setattr(waiting, "_have_waited", FirstOfThread())
     dead = [leave_behind(db, space, take, OLDEST[1:] + bytes([number])) for number in range(5)]
     consumers = Consumers(db, space, take, sleeps)
@@ -271,16 +269,13 @@ def test_a_new_process_removes_the_dead_clients_on_which_most_depends(
     consumers.join()
 
 
-@takes
 def test_a_client_that_finds_items_by_itself_wakes_others_for_the_rest(
-    db: Any, space: Subspace, take: str
+    db: Any, space: Subspace
 ) -> None:
-    store = store_of(PriorityQueue(space))
-    layout = store.layout
-    prefix = layout.waiting_pops if take == "pop" else layout.waiting_claims
-    waiters = Waiters(layout, prefix)
+    layout = Layout(space)
+    waiters = Waiters(layout, layout.waiting_pops)
     sentinel, second, *others = [
-        leave_behind(db, space, take, bytes([number])) for number in range(20)
+        leave_behind(db, space, "pop", bytes([number])) for number in range(20)
     ]
 
     @fdbqueue.transactional
@@ -333,40 +328,25 @@ def test_a_client_leaves_when_it_stops_waiting(
     wait_until(lambda: keys(db, space) == [])
 
 
+@pytest.mark.parametrize("event", ["resume", "limit", "slot"])
 @pytest.mark.usefixtures("_no_second_look")
-def test_a_free_slot_wakes_one_client_that_waits_for_it(
-    db: Any, space: Subspace, sleeps: Sleeps
+def test_clients_wake_when_a_limit_lets_them_go_on(
+    db: Any, space: Subspace, sleeps: Sleeps, event: str
 ) -> None:
+    """A free slot wakes one client; whoever changes the limits of the queue wakes all."""
     queue = PriorityQueue(space)
     queue.push_many(db, range(6))
-    queue.configure(db, concurrency=1)
+    queue.configure(db, paused=event == "resume", concurrency=None if event == "resume" else 1)
     claim = queue.claim(db)
     counting = CountingDatabase(db)
     consumers = Consumers(counting, space, "claim", sleeps)
     consumers.start(5)
     counting.clear()
-    queue.ack(counting, claim)
-    consumers.join()
-    assert len(consumers.taken) == 5
-    assert counting.transactions <= 5 * 10
-
-
-@pytest.mark.parametrize("event", ["resume", "limit"])
-@pytest.mark.usefixtures("_no_second_look")
-def test_every_client_wakes_when_the_limits_of_the_queue_change(
-    db: Any, space: Subspace, sleeps: Sleeps, event: str
-) -> None:
-    queue = PriorityQueue(space)
-    queue.push_many(db, range(6))
-    if event == "resume":
-        queue.configure(db, paused=True)
-    else:
-        queue.configure(db, concurrency=1)
-        queue.claim(db)
-    consumers = Consumers(db, space, "claim", sleeps)
-    consumers.start(5)
     if event == "resume":
         queue.configure(db, paused=False)
-    else:
+    elif event == "limit":
         queue.configure(db, concurrency=None)
+    else:
+        queue.ack(counting, claim)
     consumers.join()
+    assert event != "slot" or counting.transactions <= 5 * 10

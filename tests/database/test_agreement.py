@@ -60,30 +60,6 @@ def test_an_expired_timeout_stays_expired(db: Any, later: int) -> None:
     assert code(lambda: tr[b"k"]) == 1031
 
 
-def test_options_set_after_the_error_of_a_write_have_no_effect(db: Any, space: Subspace) -> None:
-    tr = db.create_transaction()
-    tr[space.pack() + bytes(10_001)] = b""
-    tr.options.set_timeout(1)
-    tr.options.set_retry_limit(0)
-    let_time_out(db, 1)
-    assert code(lambda: tr.on_error(1020)) is None
-    tr[space.pack()] = b"v"
-    assert code(tr.commit) is None
-
-
-def test_the_read_version_of_a_transaction_that_timed_out_is_1031_also_after_its_commit(
-    db: Any, space: Subspace
-) -> None:
-    tr = db.create_transaction()
-    tr[space["k"]] = b"v"
-    tr.commit().wait()
-    tr.options.set_timeout(1)
-    let_time_out(db, 1)
-    assert code(tr.get_read_version) == 1031
-    assert code(lambda: tr[b"k"]) == 2017
-    assert code(lambda: tr.on_error(1020)) == 1031
-
-
 # Five seconds
 
 
@@ -236,21 +212,6 @@ def test_a_watch_ends_with_its_transaction(
     assert outcome(watch) == after_reset
 
 
-def test_rows_before_the_read_version_can_be_read_beside_a_versionstamped_key(
-    db: Any, space: Subspace
-) -> None:
-    db[space["other"]] = b""  # a later read version than that of the last commit is possible
-    tr = db.create_transaction()
-    version: int = tr.get_read_version().wait()
-    prefix = space["stamped"].key()
-    row = prefix + (version - 1).to_bytes(8, "big") + b"\xff\xff"
-    tr[row] = b"v"
-    tr.set_versionstamped_key(prefix + bytes(10) + len(prefix).to_bytes(4, "little"), b"w")
-    end = prefix + version.to_bytes(8, "big")
-    assert [found.key for found in tr.get_range(prefix, end)] == [row]
-    assert code(lambda: list(tr.get_range(prefix, end + b"\x00\x00\x00"))) == 1036
-
-
 def test_a_watch_of_a_key_with_a_pending_versionstamp_is_1036_and_lets_the_commit_pass(
     db: Any, space: Subspace
 ) -> None:
@@ -302,31 +263,7 @@ def test_a_second_commit_reports_what_was_wrong_with_a_write_after_the_first(
     assert code(tr.commit) == raised
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "raised"),
-    [
-        (b"\xff/k", b"short", 2004),
-        (LONG_KEY, b"short", 2102),
-        (b"k", LONG_VALUE, 2103),
-        (b"k", b"short", 2000),
-    ],
-)
-def test_a_versionstamped_value_is_judged_after_its_key_and_its_size(
-    db: Any, key: bytes, value: bytes, raised: int
-) -> None:
-    tr = db.create_transaction()
-    tr.set_versionstamped_value(key, value)
-    assert code(tr.commit) == raised
-
-
 # Sizes of transactions
-
-
-def ready(db: Any) -> Any:
-    """Return a transaction with a read version."""
-    tr = db.create_transaction()
-    tr.get_read_version().wait()
-    return tr
 
 
 def test_a_size_limit_lasts_for_one_attempt(db: Any, space: Subspace) -> None:
@@ -341,11 +278,3 @@ def test_a_size_limit_lasts_for_one_attempt(db: Any, space: Subspace) -> None:
     tr.options.set_size_limit(100)
     tr[space.key()] = bytes(100)
     assert code(tr.commit) == 2101
-
-
-def test_a_transaction_that_only_reads_is_never_too_large(db: Any, space: Subspace) -> None:
-    tr = ready(db)
-    tr.options.set_size_limit(100)
-    for n in range(10):
-        tr[space[n]].wait()
-    assert code(tr.commit) is None

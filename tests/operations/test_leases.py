@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import random
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -21,7 +17,7 @@ from fdbqueue.database import clock as clock_of_machine
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ForeignClaim, LeaseLost
 from fdbqueue.operations.claims import ClaimedItems
-from fdbqueue.testing import Clock, FaultyDatabase
+from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, values
@@ -280,63 +276,6 @@ def test_a_delayed_item_keeps_the_position_of_its_push(
 
 
 # Concurrency
-
-
-def test_each_job_takes_effect_once_despite_expired_leases_and_lost_replies(
-    db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
-) -> None:
-    """Workers stall, fail and release; each job increments its counter as it ends."""
-    db.options.set_transaction_max_retry_delay(1)
-    queue.push_many(db, range(30))
-    effects = space["effects"]
-    finished = threading.Event()
-
-    def work(seed: int) -> None:
-        draw = random.Random(seed)
-        faulty = FaultyDatabase(db, before=0.1, after=0.1, conflict=0.1, seed=seed)
-
-        @fdbqueue.transactional(receipts=space["receipts"])
-        def finish(tr: Any, claim: Any) -> None:
-            tr.add(effects.pack((claim.item.value,)), (1).to_bytes(8, "little"))
-            queue.ack(tr, claim)
-
-        while not finished.is_set():
-            claim = queue.claim(faulty, lease=60, within=8)
-            if claim is None:
-                finished.wait(0.01)
-                continue
-            try:
-                what = draw.random()
-                if what < 0.15:
-                    queue.nack(faulty, claim, delay=0)
-                elif what < 0.3:
-                    queue.release(faulty, claim)
-                elif what < 0.4:
-                    queue.extend(faulty, claim, 60)
-                    finish(faulty, claim)
-                else:
-                    finish(faulty, claim)
-            except LeaseLost:
-                pass
-
-    def lapses() -> None:
-        while not finished.wait(0.02):
-            lapse(db, queue)
-            begin, end = effects.range().start, effects.range().stop
-            if len(list(db[begin:end])) == 30 and check(db, queue).ready == 0:
-                finished.set()
-
-    with ThreadPoolExecutor(7) as pool:
-        futures = [pool.submit(work, rng.randrange(2**32)) for _ in range(6)]
-        futures.append(pool.submit(lapses))
-        for future in futures:
-            future.result()
-    begin, end = effects.range().start, effects.range().stop
-    counted = Counter({effects.unpack(row.key)[0]: row.value[0] for row in db[begin:end]})
-    assert counted == Counter(range(30))
-    lapse(db, queue)
-    assert queue.claim(db) is None
-    assert check(db, queue).ok
 
 
 def test_a_job_takes_few_mutations_and_fewer_of_keys_that_all_clients_write(
