@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 
@@ -127,20 +126,6 @@ def test_a_result_is_delivered_or_undone_at_whichever_iteration_the_cancel_arriv
         assert (results, work.undone) == (["result"], []) or work.undone == ["result"]
 
     asyncio.run(main())
-
-
-def test_the_end_of_the_loop_waits_until_all_results_are_undone() -> None:
-    works = [Work() for _ in range(10)]
-
-    async def main() -> None:
-        for work in works:
-            tasks.append(asyncio.ensure_future(work.call()))
-        await run_what_is_ready()
-        threading.Timer(0.05, lambda: [work.arrive() for work in works]).start()
-
-    tasks: list[Any] = []
-    asyncio.run(main())
-    assert [work.undone for work in works] == [["result"]] * 10
 
 
 @pytest.mark.parametrize("iterations", range(2))
