@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,8 +23,7 @@ from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
 from tests.support.counting import CountingDatabase
-from tests.support.keys import layout_of, waiting_clients
-from tests.support.waiting import wait_until
+from tests.support.keys import layout_of
 
 
 def test_a_pop_with_a_wait_returns_at_once_or_when_it_is_over(
@@ -154,20 +151,6 @@ def test_wait_reports_an_item_and_leaves_it_in_the_queue(db: Any, queue: Priorit
     assert queue.wait(db, math.inf) is True
     assert queue.wait(db, 0) is True
     assert queue.size(db) == 1
-
-
-def test_a_push_from_another_process_ends_the_wait(db: Any, shared_url: str, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    program = (
-        "import sys, fdbqueue; db = fdbqueue.open(sys.argv[1]); "
-        "print(fdbqueue.PriorityQueue.named(db, sys.argv[2]).pop(db, wait=30).value)"
-    )
-    waiter = subprocess.Popen(
-        [sys.executable, "-c", program, shared_url, name], stdout=subprocess.PIPE, text=True
-    )
-    wait_until(lambda: waiting_clients(db, queue))
-    queue.push(db, "hello")
-    assert waiter.communicate()[0] == "hello\n"
 
 
 def test_waiting_pops_survive_injected_faults(db: Any, queue: PriorityQueue, rng: Any) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import fdb.tuple
 import pytest
-from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
@@ -132,16 +130,3 @@ def test_a_timer_of_an_earlier_release_goes_by_its_version(
         shift_leases(db, queue, -RECOVERY)
     claim = other(queue).claim(db)
     assert (claim is not None) == over
-
-
-def test_a_user_can_see_the_length_and_the_end_of_a_lease(db: Any, space: Subspace) -> None:
-    """Both are in the value of its timer, for programs in other languages."""
-    queue = PriorityQueue(space)
-    queue.push(db, "job")
-    before = time.time_ns() // 10**6
-    queue.claim(db, lease=2.5)
-    layout = layout_of(queue)
-    ((_, value),) = [tuple(row) for row in db[slice(*layout.range_of(layout.leases))]]
-    length, end, *_ = fdb.tuple.unpack(value)
-    assert length == 2501
-    assert before <= end - length <= time.time_ns() // 10**6

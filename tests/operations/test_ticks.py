@@ -57,9 +57,9 @@ def test_ticks_where_the_clocks_change(
 @pytest.mark.parametrize(
     "timing",
     [
-        Timing(every=1000),
+        Timing(every=20_000),
         Timing(every=90_000),
-        Timing("* * * * * *"),
+        Timing("*/20 * * * * *"),
         Timing("*/5 * * * *", tz="Europe/Lisbon"),
         Timing("30 1 * * *", tz="Europe/Lisbon"),
         Timing("0 9-17 * * MON-FRI", tz="Asia/Kathmandu"),
@@ -71,8 +71,8 @@ def test_the_last_due_ticks_are_those_of_the_whole_grid(timing: Timing) -> None:
     seed = random.getrandbits(32)
     print("seed", seed)
     chosen = random.Random(seed)
-    lengths = [timedelta(seconds=30), timedelta(hours=3), timedelta(days=2)]
-    for _ in range(30):
+    lengths = [timedelta(seconds=30), timedelta(hours=3), timedelta(days=1)]
+    for _ in range(8):
         start = ms(datetime(2026, chosen.choice([3, 10]), chosen.randrange(20, 29), tzinfo=LISBON))
         first = next_tick(timing, start + chosen.randrange(10**7))
         assert first is not None
