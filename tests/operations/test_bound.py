@@ -250,23 +250,23 @@ def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) ->
 
 
 def commits(tr: Any) -> bool:
-    """Return whether a transaction commits; any error but a conflict is raised."""
+    """Return whether a transaction commits, and does not conflict or become too old."""
     try:
         tr.commit().wait()
     except fdbqueue.error_classes() as error:
-        return {1020: False}[error.code]
+        return {1020: False, 1007: False}[error.code]
     return True
 
 
 def test_pushes_far_from_the_bound_do_not_conflict(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=10**9)
     queue.push_many(db, range(100))
-    transactions = [db.create_transaction() for _ in range(50)]
+    transactions = [db.create_transaction() for _ in range(10)]
     for tr in transactions:
         queue.push(tr, "x")
     for tr in transactions:
         tr.commit().wait()
-    assert queue.size(db) == 150
+    assert queue.size(db) == 110
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])

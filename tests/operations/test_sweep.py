@@ -100,12 +100,12 @@ def test_a_sweep_does_all_that_timers_say(db: Any, name: str, kind: Any, clock: 
 def test_a_sweep_of_many_items_moves_them_all(db: Any, name: str, kind: Any, clock: Clock) -> None:
     queue = kind.named(db, name)
     if isinstance(queue, TaskQueue):
-        for number in range(600):
+        for number in range(300):
             queue.push(db, payload=number, delay=5, ttl=[6, 500][number % 2])
     else:
         for ttl in (6, 500):
-            queue.push_many(db, range(300), delay=5, ttl=ttl)
+            queue.push_many(db, range(150), delay=5, ttl=ttl)
     clock.advance(60)
-    expected = {("delayed", None): 300, ("delayed", "ready"): 300}
+    expected = {("delayed", None): 150, ("delayed", "ready"): 150}
     assert sweep_and_compare(db, queue) == Counter(expected)
-    assert queue.stats(db).total_expired == 300
+    assert queue.stats(db).total_expired == 150

@@ -146,6 +146,22 @@ def test_an_item_that_returns_takes_the_key_again_if_it_is_free(
     assert keys_stored(db, jobs) == (0, 0)
 
 
+def test_the_first_of_several_items_that_return_gets_the_key(db: Any, jobs: PriorityQueue) -> None:
+    items = []
+    for number in range(3):
+        items.append(jobs.push(db, number, **CLAIMED))
+        assert jobs.claim(db) is not None
+    lapse(db, jobs)
+    claim = jobs.claim(db, within=1)  # sweeps all
+    jobs.release(db, claim)
+    found = jobs.push(db, 3, **CLAIMED)
+    assert found in items
+    assert check(db, jobs).ok
+    jobs.remove(db, found)
+    assert jobs.push(db, 4, **CLAIMED).is_new  # the others wait without the key
+    assert check(db, jobs).ok
+
+
 # For a period
 
 
