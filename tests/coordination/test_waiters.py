@@ -333,7 +333,7 @@ def test_a_client_leaves_when_it_stops_waiting(
 def test_clients_wake_when_a_limit_lets_them_go_on(
     db: Any, space: Subspace, sleeps: Sleeps, event: str
 ) -> None:
-    """A free slot wakes one client; whoever changes the limits of the queue wakes all."""
+    """An end of a claim frees a slot, a resumed queue and a higher limit free all."""
     queue = PriorityQueue(space)
     queue.push_many(db, range(6))
     queue.configure(db, paused=event == "resume", concurrency=None if event == "resume" else 1)

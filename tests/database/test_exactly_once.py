@@ -132,6 +132,14 @@ def faulty(db: Any, rng: random.Random, share: float = 0.25) -> FaultyDatabase:
     )
 
 
+def test_invalid_faults_are_rejected() -> None:
+    wrong: list[dict[str, Any]] = [{"before": share} for share in (-0.1, 2, float("nan"), "x")]
+    wrong += [{"lost_as": codes} for codes in ((), (1020,), (9999,))]
+    for faults in [*wrong, {"after": 0.6, "conflict": 0.6}]:
+        with pytest.raises(ValueError, match=r"share|more than 1|lost_as"):
+            FaultyDatabase(None, **faults)
+
+
 def test_the_plain_recipe_loses_and_duplicates_items_under_lost_replies(
     db: Any, space: Subspace, rng: random.Random
 ) -> None:
