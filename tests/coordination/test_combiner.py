@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ from weakref import ref
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination.combiner import Batch, Combiner
+from fdbqueue.errors import LeaseLost
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyTransaction
 from tests.support.counting import CountingDatabase
@@ -258,6 +260,24 @@ def test_threads_share_commits(db: Any, queue: PriorityQueue) -> None:
     call_beside_a_commit(held, store.pops, lambda _: popped.append(queue.pop(held)))
     assert sorted(item.value for item in filter(None, popped)) == [*range(8)]
     assert held.commits == 2
+
+
+def test_a_claim_that_threads_acknowledge_together_ends_once(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, "ab")
+    claims = [queue.claim(db) for _ in range(2)]
+    held = HeldDatabase(db)
+    outcomes = Counter[str]()
+
+    def ack(number: int) -> None:
+        try:
+            queue.ack(held, claims[number > 0])
+            outcomes["done"] += 1
+        except LeaseLost:
+            outcomes["lost"] += 1
+
+    call_beside_a_commit(held, store_of(queue).acks, ack)
+    assert outcomes == {"done": 2, "lost": 6}
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_large_payloads_are_split_over_transactions(db: Any, queue: PriorityQueue) -> None:

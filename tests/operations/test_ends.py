@@ -76,3 +76,11 @@ def test_nothing_of_an_item_stays_behind(db: Any, name: str, end: str, scope: An
     assert rows_in(db, queue, *BELONGS, *ROWS, *TIMERS) == []
     assert_views_agree(db, queue)
     assert queue.push(db, "again", unique="k").is_new
+
+
+def test_items_that_are_popped_together_leave_no_timers(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, range(20), ttl=3600)
+    queue.push_many(db, range(20))
+    assert len(queue.pop_many(db, 30)) == 30
+    assert rows_in(db, queue, *TIMERS) == []
+    assert_views_agree(db, queue)
