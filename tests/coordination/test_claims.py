@@ -14,39 +14,11 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue
-from fdbqueue.coordination import sweeper
+from fdbqueue import PriorityQueue
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
-
-
-def test_a_single_client_claims_items_in_order(db: Any, queue: PriorityQueue) -> None:
-    queue.push_many(db, "abc", priorities=[3, 1, 2])
-    taken = [queue.claim(db) for _ in range(4)]
-    assert [claim and claim.item.value for claim in taken] == ["b", "c", "a", None]
-    assert fdbqueue.admin.check(db, queue).ok
-
-
-def test_a_fifo_queue_supports_claims(db: Any, space: Subspace) -> None:
-    queue = Queue(space)
-    queue.enqueue_many(db, range(3))
-    assert [queue.claim(db).item.value for _ in range(3)] == [0, 1, 2]
-
-
-def test_concurrent_claims_return_each_item_once(db: Any, queue: PriorityQueue) -> None:
-    """Some threads share a queue object, others have their own."""
-    queue.push_many(db, range(300))
-
-    def work(own: PriorityQueue) -> list[int]:
-        return [claim.item.value for claim in iter(lambda: own.claim(db), None)]
-
-    objects = [queue] * 4 + [PriorityQueue(queue.subspace) for _ in range(4)]
-    with ThreadPoolExecutor(8) as pool:
-        taken = [*chain.from_iterable(pool.map(work, objects))]
-    assert sorted(taken) == list(range(300))
-    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_a_claim_takes_only_items_within_its_distance(db: Any, queue: PriorityQueue) -> None:
@@ -89,7 +61,7 @@ def test_a_claim_after_conflicts_keeps_to_its_distance(
 def test_claims_of_different_items_both_commit(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, "ab")
     outcomes = set()
-    for _ in range(60):
+    for _ in range(30):
         one, other = db.create_transaction(), db.create_transaction()
         items = [queue.claim(tr, within=2).item for tr in (one, other)]
         one.commit().wait()
@@ -106,7 +78,7 @@ def test_claims_of_different_items_both_commit(db: Any, queue: PriorityQueue) ->
     assert outcomes == {"both", "one"}
 
 
-def test_a_claim_does_not_conflict_with_a_push_or_a_pop_of_another_item(
+def test_a_claim_conflicts_with_a_push_only_if_it_found_nothing(
     db: Any, queue: PriorityQueue
 ) -> None:
     first, last = queue.push_many(db, "ab", priorities=[1, 2])
@@ -117,11 +89,6 @@ def test_a_claim_does_not_conflict_with_a_push_or_a_pop_of_another_item(
     assert queue.pop_max(db) == last
     tr.commit().wait()
     assert queue.is_empty(db)
-
-
-def test_a_claim_on_an_empty_queue_conflicts_with_a_push(db: Any, queue: PriorityQueue) -> None:
-    queue.push(db, "popped")  # the first push conflicts with all claims, because it stores options
-    queue.pop(db)
     tr = db.create_transaction()
     assert queue.claim(tr) is None
     tr[queue.subspace.pack((5, "seen"))] = b"empty"
@@ -129,14 +96,6 @@ def test_a_claim_on_an_empty_queue_conflicts_with_a_push(db: Any, queue: Priorit
     with pytest.raises(fdbqueue.error_classes()) as error:
         tr.commit().wait()
     assert error.value.code == 1020
-
-
-@pytest.mark.parametrize("within", [0, -1, True, 1.5, "3", None])
-def test_an_invalid_distance_is_rejected(db: Any, queue: PriorityQueue, within: Any) -> None:
-    queue.push(db, 1)
-    with pytest.raises(ValueError, match="from 1"):
-        queue.claim(db, within=within)
-    assert queue.size(db) == 1
 
 
 def test_a_claim_delays_an_undecodable_item(db: Any, queue: PriorityQueue) -> None:
@@ -153,16 +112,17 @@ def test_each_item_is_claimed_exactly_once_despite_lost_replies(
 ) -> None:
     """No claim returns `None` while an item is available."""
     db.options.set_transaction_max_retry_delay(1)
-    queue.push_many(db, [*range(200), "x" * 200_000])
+    queue.push_many(db, [*range(100), "x" * 200_000])
 
     def work(seed: int) -> list[Any]:
         lossy = FaultyDatabase(db, before=0.1, after=0.1, conflict=0.1, seed=seed)
-        return [claim.item.value for claim in iter(lambda: queue.claim(lossy), None)]
+        own = PriorityQueue(queue.subspace) if seed % 2 else queue
+        return [claim.item.value for claim in iter(lambda: own.claim(lossy), None)]
 
     with ThreadPoolExecutor(6) as pool:
         taken = [*pool.map(work, [rng.randrange(2**32) for _ in range(6)])]
     assert sorted(map(str, chain.from_iterable(taken))) == sorted(
-        map(str, [*range(200), "x" * 200_000])
+        map(str, [*range(100), "x" * 200_000])
     )
     assert fdbqueue.admin.check(db, queue).ok
     assert queue.is_empty(db)
@@ -210,23 +170,6 @@ def test_a_claim_that_joins_others_finds_what_its_thread_has_pushed(
         may_join.set()
         taken = [call.result() for call in (early, late)]
     assert [claim.item.value for claim in taken if claim] == ["second"]
-
-
-def test_a_claim_behind_the_first_items_reads_no_more(
-    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweeper, "_SWEEP_IN_CLAIM", 1e6)
-    counting = CountingDatabase(db)
-    queue.push_many(db, range(50))
-    queue.claim(counting)
-    claims, reads = store_of(queue)._claims, dict[float, list[int]]()
-    for place in (0.0, 0.5, 0.9) * 3:
-        claims.among, claims.place = 40.0, place
-        before = counting.reads
-        assert queue.claim(counting).item.value >= 40 * place
-        reads.setdefault(place, []).append(counting.reads - before)
-    # Now and then a claim stores a sample of the history, or deletes what is no longer kept.
-    assert len({*map(min, reads.values())}) == 1
 
 
 @pytest.mark.parametrize("delay", [None, 0.01])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from weakref import ref
 
-import pytest
-
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue
+from fdbqueue import PriorityQueue
 from fdbqueue.coordination.combiner import Batch, Combiner
+from fdbqueue.errors import LeaseLost
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyTransaction
 from tests.support.counting import CountingDatabase
@@ -262,45 +262,22 @@ def test_threads_share_commits(db: Any, queue: PriorityQueue) -> None:
     assert held.commits == 2
 
 
-def test_threads_push_and_pop_each_item_once(db: Any, queue: PriorityQueue) -> None:
-    run_in_threads(8, lambda n: [queue.push(db, [n, i], i % 3) for i in range(25)])
-    assert queue.size(db) == 200
-    popped: list[Any] = []
-    run_in_threads(8, lambda _: [popped.append(queue.pop(db).value) for _ in range(25)])
-    assert sorted(popped) == [[n, i] for n in range(8) for i in range(25)]
-    assert queue.pop(db) is None
+def test_a_claim_that_threads_acknowledge_together_ends_once(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, "ab")
+    claims = [queue.claim(db) for _ in range(2)]
+    held = HeldDatabase(db)
+    outcomes = Counter[str]()
+
+    def ack(number: int) -> None:
+        try:
+            queue.ack(held, claims[number > 0])
+            outcomes["done"] += 1
+        except LeaseLost:
+            outcomes["lost"] += 1
+
+    call_beside_a_commit(held, store_of(queue).acks, ack)
+    assert outcomes == {"done": 2, "lost": 6}
     assert fdbqueue.admin.check(db, queue).ok
-
-
-def test_threads_push_and_pop_several_items_at_both_ends(db: Any, queue: PriorityQueue) -> None:
-    run_in_threads(
-        6, lambda n: queue.push_many(db, [[n, i] for i in range(20)], priorities=range(20))
-    )
-    popped: list[Any] = []
-
-    def pop(n: int) -> None:
-        for size in (1, 3, 7, 9):
-            items = queue.pop_many(db, size, max=bool(n % 2))
-            ranks = [item.priority for item in items]
-            assert ranks == sorted(ranks, reverse=bool(n % 2))
-            assert len(items) == size
-            popped.extend(item.value for item in items)
-
-    run_in_threads(6, pop)
-    assert sorted(popped) == [[n, i] for n in range(6) for i in range(20)]
-    assert fdbqueue.admin.check(db, queue).ok
-
-
-def test_each_thread_receives_its_own_items_and_ids(db: Any, space: Any) -> None:
-    queue = Queue(space["fifo"])
-
-    def work(n: int) -> None:
-        for i in range(20):
-            item = queue.enqueue(db, [n, i])
-            assert queue.remove(db, item.id)
-
-    run_in_threads(6, work)
-    assert queue.size(db) == 0
 
 
 def test_large_payloads_are_split_over_transactions(db: Any, queue: PriorityQueue) -> None:
@@ -308,15 +285,3 @@ def test_large_payloads_are_split_over_transactions(db: Any, queue: PriorityQueu
     popped: list[str] = []
     run_in_threads(6, lambda _: popped.append(queue.pop(db).value))
     assert sorted(value[:1] for value in popped) == ["0", "1", "2", "3", "4", "5"]
-
-
-def test_an_undecodable_item_fails_every_pop_and_stays(db: Any, queue: PriorityQueue) -> None:
-    item = queue.push(db, "x")
-    db[item.key] = b"no JSON"
-
-    def pop(_: int) -> None:
-        with pytest.raises(fdbqueue.errors.UndecodableItem):
-            queue.pop(db)
-
-    run_in_threads(4, pop)
-    assert queue.size(db) == 1

@@ -16,7 +16,6 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination import pops
 from tests.coordination.line import (
     CONFLICT,
-    DIES_WAITING,
     FAST,
     MEETS_CONFLICT,
     STAGED,
@@ -63,19 +62,6 @@ def test_the_leader_serves_requests_that_arrive_during_its_pops(
         assert server.db.commits == commits + 1
     assert line.sleeps.woken == [True] * 4
     clock.may_check.set()
-    line.assert_sound()
-
-
-def test_an_idle_leader_hands_leadership_to_a_waiting_process(
-    line: Line[PriorityQueue], clock: Clock
-) -> None:
-    items = line.queue.push_many(line.db, range(4))
-    assert line.process().pop().result() == items[:1]
-    calls = [line.process().pop() for _ in range(3)]
-    assert len(line.requests()) == 3
-    clock.may_check.set()
-    assert [call.result() for call in calls] == [items[1:2], items[2:3], items[3:4]]
-    assert line.sleeps.woken == [True] * 3
     line.assert_sound()
 
 
@@ -157,23 +143,4 @@ def test_a_leader_that_cannot_start_a_thread_returns_its_items(
     waiting = line.process(MEETS_CONFLICT).pop()
     line.sleeps.end()
     assert waiting.result() == items[1:]
-    line.assert_sound()
-
-
-def test_a_waiting_process_replaces_a_dead_successor(line: Line[PriorityQueue]) -> None:
-    items = line.queue.push_many(line.db, range(5))
-    line.set_idle_leader()
-    line.process(DIES_WAITING).pop()
-    served = line.process().pop()
-    line.clear_leader()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pops, "_MAX_LEADERSHIP", 0)
-        assert line.process().pop().result() == items[:1]
-    assert served.result() == items[1:2]
-    waiting = line.process().pop()
-    assert not waiting.is_done()
-    line.sleeps.end()
-    assert waiting.result() == items[2:3]
-    line.sweep_requests()
-    assert line.remaining() == items[3:]
     line.assert_sound()

@@ -50,7 +50,7 @@ def counting(db: Any) -> CountingDatabase:
 
 
 @pytest.mark.parametrize("take", ["pop", "claim", "wait"])
-@pytest.mark.parametrize("n", [1, 10, 100, 1_000])
+@pytest.mark.parametrize("n", [1, 100])
 def test_a_push_wakes_one_of_many_consumers(
     db: Any, counting: CountingDatabase, queue: PriorityQueue, sleeps: Sleeps, n: int, take: str
 ) -> None:
@@ -79,31 +79,6 @@ def test_a_push_wakes_one_of_many_consumers(
 
     asyncio.run(consume())
     assert waiters(queue) == 0
-
-
-@pytest.mark.parametrize("take", ["pop", "claim"])
-def test_each_of_many_consumers_gets_one_of_as_many_items(
-    counting: CountingDatabase, queue: PriorityQueue, sleeps: Sleeps, take: str
-) -> None:
-    n = 50
-
-    async def consume() -> None:
-        mine = aio.PriorityQueue(queue)
-        consumers = [
-            asyncio.create_task(getattr(mine, take)(counting, wait=TIMEOUT)) for _ in range(n)
-        ]
-        await until(lambda: waiters(queue) == n and sleeps.begun == 1)
-        counting.clear()
-        for number in range(n):
-            await aio.run(queue.push, counting, number)
-        found = await asyncio.gather(*consumers)
-        taken = [each.value if take == "pop" else each.item.value for each in found]
-        assert sorted(taken) == list(range(n))
-        assert counting.commits <= 3 * n  # as for a single push, above
-        # Conflicts add retries. If each push woke everybody, there would be n * n / 2 of them.
-        assert counting.transactions < n * n / 4
-
-    asyncio.run(consume())
 
 
 def test_waiting_threads_share_one_watch(db: Any, queue: PriorityQueue, sleeps: Sleeps) -> None:
@@ -143,25 +118,6 @@ def test_the_next_one_watches_if_the_first_one_gives_up(
 
     asyncio.run(consume())
     assert waiters(queue) == 0
-
-
-def test_a_blocked_event_loop_delays_no_thread(db: Any) -> None:
-    lines = Lines()
-
-    async def stand() -> None:
-        with lines.turn(db, WANTED) as (_, turn), lines.turn(db, WANTED) as (_, behind):
-            assert (turn.is_ready(), behind.is_ready()) == (True, False)
-            thread = threading.Thread(target=stand_in_thread)
-            thread.start()
-            thread.join()  # blocks the loop
-
-    def stand_in_thread() -> None:
-        with lines.turn(db, WANTED) as (_, turn):
-            ready.append(turn.is_ready())
-
-    ready: list[bool] = []
-    asyncio.run(stand())
-    assert ready == [True]
 
 
 def test_a_forked_child_does_not_stand_behind_its_parent(

@@ -7,9 +7,8 @@ from fdb import tuple as fdb_tuple
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import pops
 from fdbqueue.errors import UndecodableItem
-from tests.coordination.line import CONFLICT, DIES_WAITING, STAGED, Line
+from tests.coordination.line import DIES_WAITING, Line
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
 
@@ -28,40 +27,6 @@ def test_a_request_is_dropped_only_after_its_timeout(
     assert line.requests() == []
     assert line.remaining() == items
     line.clear_leader()
-    line.assert_sound()
-
-
-def test_the_leader_does_not_serve_an_expired_request(
-    line: Line[PriorityQueue], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This holds even before a sweep has dropped the request."""
-    items = line.queue.push_many(line.db, range(4))
-    server = line.process({STAGED: CONFLICT})
-    assert server.pop().result() == items[:1]
-    line.set_idle_leader()
-    line.process(DIES_WAITING).pop(2)
-    line.clear_leader()
-    monkeypatch.setattr(pops, "REQUEST_TIMEOUT", 0)
-    assert server.pop().result() == items[1:2]
-    assert (len(line.requests()), line.results()) == (1, [])
-    assert line.remaining() == items[2:]
-
-
-def test_a_dead_process_does_not_delay_other_requests(
-    line: Line[PriorityQueue],
-) -> None:
-    items = line.queue.push_many(line.db, range(5))
-    line.set_idle_leader()
-    before = line.process().pop()
-    line.process(DIES_WAITING).pop()
-    behind = line.process().pop()
-    line.clear_leader()
-    assert line.process().pop().result() == items[:1]
-    assert before.result() == items[1:2]
-    assert behind.result() == items[3:4]
-    assert line.sleeps.woken == [True, True]
-    line.sweep_requests()
-    assert line.remaining() == [items[2], items[4]]
     line.assert_sound()
 
 
@@ -87,43 +52,12 @@ def test_items_served_to_a_dead_process_return_to_their_positions(
     line.assert_sound()
 
 
-def test_a_result_stored_in_several_values_returns_completely(line: Line[PriorityQueue]) -> None:
-    pushed = line.queue.push_many(
-        line.db, ["first", *(letter * 9_000 for letter in "abc" * 10), "y" * 95_000, "last"]
-    )
-    line.set_idle_leader()
-    line.process(DIES_WAITING).pop(20)
-    line.clear_leader()
-    assert line.process().pop().result() == pushed[:1]
-    assert len(line.results()) == 3
-    line.sweep_requests()
-    assert line.remaining() == pushed[1:]
-    line.assert_sound()
-
-
 def move_to_later_versions(line: Line[PriorityQueue], prefix: bytes) -> None:
     """Give requests or results versions as they have in a queue restored from another cluster."""
     for row in list(line.db.get_range(*line.layout.range_of(prefix))):
         version, *others = fdb_tuple.unpack(row.key[len(prefix) :])
         line.db[prefix + fdb_tuple.pack((version + 10**13, *others))] = row.value
         del line.db[row.key]
-
-
-def test_a_request_of_another_cluster_is_not_served_but_dropped(
-    line: Line[PriorityQueue],
-) -> None:
-    items = line.queue.push_many(line.db, range(4))
-    server = line.process({STAGED: CONFLICT})
-    assert server.pop().result() == items[:1]
-    line.set_idle_leader()
-    line.process(DIES_WAITING).pop()
-    move_to_later_versions(line, line.layout.requests)
-    line.clear_leader()
-    assert server.pop().result() == items[1:2]
-    assert (len(line.requests()), line.results()) == (1, [])
-    line.sweep_requests(are_expired=False)
-    assert line.remaining() == items[2:]
-    line.assert_sound()
 
 
 def test_the_result_of_a_request_of_another_cluster_returns(line: Line[PriorityQueue]) -> None:
@@ -216,20 +150,3 @@ def test_an_undecodable_item_fails_only_the_pop_it_was_served_to_and_keeps_its_p
     assert line.db[items[3].key] == b"no JSON"
     assert line.queue.remove(line.db, items[3].id)
     assert line.remaining() == [items[2], items[4], items[6]]
-
-
-def test_an_undecodable_first_item_fails_every_pop(
-    line: Line[PriorityQueue],
-) -> None:
-    """No pop waits forever, and no pop skips the undecodable item."""
-    items = line.queue.push_many(line.db, range(4))
-    line.set_idle_leader()
-    calls = [line.process().pop() for _ in range(2)]
-    line.db[items[0].key] = b"no JSON"
-    line.clear_leader()
-    calls.append(line.process().pop())
-    line.sleeps.end()
-    assert [type(call.error()) for call in calls] == [UndecodableItem] * 3
-    line.assert_sound()
-    assert line.queue.remove(line.db, items[0].id)
-    assert line.remaining() == items[1:]

@@ -17,7 +17,6 @@ import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.layout.values import ONE, encode_count
 from fdbqueue.operations.maintainers import batches
-from fdbqueue.testing import FaultyDatabase
 from tests.coordination.line import DIES_WAITING, FAST, Line
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
@@ -73,20 +72,6 @@ def test_requests_are_served_in_the_order_they_were_made(line: Line[PriorityQueu
     line.assert_sound()
 
 
-def test_the_leader_answers_waiting_requests_when_the_queue_is_empty(
-    line: Line[PriorityQueue],
-) -> None:
-    line.set_idle_leader()
-    calls = [line.process().pop(), line.process().pop(2, at_max=True)]
-    line.clear_leader()
-    assert line.process({}).pop().result() == []  # it finds no item, so it looks no further
-    item = line.queue.push(line.db, "the only one")
-    assert line.process().pop().result() == [item]
-    assert [call.result() for call in calls] == [[], []]
-    assert line.sleeps.woken == [True, True]
-    line.assert_sound()
-
-
 def test_the_end_of_a_staged_item_is_noted_when_its_process_takes_it(
     line: Line[PriorityQueue], space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,74 +113,46 @@ def test_a_fifo_queue_serves_waiting_requests_and_recovers_items_of_dead_process
     line.assert_sound()
 
 
-class TestLargeValues:
-    """Staged items are stored again, so they must fit, and all of them must come out."""
-
-    @pytest.mark.parametrize(
-        ("count", "size", "n"),
-        [(4, 7_900_000, 1), (30, 90_000, 1), (30, 90_000, 9), (12, 300_000, 2)],
-    )
-    def test_several_processes_pop_all_items_in_order(
-        self, db: Any, queue: PriorityQueue, count: int, size: int, n: int
-    ) -> None:
-        for number in range(count):
-            queue.push(db, f"{number:02} " + "x" * (size - 5))
-
-        def work(_: int) -> list[int]:
-            own = PriorityQueue(queue.subspace)
-            taken: list[int] = []
-            while items := own.pop_many(db, n):
-                taken += [int(item.value[:2]) for item in items]
-            return taken
-
-        with ThreadPoolExecutor(4) as pool:
-            taken = list(pool.map(work, range(4)))
-        assert all(numbers == sorted(numbers) for numbers in taken)
-        assert sorted(chain(*taken)) == list(range(count))
-        report = fdbqueue.admin.check(db, queue)
-        assert report.ok, report.problems
-
-    @pytest.mark.parametrize(("size", "n", "served"), [(3_000_000, 1, 0), (89_000, 3, 3)])
-    def test_a_request_that_does_not_fit_into_the_transaction_leads_next(
-        self, line: Line[PriorityQueue], size: int, n: int, served: int
-    ) -> None:
-        for number in range(1 + 5 * n):
-            line.queue.push(line.db, f"{number:02}" + "x" * size)
-        line.set_idle_leader()
-        calls = [line.process().pop(n) for _ in range(5)]
-        line.clear_leader()
-        server, waiting = line.process(), []
-        server.db.before_commit[FAST + 2] = lambda: waiting.append(len(line.requests()))
-        taken = [values(call.result()) for call in (server.pop(), *calls)]
-        assert [[int(value[:2]) for value in pop] for pop in taken] == [
-            [0],
-            *([*range(1 + at, 1 + at + n)] for at in range(0, 5 * n, n)),
-        ]
-        assert waiting == [5 - served]  # when the leadership passes on
-        assert line.sleeps.woken == [True] * 5
-        line.assert_sound()
+# Staged items are stored again, so they must fit, and all of them must come out.
 
 
-def test_a_pop_sees_items_pushed_since_the_last_pop(db: Any, queue: PriorityQueue) -> None:
-    asking = FaultyDatabase(db)  # its commits may have an unknown result, as on a cluster
-    other = PriorityQueue(queue.subspace)
-    for number in range(20):
-        other.push(db, number)
-        assert queue.pop(asking).value == number
-        other.push(db, "late")
-        assert queue.pop(asking).value == "late"
-        assert queue.pop(asking) is None
-        other.push_many(db, ["first", "last"], priorities=[1, 2])
-        assert queue.pop(asking).value == "first"
-        assert [item.value for item in other.pop_many(db, 2)] == ["last"]
-        assert queue.pop(asking) is None
-
-
-def test_a_pop_takes_a_more_urgent_item_pushed_since_the_last_pop(
-    db: Any, queue: PriorityQueue
+@pytest.mark.parametrize(("count", "size", "n"), [(3, 7_900_000, 1), (30, 90_000, 9)])
+def test_several_processes_pop_all_large_items_in_order(
+    db: Any, queue: PriorityQueue, count: int, size: int, n: int
 ) -> None:
-    asking = FaultyDatabase(db)
-    PriorityQueue(queue.subspace).push_many(db, ["first", "last"], priorities=[1, 2])
-    assert queue.pop(asking).value == "first"
-    PriorityQueue(queue.subspace).push(db, "urgent", priority=0)
-    assert [queue.pop(asking).value for _ in range(2)] == ["urgent", "last"]
+    for number in range(count):
+        queue.push(db, f"{number:02} " + "x" * (size - 5))
+
+    def work(_: int) -> list[int]:
+        own = PriorityQueue(queue.subspace)
+        taken: list[int] = []
+        while items := own.pop_many(db, n):
+            taken += [int(item.value[:2]) for item in items]
+        return taken
+
+    with ThreadPoolExecutor(4) as pool:
+        taken = list(pool.map(work, range(4)))
+    assert all(numbers == sorted(numbers) for numbers in taken)
+    assert sorted(chain(*taken)) == list(range(count))
+    assert fdbqueue.admin.check(db, queue).problems == ()
+
+
+@pytest.mark.parametrize(("size", "n", "served"), [(3_000_000, 1, 0), (89_000, 3, 3)])
+def test_a_request_that_does_not_fit_into_the_transaction_leads_next(
+    line: Line[PriorityQueue], size: int, n: int, served: int
+) -> None:
+    for number in range(1 + 5 * n):
+        line.queue.push(line.db, f"{number:02}" + "x" * size)
+    line.set_idle_leader()
+    calls = [line.process().pop(n) for _ in range(5)]
+    line.clear_leader()
+    server, waiting = line.process(), []
+    server.db.before_commit[FAST + 2] = lambda: waiting.append(len(line.requests()))
+    taken = [values(call.result()) for call in (server.pop(), *calls)]
+    assert [[int(value[:2]) for value in pop] for pop in taken] == [
+        [0],
+        *([*range(1 + at, 1 + at + n)] for at in range(0, 5 * n, n)),
+    ]
+    assert waiting == [5 - served]  # when the leadership passes on
+    assert line.sleeps.woken == [True] * 5
+    line.assert_sound()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +13,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Claim, PriorityQueue, Queue
+from fdbqueue import Claim, PriorityQueue
 from fdbqueue.coordination import sans_io
 from fdbqueue.coordination.pops import REQUEST_TIMEOUT, PopRequests
 from fdbqueue.coordination.sans_io import sleep_on
@@ -24,20 +22,17 @@ from fdbqueue.errors import FDBError
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
-from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase
-from tests.support.keys import layout_of, waiting_clients
-from tests.support.waiting import wait_until
+from tests.support.keys import layout_of
 
 
-def test_a_pop_with_a_wait_returns_an_available_item_at_once(db: Any, queue: PriorityQueue) -> None:
+def test_a_pop_with_a_wait_returns_at_once_or_when_it_is_over(
+    db: Any, queue: PriorityQueue
+) -> None:
     queue.push_many(db, ["a", "b", "c"])
     assert queue.pop(db, wait=60).value == "a"
     assert queue.pop_max(db, wait=math.inf).value == "b"
     assert [item.value for item in queue.pop_many(db, 5, wait=60)] == ["c"]
-
-
-def test_a_pop_returns_none_when_its_wait_is_over(db: Any, queue: PriorityQueue) -> None:
     began = time.monotonic()
     assert queue.pop(db, wait=0.15) is None
     assert queue.pop_many(db, 2, wait=0.15) == []
@@ -158,62 +153,6 @@ def test_wait_reports_an_item_and_leaves_it_in_the_queue(db: Any, queue: Priorit
     assert queue.size(db) == 1
 
 
-def test_every_waiting_pop_gets_an_item(
-    db: Any, queue: PriorityQueue, space: Subspace, asleep: Asleep
-) -> None:
-    """There are as many waiters as items, on a queue of each kind."""
-    fifo, results = Queue(space["fifo"]), []
-
-    def wait_for_one(number: int) -> None:
-        if number % 2:
-            results.append(fifo.dequeue(db, wait=30))
-        else:
-            results.append(queue.pop(db, wait=30))
-
-    waiters = [threading.Thread(target=wait_for_one, args=[number]) for number in range(8)]
-    for waiter in waiters:
-        waiter.start()
-    wait_until(lambda: asleep.count >= len(waiters))
-    pushed: list[int] = []
-    for number in range(4):
-        queue.push(db, number)
-        fifo.enqueue(db, -number)
-        pushed.extend([number, -number])
-        wait_until(lambda: len(results) == len(pushed))
-    for waiter in waiters:
-        waiter.join()
-    assert sorted(item.value for item in results) == [-3, -2, -1, 0, 0, 1, 2, 3]
-
-
-def test_a_push_that_races_with_a_waiting_pop_wakes_it(db: Any, queue: PriorityQueue) -> None:
-    """Push and pop race repeatedly, each time with another delay."""
-    for number in range(200):
-        pusher = threading.Thread(target=queue.push, args=[db, number])
-        waiter: list[Any] = []
-        popper = threading.Thread(target=lambda w=waiter: w.append(queue.pop(db, wait=20)))
-        popper.start()
-        time.sleep((number % 20) * 0.0002)
-        pusher.start()
-        popper.join()
-        pusher.join()
-        assert waiter[0] is not None, f"round {number}"
-        assert waiter[0].value == number
-
-
-def test_a_push_from_another_process_ends_the_wait(db: Any, shared_url: str, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    program = (
-        "import sys, fdbqueue; db = fdbqueue.open(sys.argv[1]); "
-        "print(fdbqueue.PriorityQueue.named(db, sys.argv[2]).pop(db, wait=30).value)"
-    )
-    waiter = subprocess.Popen(
-        [sys.executable, "-c", program, shared_url, name], stdout=subprocess.PIPE, text=True
-    )
-    wait_until(lambda: waiting_clients(db, queue))
-    queue.push(db, "hello")
-    assert waiter.communicate()[0] == "hello\n"
-
-
 def test_waiting_pops_survive_injected_faults(db: Any, queue: PriorityQueue, rng: Any) -> None:
     broken = FaultyDatabase(db, before=0.2, after=0.2, conflict=0.2, seed=rng.randrange(2**32))
     results: list[Any] = []
@@ -247,31 +186,3 @@ def test_a_watch_that_fails_because_a_server_lags_behind_ends_only_its_sleep(
     else:
         with pytest.raises(FDBError, match="1032"):
             queue.pop(db, wait=60)
-
-
-def test_a_pop_cannot_wait_beyond_the_limit_of_watches(
-    db: Any, queue: PriorityQueue, fdb_error: Any
-) -> None:
-    db.options.set_max_watches(2)
-    with fdb_error(1032):
-        queue.pop(db, wait=5)
-    db.options.set_max_watches(3)
-    threading.Timer(0.1, queue.push, [db, "x"]).start()
-    assert queue.pop(db, wait=60).value == "x"
-
-
-def test_an_invalid_wait_is_rejected(db: Any, queue: PriorityQueue) -> None:
-    queue.push(db, "stays")
-    for wrong in (b"5", True, None):
-        with pytest.raises(TypeError, match="number of seconds"):
-            queue.pop(db, wait=wrong)
-    with pytest.raises(ValueError, match="wait is a number of seconds, or a text"):
-        queue.pop(db, wait="5")
-    assert queue.pop(db, wait=10**400).value == "stays"
-    queue.push(db, "stays")
-    for wrong in (-1, math.nan):
-        with pytest.raises(ValueError, match="from 0"):
-            queue.pop(db, wait=wrong)
-    with pytest.raises(ValueError, match="nothing sleeps inside a transaction"):
-        queue.pop(db.create_transaction(), wait=1)
-    assert queue.size(db) == 1

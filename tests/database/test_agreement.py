@@ -36,17 +36,11 @@ def let_time_out(db: Any, milliseconds: int) -> None:
     wait_until(lambda: code(lambda: tr[b"k"]) == 1031)
 
 
-def test_a_timeout_counts_from_the_creation_of_the_transaction(db: Any) -> None:
+def test_a_timeout_counts_from_the_creation_of_the_transaction_or_its_last_reset(db: Any) -> None:
     tr = db.create_transaction()
     let_time_out(db, 60)
     tr.options.set_timeout(50)
     assert code(lambda: tr[b"k"]) == 1031
-
-
-def test_a_timeout_counts_from_the_last_reset(db: Any) -> None:
-    tr = db.create_transaction()
-    tr.options.set_timeout(20)
-    let_time_out(db, 30)
     tr.reset()
     tr.options.set_timeout(60_000)
     assert not tr[b"k"].present()
@@ -64,30 +58,6 @@ def test_an_expired_timeout_stays_expired(db: Any, later: int) -> None:
     assert code(lambda: tr.on_error(1020)) == 1031
     tr.cancel()
     assert code(lambda: tr[b"k"]) == 1031
-
-
-def test_options_set_after_the_error_of_a_write_have_no_effect(db: Any, space: Subspace) -> None:
-    tr = db.create_transaction()
-    tr[space.pack() + bytes(10_001)] = b""
-    tr.options.set_timeout(1)
-    tr.options.set_retry_limit(0)
-    let_time_out(db, 1)
-    assert code(lambda: tr.on_error(1020)) is None
-    tr[space.pack()] = b"v"
-    assert code(tr.commit) is None
-
-
-def test_the_read_version_of_a_transaction_that_timed_out_is_1031_also_after_its_commit(
-    db: Any, space: Subspace
-) -> None:
-    tr = db.create_transaction()
-    tr[space["k"]] = b"v"
-    tr.commit().wait()
-    tr.options.set_timeout(1)
-    let_time_out(db, 1)
-    assert code(tr.get_read_version) == 1031
-    assert code(lambda: tr[b"k"]) == 2017
-    assert code(lambda: tr.on_error(1020)) == 1031
 
 
 # Five seconds
@@ -151,41 +121,39 @@ def watched(db: Any, space: Subspace) -> tuple[Any, bytes, Any]:
     return tr, key, watch
 
 
-CHANGES: dict[str, Callable[[Any, bytes], None]] = {
-    "set": lambda tr, key: tr.set(key, b"new"),
-    "clear": lambda tr, key: tr.clear(key),
-    "clear_range": lambda tr, key: tr.clear_range(key, key + b"z"),
-    "add": lambda tr, key: tr.add(key, bytes(3)),
-    "set_versionstamped_value": lambda tr, key: tr.set_versionstamped_value(key, bytes(14)),
+def mistake(tr: Any, key: bytes) -> None:
+    tr.clear_range(b"b", b"a")
+    tr[key] = b"new"
+
+
+ACTS: dict[str, tuple[Callable[[Any, bytes], object], Any]] = {
+    "set": (lambda tr, key: tr.set(key, b"new"), None),
+    "set, and set back": (lambda tr, key: (tr.set(key, b"new"), tr.set(key, b"old")), None),
+    "clear": (lambda tr, key: tr.clear(key), None),
+    "clear_range": (lambda tr, key: tr.clear_range(key, key + b"z"), None),
+    "add": (lambda tr, key: tr.add(key, bytes(3)), None),
+    "versionstamp": (lambda tr, key: tr.set_versionstamped_value(key, bytes(14)), None),
+    "set as before": (lambda tr, key: tr.set(key, b"old"), "pending"),
+    "set another key": (lambda tr, key: tr.set(key + b"other", b"new"), "pending"),
+    "set after a mistake": (mistake, "pending"),
 }
 
 
-@pytest.mark.parametrize("change", list(CHANGES))
+@pytest.mark.parametrize("act", ACTS)
 def test_a_change_by_its_own_transaction_makes_a_watch_ready_before_the_commit(
-    watched: tuple[Any, bytes, Any], change: str
+    watched: tuple[Any, bytes, Any], act: str
 ) -> None:
     tr, key, watch = watched
-    CHANGES[change](tr, key)
-    assert outcome(watch) is None
+    change, expected = ACTS[act]
+    change(tr, key)
+    assert outcome(watch) == expected
 
 
-def test_a_watch_that_its_own_transaction_made_ready_stays_ready(
-    watched: tuple[Any, bytes, Any],
-) -> None:
-    tr, key, watch = watched
-    tr[key] = b"new"
-    tr[key] = b"old"
-    assert outcome(watch) is None
-
-
-def test_a_write_that_changes_nothing_leaves_a_watch_pending(
+def test_a_commit_that_changes_nothing_leaves_a_watch_pending(
     db: Any, watched: tuple[Any, bytes, Any]
 ) -> None:
     tr, key, watch = watched
     tr[key] = b"old"
-    tr[key + b"other"] = b"new"
-    tr.clear_range(key + b"other", key + b"z")
-    assert outcome(watch) == "pending"
     tr.commit().wait()
     assert outcome(watch) == "pending"
     db[key] = b"new"
@@ -202,68 +170,46 @@ def test_a_watch_of_a_missing_key_ignores_clears(db: Any, space: Subspace) -> No
     assert outcome(watch) is None
 
 
-def test_a_watch_ends_with_the_error_of_a_failed_commit(
-    db: Any, watched: tuple[Any, bytes, Any]
-) -> None:
-    tr, key, watch = watched
+def conflict(db: Any, tr: Any, key: bytes) -> Any:
     tr[key + b"other"] = b""
     db[key] = b"new"
-    assert code(tr.commit) == 1020
-    assert outcome(watch) == 1020
+    return tr.commit()
 
 
-def test_a_watch_ends_with_the_error_of_a_commit_that_is_too_large(
-    watched: tuple[Any, bytes, Any],
-) -> None:
-    tr, key, watch = watched
+def too_large(db: Any, tr: Any, key: bytes) -> Any:
     tr.options.set_size_limit(100)
     tr[key + b"other"] = bytes(100)
-    assert code(tr.commit) == 2101
-    assert outcome(watch) == 2101
+    return tr.commit()
 
 
-def test_a_commit_with_a_deferred_error_leaves_a_watch_until_the_reset(
+def inverted_range(db: Any, tr: Any, key: bytes) -> Any:
+    tr.clear_range(b"b", b"a")
+    return tr.commit()
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "watch_ends", "after_reset"),
+    [
+        (conflict, 1020, 1020, 1020),
+        (too_large, 2101, 2101, 2101),
+        (inverted_range, 2005, "pending", 1025),
+        (lambda db, tr, key: tr.cancel(), None, "pending", 1025),
+        (lambda db, tr, key: tr.on_error(1), 1, "pending", 1025),
+    ],
+)
+def test_a_watch_ends_with_its_transaction(
+    db: Any,
     watched: tuple[Any, bytes, Any],
+    end: Any,
+    error: Any,
+    watch_ends: Any,
+    after_reset: Any,
 ) -> None:
-    tr, _, watch = watched
-    tr.clear_range(b"b", b"a")
-    assert code(tr.commit) == 2005
-    assert outcome(watch) == "pending"
-    tr.reset()
-    assert outcome(watch) == 1025
-
-
-@pytest.mark.parametrize("end", [lambda tr: tr.cancel(), lambda tr: code(lambda: tr.on_error(1))])
-def test_a_watch_of_a_cancelled_transaction_ends_with_the_reset(
-    watched: tuple[Any, bytes, Any], end: Callable[[Any], Any]
-) -> None:
-    tr, _, watch = watched
-    end(tr)
-    assert outcome(watch) == "pending"
-    tr.reset()
-    assert outcome(watch) == 1025
-
-
-def test_a_write_after_a_mistake_leaves_a_watch_pending(watched: tuple[Any, bytes, Any]) -> None:
     tr, key, watch = watched
-    tr.clear_range(b"b", b"a")
-    tr[key] = b"new"
-    assert outcome(watch) == "pending"
-
-
-def test_rows_before_the_read_version_can_be_read_beside_a_versionstamped_key(
-    db: Any, space: Subspace
-) -> None:
-    db[space["other"]] = b""  # a later read version than that of the last commit is possible
-    tr = db.create_transaction()
-    version: int = tr.get_read_version().wait()
-    prefix = space["stamped"].key()
-    row = prefix + (version - 1).to_bytes(8, "big") + b"\xff\xff"
-    tr[row] = b"v"
-    tr.set_versionstamped_key(prefix + bytes(10) + len(prefix).to_bytes(4, "little"), b"w")
-    end = prefix + version.to_bytes(8, "big")
-    assert [found.key for found in tr.get_range(prefix, end)] == [row]
-    assert code(lambda: list(tr.get_range(prefix, end + b"\x00\x00\x00"))) == 1036
+    assert code(lambda: end(db, tr, key)) == error
+    assert outcome(watch) == watch_ends
+    tr.reset()
+    assert outcome(watch) == after_reset
 
 
 def test_a_watch_of_a_key_with_a_pending_versionstamp_is_1036_and_lets_the_commit_pass(
@@ -317,31 +263,7 @@ def test_a_second_commit_reports_what_was_wrong_with_a_write_after_the_first(
     assert code(tr.commit) == raised
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "raised"),
-    [
-        (b"\xff/k", b"short", 2004),
-        (LONG_KEY, b"short", 2102),
-        (b"k", LONG_VALUE, 2103),
-        (b"k", b"short", 2000),
-    ],
-)
-def test_a_versionstamped_value_is_judged_after_its_key_and_its_size(
-    db: Any, key: bytes, value: bytes, raised: int
-) -> None:
-    tr = db.create_transaction()
-    tr.set_versionstamped_value(key, value)
-    assert code(tr.commit) == raised
-
-
 # Sizes of transactions
-
-
-def ready(db: Any) -> Any:
-    """Return a transaction with a read version."""
-    tr = db.create_transaction()
-    tr.get_read_version().wait()
-    return tr
 
 
 def test_a_size_limit_lasts_for_one_attempt(db: Any, space: Subspace) -> None:
@@ -356,11 +278,3 @@ def test_a_size_limit_lasts_for_one_attempt(db: Any, space: Subspace) -> None:
     tr.options.set_size_limit(100)
     tr[space.key()] = bytes(100)
     assert code(tr.commit) == 2101
-
-
-def test_a_transaction_that_only_reads_is_never_too_large(db: Any, space: Subspace) -> None:
-    tr = ready(db)
-    tr.options.set_size_limit(100)
-    for n in range(10):
-        tr[space[n]].wait()
-    assert code(tr.commit) is None

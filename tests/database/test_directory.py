@@ -31,22 +31,6 @@ def test_directories_are_created_listed_moved_and_removed(db: Any, directories: 
         directories.open(db, ("app", "tasks"))
 
 
-def test_directories_have_different_prefixes(db: Any, directories: Any) -> None:
-    keys = {directories.create(db, (str(n),)).key() for n in range(20)}
-    assert len(keys) == 20
-
-
-def test_a_queue_lives_in_a_directory(db: Any, directories: Any) -> None:
-    @fdbqueue.transactional
-    def push(tr: Any) -> None:
-        jobs = directories.create_or_open(tr, ("jobs",))
-        fdbqueue.PriorityQueue.named(tr, jobs).push(tr, "job", 1)
-
-    push(db)
-    jobs = directories.open(db, ("jobs",))
-    assert fdbqueue.PriorityQueue.named(db, jobs).pop(db).value == "job"
-
-
 def test_directories_need_no_client_library() -> None:
     program = """if True:
         import ctypes

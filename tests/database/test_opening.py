@@ -65,10 +65,3 @@ def test_relative_paths_and_the_home_directory(
 def test_an_invalid_url_is_rejected(url: str) -> None:
     with pytest.raises(ValueError, match=r"embedded:|empty text"):
         fdbqueue.open(url)
-
-
-def test_durability_is_passed_on(tmp_path: Path) -> None:
-    with fdbqueue.open(tmp_path / "db", durability="os") as db:
-        assert db.durability == "os"
-    with pytest.raises(ValueError, match="'full' or 'os'"):
-        fdbqueue.open(tmp_path / "db", durability="maybe")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,13 +14,12 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
 from fdbqueue.errors import error_classes
-from fdbqueue.layout.batches import decode_batch
 from fdbqueue.layout.jobs import BatchClosed, BatchNotFound
 from fdbqueue.layout.values import ONE, decode_count
 from fdbqueue.operations.maintainers import batches as operations
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.batches import Batches, BatchProgress, Members
-from fdbqueue.testing import Clock, FaultyDatabase
+from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import OnDead
 from tests.support.keys import layout_of, rows_in
 from tests.support.leases import expire, lapse
@@ -82,80 +82,75 @@ def claimed(db: Any, queue: Queue) -> Any:
     return claim
 
 
-# How jobs end
-
-
 def ack(db: Any, queue: Queue) -> None:
     queue.ack(db, claimed(db, queue))
-
-
-def discard(db: Any, queue: Queue) -> None:
-    queue.ack(db, claimed(db, queue), discarded="no")
 
 
 def die(db: Any, queue: Queue) -> None:
     queue.nack(db, claimed(db, queue), dead=True)
 
 
-def pop(db: Any, queue: Queue) -> None:
-    queue.pop(db)
-
-
-def remove(db: Any, queue: Queue) -> None:
-    queue.remove(db, next(iter(queue.items(db, state="ready"))).id)
-
-
-def cancel(db: Any, queue: Queue) -> None:
+def cancel_claimed(db: Any, queue: Queue) -> None:
     claim = claimed(db, queue)
     queue.cancel(db, claim.item)
     queue.nack(db, claim)
 
 
-def expiry(db: Any, queue: Queue) -> None:
-    expire(db, queue)
-    queue.wait(db, 0)
+def first(db: Any, queue: Queue) -> Any:
+    return next(iter(queue.items(db)))
 
 
-def die_with_the_lease(db: Any, queue: Queue) -> None:
-    queue.configure(db, max_attempts=1)
-    claimed(db, queue)
-    lapse(db, queue)
-    store_of(queue).sweeper.invalidate()
-    queue.wait(db, 0)
+ENDS: dict[str, tuple[str, Callable[[Any, Queue], object]]] = {
+    "ack": ("done", ack),
+    "ack in a transaction": (
+        "done",
+        lambda db, q: fdbqueue.transactional(lambda tr: ack(tr, q))(db),
+    ),
+    "discard": ("done", lambda db, q: q.ack(db, claimed(db, q), discarded="no")),
+    "pop": ("done", lambda db, q: q.pop(db)),
+    "pop in a transaction": (
+        "done",
+        lambda db, q: fdbqueue.transactional(lambda tr: q.pop(tr))(db),
+    ),
+    "die": ("dead", die),
+    "die, and be removed": (
+        "dead",
+        lambda db, q: (die(db, q), q.change_all(db, "clear", state="dead")),
+    ),
+    "die with the lease": (
+        "dead",
+        lambda db, q: (
+            q.configure(db, max_attempts=1),
+            claimed(db, q),
+            lapse(db, q),
+            q.wait(db, 0),
+        ),
+    ),
+    "remove": ("cancelled", lambda db, q: q.remove(db, first(db, q))),
+    "cancel": ("cancelled", lambda db, q: q.cancel(db, first(db, q))),
+    "cancel a claimed one": ("cancelled", cancel_claimed),
+    "expire": ("cancelled", lambda db, q: (expire(db, q), q.wait(db, 0))),
+}
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-@pytest.mark.parametrize(
-    ("end", "expected"),
-    [
-        (ack, (1, 0, 0)),
-        (discard, (1, 0, 0)),
-        (pop, (1, 0, 0)),
-        (die, (0, 1, 0)),
-        (die_with_the_lease, (0, 1, 0)),
-        (remove, (0, 0, 1)),
-        (cancel, (0, 0, 1)),
-        (expiry, (0, 0, 1)),
-    ],
-)
-def test_an_end_is_counted_by_its_outcome(
-    db: Any,
-    queue: Queue,
-    end: Callable[[Any, Queue], None],
-    expected: tuple[int, int, int],
-    is_closed: bool,
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_is_counted_once_by_its_outcome(
+    db: Any, queue: Queue, end: str, is_closed: bool
 ) -> None:
-    id = begin(db, queue, 1, ttl=3600 if end is expiry else None)
+    if is_closed:
+        queue.configure(db, keep=9)
+    id = begin(db, queue, 1, ttl=3600 if end == "expire" else None)
     if is_closed:
         Batches(queue).close(db, id)
     assert counts(db, queue, id) == (1, 0, 0, 0)
-    end(db, queue)
-    assert counts(db, queue, id) == (1, *expected)
+    outcome, act = ENDS[end]
+    act(db, queue)
+    expected = {"done": 0, "dead": 0, "cancelled": 0, outcome: 1}
+    assert counts(db, queue, id) == (1, *expected.values())
     assert (follows(db, queue, id) is not None) == is_closed
     Batches(queue).close(db, id)
-    done, dead, cancelled = expected
-    ends = {"of": "May", "done": done, "dead": dead, "cancelled": cancelled}
-    assert follows(db, queue, id) == ends
+    assert follows(db, queue, id) == {"of": "May", **expected}
 
 
 def test_the_item_that_follows_waits_for_the_close_and_for_the_last_end(
@@ -176,12 +171,6 @@ def test_the_item_that_follows_waits_for_the_close_and_for_the_last_end(
     assert check(db, queue).ok
 
 
-def test_an_empty_batch_ends_when_it_is_closed(db: Any, queue: Queue) -> None:
-    id = begin(db, queue)
-    Batches(queue).close(db, id)
-    assert follows(db, queue, id) is not None
-
-
 def test_a_batch_that_was_closed_halfway_can_be_closed_again(db: Any, queue: Queue) -> None:
     id = begin(db, queue, 1)
     position = store_of(queue).codec.reference(id)
@@ -197,14 +186,9 @@ def test_a_batch_that_was_closed_halfway_can_be_closed_again(db: Any, queue: Que
     assert follows(db, queue, id) is not None
     Batches(queue).close(db, id)
     assert Batches(queue).progress(db, id) == BatchProgress(1, 1, 0, 0, False, False)
-
-
-def test_nothing_can_be_added_to_a_closed_batch(db: Any, queue: Queue) -> None:
-    id = begin(db, queue, 1)
-    Batches(queue).close(db, id)
-    with pytest.raises(BatchClosed):
-        add(db, queue, id, 1)
-    assert queue.size(db) == 1
+    empty = begin(db, queue)
+    Batches(queue).close(db, empty)
+    assert follows(db, queue, empty) is not None
 
 
 def test_an_item_with_a_unique_key_of_another_one_is_no_member(db: Any, queue: Queue) -> None:
@@ -240,20 +224,6 @@ def test_attempts_and_moves_are_no_ends(db: Any, queue: Queue) -> None:
     assert counts(db, queue, id) == (1, 1, 0, 0)
 
 
-def test_the_item_that_follows_may_be_moved(db: Any, queue: Queue) -> None:
-    id = begin(db, queue, 1)
-    queue.reprioritize(db, id, 7)
-    Batches(queue).close(db, id)
-    ack(db, queue)
-    claim = claimed(db, queue)
-    assert (claim.item.id, claim.item.value["kwargs"]["done"]) == (id, 1)
-    queue.nack(db, claim, dead=True)
-    queue.reprioritize(db, id, 8)
-    assert counts(db, queue, id) == (1, 1, 0, 0)
-    queue.remove(db, id)
-    assert rows(db, queue) == 0
-
-
 def test_the_batch_goes_with_the_item_that_follows(db: Any, queue: Queue) -> None:
     id = begin(db, queue, 2)
     assert queue.cancel(db, id)
@@ -269,23 +239,6 @@ def test_the_batch_goes_with_the_item_that_follows(db: Any, queue: Queue) -> Non
     assert rows(db, queue) == 0
 
 
-def test_jobs_may_be_in_other_queues(db: Any, queue: Queue, name: str) -> None:
-    other = PriorityQueue[Any].named(db, f"{name}other")
-    id = begin(db, queue, 1)
-    add(db, queue, id, 2, other)
-    Batches(queue).close(db, id)
-    claims = [claimed(db, other), claimed(db, queue), claimed(db, other)]
-
-    @fdbqueue.transactional
-    def end_all(tr: Any) -> None:
-        other.ack(tr, claims[0])
-        queue.ack(tr, claims[1])
-        other.nack(tr, claims[2], dead=True)
-
-    end_all(db)
-    assert follows(db, queue, id) == {"of": "May", "done": 2, "dead": 1, "cancelled": 0}
-
-
 def test_the_first_death_cancels_a_batch_that_is_to_be_cancelled(db: Any, queue: Queue) -> None:
     id = begin(db, queue, 2, "cancel")
     assert not Batches(queue).progress(db, id).is_cancelled
@@ -293,15 +246,6 @@ def test_the_first_death_cancels_a_batch_that_is_to_be_cancelled(db: Any, queue:
     assert Batches(queue).progress(db, id).is_cancelled
     add(db, queue, id, 1, on_dead="cancel")  # counted, but not to begin
     assert counts(db, queue, id) == (3, 0, 1, 0)
-
-
-def test_a_waiting_item_does_not_let_anybody_sleep_until_a_time(db: Any, queue: Queue) -> None:
-    begin(db, queue)
-    with Clock() as clock:
-        began = clock.now()
-        sweeper = store_of(queue).sweeper
-        assert sweeper.seconds_left(db.create_transaction()) == float("inf")
-        assert clock.now() >= began
 
 
 def test_neither_pushes_nor_ends_conflict_while_a_batch_is_open(db: Any, queue: Queue) -> None:
@@ -320,97 +264,60 @@ def test_neither_pushes_nor_ends_conflict_while_a_batch_is_open(db: Any, queue: 
 # Interleavings
 
 
-class Interleaving:
-    """Ends of the jobs of a batch, and its closing, in transactions that overlap at random."""
-
-    def __init__(self, db: Any, queue: Queue, others: list[Queue], rng: Random, n: int) -> None:
-        self.db = db
-        self.rng = rng
-        self.queue = queue
-        self.id = begin(db, queue)
-        self.position = store_of(queue).codec.reference(self.id)
-        self.ends: list[Callable[[Any], object]] = []
-        self.expected: dict[str, Any] = {"of": "May", "done": 0, "dead": 0, "cancelled": 0}
-        for _ in range(n):
-            self.add(rng.choice([queue, *others]))
-
-    def add(self, to: Queue) -> None:
-        """Add a job to the batch, and choose how it ends."""
-        add(self.db, self.queue, self.id, 1, to)
-        kind = self.rng.choice(["done", "done", "dead", "cancelled"])
-        self.expected[kind] += 1
-        if kind == "cancelled":
-            item = next(iter(to.items(self.db, state="ready")))
-            to.reprioritize(self.db, item.id, 9)  # so that no claim takes it
-            self.ends.append(lambda tr: to.remove(tr, item.id))
-            return
-        claim = claimed(self.db, to)
-        if kind == "done":
-            self.ends.append(lambda tr: to.ack(tr, claim))
-        else:
-            self.ends.append(lambda tr: to.nack(tr, claim, dead=True))
-
-    def close(self, tr: Any) -> None:
-        operations.close(tr, layout_of(self.queue), 1, self.position)
-
-    def run(self) -> None:
-        """Begin, fill and commit transactions at random; repeat those that conflict."""
-        rng = self.rng
-        waiting: list[list[Callable[[Any], object]]] = [[self.close]]
-        rng.shuffle(self.ends)
-        while self.ends:
-            waiting.append([self.ends.pop() for _ in range(min(rng.randint(1, 3), len(self.ends)))])
-        rng.shuffle(waiting)
-        running: list[tuple[Any, list[Callable[[Any], object]]]] = []
-        closings = 2
-        while waiting or running:
-            if waiting and (not running or rng.random() < 0.6):
-                acts = waiting.pop()
-                tr = self.db.create_transaction()
-                for act in acts:
-                    act(tr)
-                running.append((tr, acts))
-                continue
-            tr, acts = running.pop(rng.randrange(len(running)))
-            try:
-                tr.commit().wait()
-            except error_classes() as error:
-                tr.on_error(error).wait()
-                waiting.append(acts)
-            else:
-                if acts == [self.close] and (closings := closings - 1):
-                    waiting.insert(rng.randint(0, len(waiting)), acts)
-
-
-@pytest.fixture
-def ready_count(space: Subspace, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """Return a key that counts how often an item that follows was made ready."""
-    key = space.pack(("made ready",))
-    make_ready = operations.make_ready
-
-    def counting(tr: Any, *args: Any) -> None:
-        make_ready(tr, *args)
-        tr.add(key, ONE)
-
-    monkeypatch.setattr(operations, "make_ready", counting)
-    return key
-
-
-def begin_interleavings(db: Any, name: str, rng: Random) -> Iterator[Interleaving]:
-    others = [PriorityQueue[Any].named(db, f"{name}other")]
-    for number in range(40):
-        queue = PriorityQueue[Any].named(db, f"{name}{number}")
-        yield Interleaving(db, queue, others, rng, rng.randint(0, 8))
+def overlap(db: Any, acts: list[list[Callable[[Any], object]]], rng: Random) -> None:
+    """Do each list of acts in one transaction; begin and commit them in any order."""
+    waiting, running = [*acts], list[tuple[Any, list[Callable[[Any], object]]]]()
+    rng.shuffle(waiting)
+    while waiting or running:
+        if waiting and (not running or rng.random() < 0.6):
+            running.append((db.create_transaction(), waiting.pop()))
+            for act in running[-1][1]:
+                act(running[-1][0])
+            continue
+        tr, done = running.pop(rng.randrange(len(running)))
+        try:
+            tr.commit().wait()
+        except error_classes() as error:
+            tr.on_error(error).wait()
+            waiting.append(done)
 
 
 def test_one_of_overlapping_transactions_makes_the_item_ready(
-    db: Any, name: str, rng: Random, ready_count: bytes
+    db: Any, name: str, rng: Random, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for n, interleaving in enumerate(begin_interleavings(db, name, rng), 1):
-        interleaving.run()
-        assert decode_count(db[ready_count]) == n
-        queue, id = interleaving.queue, interleaving.id
-        assert follows(db, queue, id) == interleaving.expected
+    """They end the jobs of a batch in two queues, and close it twice."""
+    made_ready, make_ready = space.pack(("made ready",)), operations.make_ready
+
+    def counting(tr: Any, *args: Any) -> None:
+        make_ready(tr, *args)
+        tr.add(made_ready, ONE)
+
+    monkeypatch.setattr(operations, "make_ready", counting)
+    other: Queue = PriorityQueue.named(db, f"{name}other")
+    for number in range(20):
+        queue: Queue = PriorityQueue.named(db, f"{name}{number}")
+        id, layout = begin(db, queue), layout_of(queue)
+        position = store_of(queue).codec.reference(id)
+        close: Any = partial(operations.close, layout=layout, now=1, position=position)
+        expected: dict[str, Any] = {"of": "May", "done": 0, "dead": 0, "cancelled": 0}
+        ends = list[Callable[[Any], object]]()
+        for _ in range(rng.randint(0, 8)):
+            to = rng.choice([queue, other])
+            add(db, queue, id, 1, to)
+            claim = claimed(db, to)
+            kind = rng.choice(["done", "done", "dead", "cancelled"])
+            expected[kind] += 1
+            if kind == "done":
+                ends.append(partial(to.ack, claim=claim))
+            elif kind == "dead":
+                ends.append(partial(to.nack, claim=claim, dead=True))
+            else:
+                to.cancel(db, claim.item)
+                ends.append(partial(to.nack, claim=claim))
+        pairs = [ends[n : n + 2] for n in range(0, len(ends), 2)]
+        overlap(db, [[close], [close], *pairs], rng)
+        assert decode_count(db[made_ready]) == number + 1
+        assert follows(db, queue, id) == expected
 
 
 def test_the_item_is_made_ready_once_although_answers_of_commits_are_lost(
@@ -426,9 +333,3 @@ def test_the_item_is_made_ready_once_although_answers_of_commits_are_lost(
         queue.ack(faulty, claimed(faulty, queue))
     assert follows(db, queue, id) == {"of": "May", "done": 10, "dead": 0, "cancelled": 0}
     assert counts(db, queue, id) == (10, 10, 0, 0)
-
-
-def test_the_definition_is_stored_as_documented(db: Any, queue: Queue) -> None:
-    begin(db, queue, 1, "cancel")
-    stored = rows_in(db, queue, "batches")[0]
-    assert decode_batch(stored.value) == ("cancel", "open", False, "then", b"", ())

@@ -1,15 +1,13 @@
-"""A cancelled job ends: at once if it waits, and with its claim if a client has it."""
+"""A cancelled item ends: at once if it waits, and with its claim if a client has it."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import LeaseLost
-from fdbqueue.testing import Clock
 from tests.support.kinds import KINDS, push
 from tests.support.leases import lapse
 from tests.support.scan import assert_views_agree
@@ -36,41 +34,17 @@ def test_a_waiting_item_ends_at_once(db: Any, name: str, kind: Any, keep: int | 
     assert assert_views_agree(db, queue).done == 0
 
 
-@pytest.mark.parametrize("state", ["ready", "delayed"])
-def test_a_cancelled_item_frees_what_it_held(db: Any, name: str, state: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=100, max_size=1)
-    delay = 60 if state == "delayed" else None
-    payload = "x" * 100_000  # in pieces
-    item = queue.push(db, payload, unique="k", group="g", delay=delay, ttl=3600)
-    assert queue.cancel(db, item)
-    assert queue.get(db, item).item.value == payload
-    other = queue.push(db, payload, unique="k", group="g")
-    assert other.is_new
-    assert queue.claim(db).item.id == other.id
-    assert_views_agree(db, queue)
-
-
-def test_cancelled_items_are_trimmed_with_other_done_items(
-    db: Any, name: str, clock: Clock
-) -> None:
-    queue = PriorityQueue.named(db, name, keep=2)
-    items = queue.push_many(db, range(5))
-    assert sum(queue.change_all(db, "cancel", state="ready").values()) == 5
-    clock.advance(60)
-    assert queue.claim(db) is None
-    kept = [info.id for info in queue.items(db, state="done")]
-    assert len(kept) == 2
-    assert {*kept} < {item.id for item in items}
-    assert_views_agree(db, queue)
-
-
-@pytest.mark.parametrize("keep", [None, 100])
-@pytest.mark.parametrize("end", ["ack", "nack", "release", "dead"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "end", "keep"),
+    [
+        *((kind, end, 100) for kind in KINDS for end in ("ack", "lease")),
+        *((PriorityQueue, end, None) for end in ("nack", "release", "dead", "last lease")),
+    ],
+)
 def test_a_claimed_item_ends_with_its_claim(
     db: Any, name: str, kind: Any, end: str, keep: int | None
 ) -> None:
-    queue = kind.named(db, name, keep=keep)
+    queue = kind.named(db, name, keep=keep, max_attempts=1 if end == "last lease" else None)
     item = push(db, queue, "job")
     claim = queue.claim(db, client="a worker")
     before = queue.get(db, item)
@@ -80,11 +54,17 @@ def test_a_claimed_item_ends_with_its_claim(
     assert_views_agree(db, queue)
     if end == "dead":
         queue.nack(db, claim, dead=True)
+    elif "lease" in end:
+        queue.extend(db, claim)
+        lapse(db, queue)
+        assert queue.get(db.create_transaction(), item).cancelling  # until a client sweeps
     else:
         getattr(queue, end)(db, claim)
     stats = assert_views_agree(db, queue)
-    assert (stats.ready, stats.delayed, stats.claimed, stats.dead) == (0, 0, 0, 0)
-    assert stats.total_completed == 1
+    assert (stats.total_completed, stats.total_failed) == (1, 0)
+    assert (stats.is_empty, stats.dead) == (True, 0)
+    with pytest.raises(LeaseLost):
+        queue.ack(db, claim)
     info = queue.get(db, item)
     if keep is None:
         assert info is None
@@ -94,24 +74,13 @@ def test_a_claimed_item_ends_with_its_claim(
     assert not queue.cancel(db, item)
 
 
-@pytest.mark.parametrize("max_attempts", [None, 1])
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_does_not_return_if_its_worker_dies(
-    db: Any, name: str, kind: Any, max_attempts: int | None
-) -> None:
-    queue = kind.named(db, name, keep=100, max_attempts=max_attempts)
-    item = push(db, queue, "job")
-    claim = queue.claim(db, client="a worker")
-    queue.cancel(db, item)
-    queue.extend(db, claim)
-    lapse(db, queue)
-    assert queue.get(db.create_transaction(), item).cancelling  # until a client sweeps
-    stats = assert_views_agree(db, queue)
-    assert (stats.total_completed, stats.total_failed, stats.is_empty) == (1, 0, True)
+def test_a_discarded_item_says_why(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=100)
+    item = queue.push(db, "job")
+    queue.ack(db, queue.claim(db), discarded="the customer has left")
     info = queue.get(db, item)
-    assert (info.outcome, info.attempts, info.claimed_by) == ("cancelled", 1, "a worker")
-    with pytest.raises(LeaseLost):
-        queue.ack(db, claim)
+    assert (info.state, info.outcome, info.error) == ("done", "discarded", "the customer has left")
+    assert info.finished_at is not None
 
 
 def test_only_the_cancelled_items_of_a_claim_end(db: Any, queue: Any) -> None:
@@ -122,23 +91,3 @@ def test_only_the_cancelled_items_of_a_claim_end(db: Any, queue: Any) -> None:
     assert queue.state(db, first) is None
     assert queue.state(db, second) == "ready"
     assert_views_agree(db, queue)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_discarded_item_says_why(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name, keep=100)
-    item = push(db, queue, "job")
-    before = time.time()
-    queue.ack(db, queue.claim(db), discarded="the customer has left")
-    info = queue.get(db, item)
-    assert (info.state, info.outcome, info.error) == ("done", "discarded", "the customer has left")
-    assert before - 1 < info.claimed_at.timestamp() <= info.finished_at.timestamp() + 0.001
-
-
-def test_failed_attempts_know_when_they_started(db: Any, queue: Any) -> None:
-    item = queue.push(db, "job")
-    claim = queue.claim(db)
-    started = queue.get(db, item).claimed_at
-    queue.nack(db, claim, error="busy", delay=0)
-    (attempt,) = queue.get(db, item).failed_attempts
-    assert attempt.started_at == started <= attempt.ended_at

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -12,13 +13,11 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, Worker, aio
+from fdbqueue import PriorityQueue, TaskQueue, Worker
 from fdbqueue.admin import check
 from fdbqueue.coordination import combiner, sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
-from fdbqueue.layout.values import decode_options
 from fdbqueue.testing import Clock, FaultyDatabase
-from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of, rows_in
 from tests.support.kinds import KINDS, push
 from tests.support.scan import assert_views_agree
@@ -68,18 +67,6 @@ def test_an_acknowledged_item_is_done_and_keeps_its_id(db: Any, name: str, kind:
     assert queue.position(db, item_id) is None
 
 
-def test_a_queue_without_keep_writes_and_reads_nothing_more(db: Any, name: str) -> None:
-    counting = CountingDatabase(db)
-    queue = PriorityQueue.named(counting, name)
-    finish(counting, queue, 1)
-    queue.push(counting, "job")
-    claim = queue.claim(counting)
-    counting.clear()
-    queue.ack(counting, claim)
-    assert counting.reads <= 2  # the claim, and a receipt
-    assert rows(db, queue, "done", "done_times", "returned") == 0
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_done_items_are_listed_newest_first(db: Any, name: str, kind: Any) -> None:
     queue = kind.named(db, name, keep=timedelta(days=1))
@@ -104,16 +91,6 @@ def test_done_items_are_listed_newest_first(db: Any, name: str, kind: Any) -> No
     assert listed_in(db) == listed[:3]
 
 
-def test_done_items_of_one_priority_are_listed(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=100)
-    queue.push_many(db, range(10), priorities=[n % 2 for n in range(10)])
-    for _ in range(10):
-        claim = queue.claim(db)
-        queue.ack(db, claim)
-    odd = [info.item.value % 2 for info in queue.items(db, state="done", priority=1, limit=3)]
-    assert odd == [1, 1, 1]
-
-
 # What is kept
 
 
@@ -128,6 +105,7 @@ def test_the_last_items_are_kept(db: Any, name: str, clock: Clock) -> None:
     trim(db, queue, clock)  # its claim reads the new number, and the next one obeys it
     trim(db, queue, clock)
     assert done_ids(db, queue) == ids[-1:]
+    assert done_ids(db, queue, after=ids[0]) == []  # a page that has been trimmed
     queue.configure(db, keep=None)
     trim(db, queue, clock)
     trim(db, queue, clock)
@@ -161,122 +139,18 @@ def test_trimming_deletes_payloads_attempts_and_results(
     monkeypatch.setattr(sweeper, "_MAX_TRIMMED", 4)
     queue = PriorityQueue.named(db, name, keep=2)
     for number in range(11):
-        queue.push(db, "x" * 200_000 if number % 2 else number, unique=f"key{number}")
+        queue.push(db, "x" * 200_000 if number % 2 else number, unique="key")
         queue.nack(db, queue.claim(db), delay=0, error="busy")
         queue.ack(db, queue.claim(db), result=number)
     assert rows(db, queue, "unique_keys") == 0  # a done item holds no key
+    again = queue.push(db, "job", unique="key")
+    queue.claim(db)
     trim(db, queue, clock)
+    assert queue.push(db, "twice", unique="key").id == again.id
     assert rows(db, queue, "done") == rows(db, queue, "done_times") == 2
     assert rows(db, queue, "returned") == rows(db, queue, "attempts") == 2
     assert rows(db, queue, "pieces") == 3
     assert_views_agree(db, queue)
-
-
-def test_trimming_leaves_the_unique_key_to_another_item(db: Any, name: str, clock: Clock) -> None:
-    queue = PriorityQueue.named(db, name, keep=1)
-    for _ in range(3):
-        queue.push(db, "job", unique="key")
-        queue.ack(db, queue.claim(db))
-    again = queue.push(db, "job", unique="key")
-    claim = queue.claim(db)
-    trim(db, queue, clock)
-    assert queue.push(db, "twice", unique="key").id == again.id
-    assert claim is not None
-    assert_views_agree(db, queue)
-
-
-def test_processes_that_trim_at_the_same_time_count_each_item_once(
-    db: Any, name: str, clock: Clock
-) -> None:
-    queue = PriorityQueue.named(db, name, keep=1)
-    finish(db, queue, 300)
-    others = [PriorityQueue.existing(db, name) for _ in range(6)]
-    for other in others:
-        assert other.claim(db) is None  # reads the options
-    clock.advance(1)
-    threads = [threading.Thread(target=other.claim, args=[db]) for other in others]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert assert_views_agree(db, queue).done == 1
-
-
-def test_done_items_survive_errors_of_the_database(
-    db: Any, name: str, rng: Any, clock: Clock
-) -> None:
-    faulty = FaultyDatabase(
-        db, before=0.2, after=0.2, conflict=0.1, lost_as=(1021, 1039), seed=rng.randrange(99)
-    )
-    queue = PriorityQueue.named(faulty, name, keep=20)
-    finish(faulty, queue, 60, result="ok")
-    trim(faulty, queue, clock)
-    stats = assert_views_agree(db, queue)
-    assert stats.total_completed == 60
-    assert 20 <= stats.done <= 60  # a trim without a known result is not repeated at once
-    trim(db, queue, clock)
-    assert assert_views_agree(db, queue).done == 20
-
-
-@pytest.mark.parametrize(
-    "keep",
-    [
-        0,
-        -1,
-        True,
-        1.5,
-        timedelta(0),
-        (1, 2),
-        (timedelta(1), "1d"),
-        (),
-        "7",
-        "0.5s",
-        "99999999999999w",
-    ],
-)
-def test_an_invalid_keep_is_rejected(db: Any, queue: PriorityQueue, keep: Any) -> None:
-    with pytest.raises(ValueError, match="keep is a timedelta"):
-        queue.configure(db, keep=keep)
-    with pytest.raises(ValueError, match="keep is a timedelta"):
-        PriorityQueue(queue.subspace, keep=keep)
-
-
-def test_a_time_to_keep_may_be_text(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=("1h30m", 10))
-    assert queue.options(db).keep_seconds == 5400
-    queue.configure(db, keep="7d")
-    assert (queue.options(db).keep_seconds, queue.options(db).keep_number) == (604_800, None)
-
-
-def test_the_stored_keep_holds(db: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    queue = PriorityQueue.named(db, name, keep=(timedelta(days=1), 10))
-    queue.push(db, 1)
-    again = PriorityQueue.named(db, name, keep=20)
-    again.push(db, 2)
-    assert "keep_number" in caplog.text
-    stored = decode_options(db[layout_of(queue).options])
-    assert (stored.keep_seconds, stored.keep_number, stored.keeps_done) == (86_400, 10, True)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_any_item_that_is_not_claimed_can_be_removed(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name, keep=100)
-    queue.configure(db, max_attempts=1)
-    (done,) = finish(db, queue, 1, result=7)
-    dead = push(db, queue, "fails")
-    queue.nack(db, queue.claim(db))
-    claimed = push(db, queue, "claimed")
-    queue.claim(db)
-    ready = push(db, queue, "ready")
-    assert not queue.remove(db, claimed)
-    for item_id in (done, dead, ready):
-        assert queue.remove(db, item_id)
-        assert not queue.remove(db, item_id)
-        assert_views_agree(db, queue)
-    stats = queue.stats(db)
-    assert (stats.done, stats.dead, stats.ready, stats.claimed) == (0, 0, 0, 1)
-    assert (stats.total_completed, stats.total_removed) == (1, 2)
-    assert rows(db, queue, "done", "done_times", "returned") == 0
 
 
 def test_a_check_repairs_the_number_of_done_items_and_what_belongs_to_none(
@@ -294,29 +168,25 @@ def test_a_check_repairs_the_number_of_done_items_and_what_belongs_to_none(
     assert check(db, queue).done == 2
 
 
-def test_a_clear_removes_done_items(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=100)
-    finish(db, queue, 3, result=1)
-    queue.clear(db)
-    assert assert_views_agree(db, queue).done == 0
-    assert rows(db, queue, "done", "done_times", "returned") == 0
+def test_processes_that_trim_at_the_same_time_count_each_item_once(
+    db: Any, name: str, rng: Any, clock: Clock
+) -> None:
+    faulty = FaultyDatabase(
+        db, before=0.2, after=0.2, conflict=0.1, lost_as=(1021, 1039), seed=rng.randrange(99)
+    )
+    queue = PriorityQueue.named(db, name, keep=1)
+    finish(db, queue, 60)
+    others = [PriorityQueue.existing(db, name) for _ in range(6)]
+    for other in others:
+        assert other.claim(db) is None  # reads the options
+    clock.advance(1)
+    in_threads(partial(other.claim, faulty) for other in others)
+    trim(db, queue, clock)  # a trim without a known result is not repeated at once
+    stats = assert_views_agree(db, queue)
+    assert (stats.done, stats.total_completed) == (1, 60)
 
 
 # Results
-
-
-def test_a_worker_stores_what_its_handler_returns(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=100)
-    items = queue.push_many(db, [1, 2, 3])
-
-    def double(item: Any) -> int:
-        return int(2 * item.value)
-
-    assert Worker(db, queue, double, store_results=True).run(drain=True).done == 3
-    assert [queue.result(db, item) for item in items] == [2, 4, 6]
-    more = queue.push_many(db, [4, 5])
-    assert Worker(db, queue, double).run(drain=True).done == 2
-    assert [queue.result(db, item.id) for item in more] == [None, None]
 
 
 def test_the_result_and_the_effect_of_a_handler_are_one_commit(
@@ -366,13 +236,6 @@ def test_a_job_whose_result_cannot_be_stored_is_not_tried_again(
     assert caught.value.error == info.error
 
 
-def test_a_result_that_the_queue_does_not_keep_may_be_anything(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, [1, 2])
-    report = Worker(db, queue, lambda item: {1}, store_results=True).run(drain=True)
-    assert report.done == 2
-
-
 def test_an_acknowledgement_checks_its_result(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, keep=100)
     item = queue.push(db, 1)
@@ -394,40 +257,62 @@ def test_an_acknowledgement_checks_its_result(db: Any, name: str) -> None:
     assert queue.result(db, item) == "in a transaction"
 
 
-def test_a_result_is_waited_for(db: Any, name: str, asleep: threading.Event) -> None:
-    """The waiting client is woken: it would sleep for ten minutes."""
-    queue = PriorityQueue.named(db, name, keep=100)
-    item = queue.push(db, 1)
-    claim = queue.claim(db)
-    assert claim is not None
-
-    def finish() -> None:
-        asleep.wait()
-        queue.ack(db, claim, result="done")
-
-    thread = threading.Thread(target=finish)
-    thread.start()
-    assert PriorityQueue.existing(db, name).result(db, item.id, wait=500) == "done"
-    thread.join()
+def test_a_claim_of_large_items_has_room_for_results_and_logs(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=1000)
+    for _ in range(4):
+        queue.push_many(db, ["x" * 9_990] * 80)
+    claim = queue.claim(db, n=1000)
+    n = len(claim)
+    result, log = "x" * (6_500_000 // n - 8_010), "l" * 8_000
+    with pytest.raises(PayloadTooLarge, match="a claim holds at most 6,500,000"):
+        queue.ack(db, claim, result=result + "x" * 100, log=log)
+    queue.ack(db, claim, result=result, log=log)
+    assert queue.stats(db).done == n
 
 
-def test_waiting_for_a_result_ends_when_the_job_dies(
-    db: Any, name: str, asleep: threading.Event
+def test_acknowledgements_in_many_threads_fit_into_transactions_and_end_each_claim_once(
+    db: Any, name: str
 ) -> None:
-    queue = PriorityQueue.named(db, name, max_attempts=1)
+    """They share transactions, which have room for 10 MB."""
+    queue = PriorityQueue.named(db, name, keep=1000)
+    for _ in range(7):
+        queue.push_many(db, ["x" * 85_000] * 10)
+    claims = [queue.claim(db) for _ in range(70)]
+    outcomes: list[str] = []
+
+    def ack(claim: Any) -> None:
+        try:
+            queue.ack(db, claim, result="y" * 85_000)
+            outcomes.append("done")
+        except LeaseLost:
+            outcomes.append("lost")
+
+    in_threads(partial(ack, claim) for claim in [*claims, *claims[:10] * 5])
+    assert Counter(outcomes) == {"done": 70, "lost": 50}
+    assert assert_views_agree(db, queue).done == 70
+
+
+@pytest.mark.parametrize("end", ["done", "moved and done", "dead"])
+def test_a_result_is_waited_for(db: Any, name: str, end: str, asleep: threading.Event) -> None:
+    """The waiting client is woken: it would sleep for ten minutes."""
+    queue = PriorityQueue.named(db, name, keep=100, max_attempts=1)
     item = queue.push(db, 1)
-    claim = queue.claim(db)
-    assert claim is not None
-
-    def fail() -> None:
-        asleep.wait()
-        queue.nack(db, claim, error="broken")
-
-    thread = threading.Thread(target=fail)
-    thread.start()
-    with pytest.raises(NoResult, match="broken"):
-        PriorityQueue.existing(db, name).result(db, item.id, wait=500)
-    thread.join()
+    with ThreadPoolExecutor(1) as threads:
+        other = PriorityQueue.existing(db, name)
+        waits = threads.submit(other.result, db, item.id, wait=500)
+        assert asleep.wait(60)
+        if end == "moved and done":
+            asleep.clear()
+            assert queue.reprioritize(db, item, 1)
+            assert asleep.wait(60)  # it looked, and sleeps again
+        claim = queue.claim(db)
+        if end == "dead":
+            queue.nack(db, claim, error="broken")
+            with pytest.raises(NoResult, match="broken"):
+                waits.result(60)
+        else:
+            queue.ack(db, claim, result="done")
+            assert waits.result(60) == "done"
 
 
 def test_a_result_that_is_not_there_says_why(db: Any, name: str) -> None:
@@ -443,122 +328,3 @@ def test_a_result_that_is_not_there_says_why(db: Any, name: str) -> None:
         queue.result(db, "no id")
     with pytest.raises(ValueError, match="given a database"):
         queue.result(db.create_transaction(), item, wait=1)
-
-
-def test_asyncio_waits_for_results_of_many_jobs(db: Any, name: str) -> None:
-    async def main() -> None:
-        queue = await aio.PriorityQueue.named(db, name, keep=100)
-        items = await queue.push_many(db, range(20))
-        waiting = [asyncio.create_task(queue.result(db, item.id, wait=60)) for item in items]
-
-        async def square(item: Any) -> int:
-            return int(item.value**2)
-
-        worker = aio.Worker(db, queue, square, concurrency=4, store_results=True)
-        await worker.run(drain=True)
-        assert await asyncio.gather(*waiting) == [n**2 for n in range(20)]
-
-    asyncio.run(main())
-
-
-def test_acknowledgements_of_large_items_with_results_fit_into_transactions(
-    db: Any, name: str
-) -> None:
-    """Those of many threads share transactions, which have room for 10 MB."""
-    queue = PriorityQueue.named(db, name, keep=1000)
-    n = 120
-    for _ in range(n // 10):
-        queue.push_many(db, ["x" * 85_000] * 10)
-    claims = [queue.claim(db) for _ in range(n)]
-    barrier = threading.Barrier(n)
-    failed: list[BaseException] = []
-
-    def ack(claim: Any) -> None:
-        barrier.wait()
-        try:
-            queue.ack(db, claim, result="y" * 85_000)
-        except BaseException as error:
-            failed.append(error)
-
-    in_threads(partial(ack, claim) for claim in claims)
-    assert failed == []
-    assert assert_views_agree(db, queue).done == n
-
-
-def test_a_result_for_too_many_items_is_rejected(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=1000)
-    queue.push_many(db, range(200))
-    claim = queue.claim(db, n=200)
-    with pytest.raises(PayloadTooLarge):
-        queue.ack(db, claim, result="x" * 85_000)
-    queue.ack(db, claim, result="x" * 30_000)
-    assert queue.stats(db).done == 200
-
-
-def test_a_claim_of_large_items_has_room_for_results_and_logs(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=1000)
-    for _ in range(4):
-        queue.push_many(db, ["x" * 9_990] * 80)
-    claim = queue.claim(db, n=1000)
-    n = len(claim)
-    result, log = "x" * (6_500_000 // n - 8_010), "l" * 8_000
-    with pytest.raises(PayloadTooLarge, match="a claim holds at most 6,500,000"):
-        queue.ack(db, claim, result=result + "x" * 100, log=log)
-    queue.ack(db, claim, result=result, log=log)
-    assert queue.stats(db).done == n
-
-
-def test_a_claim_that_several_threads_acknowledge_is_done_once(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=1000)
-    n = 30
-    for number in range(n):
-        queue.push(db, number)
-        claim = queue.claim(db)
-        barrier = threading.Barrier(6)
-        outcomes: list[str] = []
-
-        def ack(claim: Any = claim, barrier: Any = barrier, outcomes: Any = outcomes) -> None:
-            barrier.wait()
-            try:
-                queue.ack(db, claim)
-                outcomes.append("done")
-            except LeaseLost:
-                outcomes.append("lost")
-
-        in_threads([ack] * 6)
-        assert sorted(outcomes) == ["done"] + ["lost"] * 5
-    stats = assert_views_agree(db, queue)
-    assert (stats.done, stats.total_completed) == (n, n)
-
-
-@pytest.mark.parametrize("kind", [PriorityQueue, TaskQueue])
-def test_a_result_is_waited_for_while_the_job_is_moved(
-    db: Any, name: str, kind: Any, asleep: threading.Event
-) -> None:
-    """The waiting client is woken: it would sleep for ten minutes."""
-    queue = kind.named(db, name, keep=100)
-    item_id = push(db, queue, "job")
-    found: list[Any] = []
-    other = kind.existing(db, name)
-    thread = threading.Thread(target=lambda: found.append(other.result(db, item_id, wait=500)))
-    thread.start()
-    asleep.wait()
-    asleep.clear()
-    assert queue.reprioritize(db, item_id, 1)
-    assert asleep.wait(60)  # it looked, and sleeps again
-    claim = queue.claim(db)
-    if kind is TaskQueue:  # whose index changes with a claim
-        asleep.clear()
-        asleep.wait(1)
-    queue.ack(db, claim, result="done")
-    thread.join()
-    assert found == ["done"]
-
-
-def test_the_last_page_of_done_items_may_have_been_trimmed(
-    db: Any, name: str, clock: Clock
-) -> None:
-    queue = PriorityQueue.named(db, name, keep=2)
-    ids = finish(db, queue, 4)
-    trim(db, queue, clock)
-    assert done_ids(db, queue, after=ids[0]) == []

@@ -1,4 +1,4 @@
-"""The end of an item is noted once, whatever ends it."""
+"""Whatever ends an item, nothing that belonged to it stays behind."""
 
 from __future__ import annotations
 
@@ -8,180 +8,79 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import App, PriorityQueue
-from fdbqueue.jobs import Context, Discard
-from fdbqueue.layout.batches import End
-from fdbqueue.operations.maintainers import batches
+from fdbqueue import PriorityQueue
 from fdbqueue.queue.base import store_of
-from fdbqueue.types import Transaction
-from tests.support.leases import come_due, expire, lapse
+from tests.support.keys import rows_in
+from tests.support.leases import expire
+from tests.support.scan import assert_views_agree
 
-UNIQUE: Any = {"unique": "k"}  # for a header
-
-
-@pytest.fixture
-def noted(monkeypatch: pytest.MonkeyPatch) -> list[End]:
-    """Return the ends that are noted from now on."""
-    noted: list[End] = []
-
-    def follow(*arguments: Any) -> None:
-        noted.append(arguments[-1])
-
-    monkeypatch.setattr(batches, "count_end", follow)
-    return noted
+BELONGS = ("pieces", "attempts", "moved", "unique_keys")
+ROWS = ("items", "delayed", "claims", "dead", "done", "done_times", "returned")
+TIMERS = ("leases", "dues", "expiries")
 
 
-@pytest.fixture(params=[None, 100], ids=["kept no items", "kept done items"])
-def queue(request: Any, db: Any, name: str) -> PriorityQueue[Any]:
-    return PriorityQueue.named(db, name, keep=request.param, max_attempts=2)
+def trim(db: Any, queue: PriorityQueue, item: Any) -> None:
+    queue.ack(db, queue.claim(db), result=1)
+    queue.configure(db, keep=None)
+    store_of(queue).sweeper.trim(db)
 
 
-def claim(queue: PriorityQueue[Any], db: Any) -> Any:
-    """Claim an item, which must be there."""
-    claim = queue.claim(db)
-    assert claim is not None
-    return claim
+ENDS: dict[str, Callable[[Any, PriorityQueue, Any], object]] = {
+    "pop": lambda db, queue, item: queue.pop(db),
+    "pop at the other end": lambda db, queue, item: queue.pop_many(db, 9, max=True),
+    "pop in a transaction": lambda db, queue, item: fdbqueue.transactional(
+        lambda tr: queue.pop(tr)
+    )(db),
+    "ack": lambda db, queue, item: queue.ack(db, queue.claim(db)),
+    "remove": lambda db, queue, item: queue.remove(db, item),
+    "remove a delayed one": lambda db, queue, item: (
+        queue.release(db, queue.claim(db), delay=60),
+        queue.remove(db, item),
+    ),
+    "remove a dead letter": lambda db, queue, item: (
+        queue.nack(db, queue.claim(db), dead=True, error="broken"),
+        queue.remove(db, item),
+    ),
+    "remove a done one": lambda db, queue, item: (
+        queue.ack(db, queue.claim(db), result=1),
+        queue.remove(db, item),
+    ),
+    "trim a done one": trim,
+    "cancel": lambda db, queue, item: queue.cancel(db, item),
+    "cancel a claimed one": lambda db, queue, item: (
+        claim := queue.claim(db),
+        queue.cancel(db, item),
+        queue.nack(db, claim),
+    ),
+    "clear": lambda db, queue, item: queue.clear(db),
+    "clear a claimed one": lambda db, queue, item: (queue.claim(db), queue.clear(db)),
+    "clear a dead letter": lambda db, queue, item: (
+        queue.nack(db, queue.claim(db), dead=True),
+        queue.clear(db),
+    ),
+    "expire": lambda db, queue, item: (expire(db, queue), queue.wait(db, 0)),
+}
 
 
-def claimed(queue: PriorityQueue[Any], db: Any) -> Any:
-    """Push an item, and claim it."""
-    queue.push(db, 1, **UNIQUE)
-    return claim(queue, db)
+@pytest.mark.parametrize("scope", [{}, {"unique_until": "claimed"}], ids=["ended", "claimed"])
+@pytest.mark.parametrize("end", ENDS)
+def test_nothing_of_an_item_stays_behind(db: Any, name: str, end: str, scope: Any) -> None:
+    """It is large and was moved; it has a group, a unique key and a failed attempt."""
+    queue = PriorityQueue.named(db, name, keep=9 if "done" in end else None)
+    pushed = queue.push(db, "x" * 200_000, 5, unique="k", ttl=3600, group="g", **scope)
+    queue.nack(db, queue.claim(db), delay=0, error="busy")
+    item = queue.reprioritize(db, pushed, 1)
+    assert [bool(rows_in(db, queue, space)) for space in BELONGS] == [True] * 4
+    ENDS[end](db, queue, item)
+    assert queue.state(db, item) is None
+    assert rows_in(db, queue, *BELONGS, *ROWS, *TIMERS) == []
+    assert_views_agree(db, queue)
+    assert queue.push(db, "again", unique="k").is_new
 
 
-def ack(queue: PriorityQueue[Any], db: Any) -> None:
-    queue.ack(db, claimed(queue, db))
-
-
-def ack_with_others(queue: PriorityQueue[Any], db: Any) -> None:
-    queue.push(db, 2)
-    first, second = claimed(queue, db), claim(queue, db)
-    fdbqueue.transactional(lambda tr: [queue.ack(tr, first), queue.ack(tr, second)])(db)
-
-
-def discard(queue: PriorityQueue[Any], db: Any) -> None:
-    queue.ack(db, claimed(queue, db), discarded="no")
-
-
-def cancel_claimed(queue: PriorityQueue[Any], db: Any) -> None:
-    running = claimed(queue, db)
-    queue.cancel(db, running.item)
-    queue.nack(db, running)
-
-
-def cancel_waiting(queue: PriorityQueue[Any], db: Any) -> None:
-    item: Any = queue.push(db, 1, **UNIQUE)
-    queue.cancel(db, item)
-
-
-def remove_delayed(queue: PriorityQueue[Any], db: Any) -> None:
-    item: Any = queue.push(db, 1, **UNIQUE, delay=60)
-    queue.remove(db, item)
-
-
-def die(queue: PriorityQueue[Any], db: Any) -> None:
-    queue.nack(db, claimed(queue, db), delay=0)
-    last = claim(queue, db)
-    queue.nack(db, last, error="broken")
-    queue.remove(db, last.item)  # which is no second end
-
-
-def die_with_the_lease(queue: PriorityQueue[Any], db: Any) -> None:
-    queue.nack(db, claimed(queue, db), delay=0)
-    queue.claim(db)
-    lapse(db, queue)
-    store_of(queue).sweeper.invalidate()
-    assert queue.claim(db) is None
-
-
-def expire_ready(queue: PriorityQueue[Any], db: Any) -> None:
-    queue.push(db, 1, **UNIQUE, ttl=60)
-    expire(db, queue)
-    assert queue.claim(db) is None
-
-
-def pop(queue: PriorityQueue[Any], db: Any) -> None:
-    queue.push(db, 1, **UNIQUE)
-    queue.pop(db)
-
-
-def pop_in_a_transaction(queue: PriorityQueue[Any], db: Any) -> None:
-    queue.push(db, 1, **UNIQUE)
-    fdbqueue.transactional(lambda tr: queue.pop(tr))(db)
-
-
-def go_on(queue: PriorityQueue[Any], db: Any) -> None:
-    item: Any = queue.push(db, 1, **UNIQUE, delay=60)
-    come_due(db, queue)
-    queue.release(db, claim(queue, db))
-    queue.reprioritize(db, item, 7)
-    queue.nack(db, claim(queue, db))
-    queue.clear(db)
-
-
-@pytest.mark.parametrize(
-    ("act", "expected"),
-    [
-        (ack, [End("done")]),
-        (ack_with_others, [End("done")]),
-        (discard, [End("discarded", error="no")]),
-        (cancel_claimed, [End("cancelled")]),
-        (cancel_waiting, [End("removed")]),
-        (remove_delayed, [End("removed")]),
-        (die, [End("dead", error="broken")]),
-        (die_with_the_lease, [End("dead", error="its lease ran out")]),
-        (expire_ready, [End("expired")]),
-        (pop, [End("popped")]),
-        (pop_in_a_transaction, [End("popped")]),
-        (go_on, []),
-    ],
-)
-def test_an_end_is_noted_once(
-    db: Any,
-    queue: PriorityQueue[Any],
-    noted: list[End],
-    act: Callable[[PriorityQueue[Any], Any], None],
-    expected: list[End],
-) -> None:
-    act(queue, db)
-    assert noted == expected
-
-
-@pytest.mark.parametrize("kind", ["plain", "in a transaction", "with endings"])
-def test_the_end_of_a_job_has_its_result(db: Any, name: str, noted: list[End], kind: str) -> None:
-    app = App(db)
-
-    @app.job(name="plain", queue=name)
-    def plain() -> int:
-        return 7
-
-    @app.job(name="in a transaction", queue=name)
-    def in_transaction(tr: Transaction) -> int:
-        tr[b"\x00test"] = b""
-        del tr[b"\x00test"]
-        assert not noted
-        return 7
-
-    @app.job(name="with endings", queue=name)
-    def with_endings(context: Context) -> int:
-        context.at_end(lambda tr: None)
-        return 7
-
-    jobs = {"plain": plain, "in a transaction": in_transaction, "with endings": with_endings}
-    jobs[kind].using(unique="k").push()
-    app.work(name, drain=True)
-    assert noted == [End("done", b"7")]
-
-
-def test_the_end_of_a_job_has_the_reason_for_which_it_was_discarded(
-    db: Any, name: str, noted: list[End]
-) -> None:
-    app = App(db)
-
-    @app.job(queue=name)
-    def job() -> None:
-        raise Discard("no longer wanted")
-
-    job.using(unique="k").push()
-    app.work(name, drain=True)
-    assert noted == [End("discarded", error="no longer wanted")]
+def test_items_that_are_popped_together_leave_no_timers(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, range(20), ttl=3600)
+    queue.push_many(db, range(20))
+    assert len(queue.pop_many(db, 30)) == 30
+    assert rows_in(db, queue, *TIMERS) == []
+    assert_views_agree(db, queue)

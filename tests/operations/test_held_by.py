@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fdbqueue import PriorityQueue, Queue, TaskQueue
-from fdbqueue.coordination import sweeper
+from fdbqueue import PriorityQueue, Queue
 from fdbqueue.testing import Clock
-from tests.support.counting import CountingDatabase
 from tests.support.leases import come_due, lapse
 
 
@@ -29,73 +28,46 @@ def held_by(db: Any, queue: Any, item: Any) -> str | None:
     return reason
 
 
-def test_the_queue_is_paused_or_at_its_concurrency(db: Any, jobs: Any) -> None:
-    first, second = jobs.push_many(db, ["first", "second"])
-    assert held_by(db, jobs, second) is None
-    jobs.configure(db, concurrency=1)
-    assert held_by(db, jobs, second) is None
-    claim = jobs.claim(db)
-    assert held_by(db, jobs, first) is None  # it runs
-    assert held_by(db, jobs, second) == "queue_concurrency"
-    jobs.configure(db, paused=True)
-    assert held_by(db, jobs, second) == "queue_paused"
-    jobs.configure(db, paused=False)
-    jobs.ack(db, claim)
-    assert held_by(db, jobs, second) is None
-
-
-def test_its_group_is_paused_or_at_its_concurrency(db: Any, jobs: Any) -> None:
-    jobs.push(db, "first", group="ada")
+def test_a_ready_item_says_what_holds_it_back(db: Any, jobs: Any) -> None:
+    first = jobs.push(db, "first", group="ada")
     second = jobs.push(db, "second", group="ada")
-    jobs.set_group(db, "ada", concurrency=1)
-    assert held_by(db, jobs, second) is None
+    claims: list[Any] = []
+    steps: list[tuple[Callable[[], object], str | None]] = [
+        (lambda: jobs.configure(db, concurrency=1), None),
+        (lambda: claims.append(jobs.claim(db)), "queue_concurrency"),
+        (lambda: jobs.configure(db, paused=True), "queue_paused"),
+        (lambda: jobs.configure(db, paused=False, concurrency=None), None),
+        (lambda: jobs.set_group(db, "ada", concurrency=1), "group_concurrency"),
+        (lambda: jobs.set_group(db, "ada", paused=True), "group_paused"),
+        (lambda: jobs.configure(db, paused=True), "queue_paused"),
+        (lambda: jobs.configure(db, paused=False), "group_paused"),
+        (lambda: jobs.set_group(db, "ada", paused=False), "group_concurrency"),
+        (lambda: jobs.nack(db, claims.pop(), delay=600), "group_retry"),
+        (lambda: come_due(db, jobs), None),  # although no client has noticed yet
+    ]
+    for step, expected in steps:
+        step()
+        assert held_by(db, jobs, second) == expected
     claim = jobs.claim(db)
-    other = jobs.push(db, "other")
+    assert claim.item == first
+    assert held_by(db, jobs, first) is None  # it runs
     assert held_by(db, jobs, second) == "group_concurrency"
-    assert held_by(db, jobs, other) is None
-    jobs.set_group(db, "ada", paused=True)
-    assert held_by(db, jobs, second) == "group_paused"
-    jobs.configure(db, paused=True)
-    assert held_by(db, jobs, second) == "queue_paused"
-    jobs.configure(db, paused=False)
-    jobs.set_group(db, "ada", paused=False)
-    assert held_by(db, jobs, second) == "group_concurrency"
+    assert held_by(db, jobs, jobs.push(db, "of no group")) is None
     jobs.ack(db, claim)
     assert held_by(db, jobs, second) is None
 
 
-def test_its_group_has_started_as_many_items_as_its_rate_allows(db: Any, jobs: Any) -> None:
-    with Clock() as clock:
-        jobs.set_group(db, "ada", rate=(1, 60))
-        jobs.push_many(db, ["first", "second"], group="ada")
-        second = [*jobs.items(db)][1]
-        assert held_by(db, jobs, second) is None
-        jobs.pop(db)
-        assert held_by(db, jobs, second) == "group_rate"
-        clock.advance(61)
-        assert held_by(db, jobs, second) is None  # although no client has noticed yet
-        assert jobs.pop(db).value == "second"
-
-
-def test_a_failed_item_of_its_group_comes_first(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", concurrency=1)
+def test_its_group_has_started_as_many_items_as_its_rate_allows(
+    db: Any, jobs: Any, clock: Clock
+) -> None:
+    jobs.set_group(db, "ada", rate=(1, 60))
     _, second = jobs.push_many(db, ["first", "second"], group="ada")
-    jobs.nack(db, jobs.claim(db), delay=600)
-    assert held_by(db, jobs, second) == "group_retry"
-    come_due(db, jobs)
+    assert held_by(db, jobs, second) is None
+    jobs.pop(db)
+    assert held_by(db, jobs, second) == "group_rate"
+    clock.advance(61)
     assert held_by(db, jobs, second) is None  # although no client has noticed yet
-    assert jobs.claim(db).item.value == "first"
-    assert held_by(db, jobs, second) == "group_concurrency"
-
-
-def test_a_task_waits_for_its_group(db: Any, name: str) -> None:
-    tasks = TaskQueue.named(db, f"{name}tasks")
-    tasks.set_group(db, None, concurrency=1)
-    for group in ("ada", "ada", "bob"):
-        tasks.push(db, group=group, priority=1 if group == "ada" else 2)
-    assert tasks.get(db, tasks.claim(db).item).group == "ada"
-    found = {info.group: info.held_by for info in tasks.items(db, state="ready")}
-    assert found == {"ada": "group_concurrency", "bob": None}
+    assert jobs.pop(db).value == "second"
 
 
 @pytest.mark.parametrize("limit", ["queue", "group"])
@@ -117,18 +89,6 @@ def test_a_lease_that_is_over_holds_nothing_back(db: Any, jobs: Any, limit: str)
     assert jobs.claim(db).item == first
 
 
-def test_a_lease_that_is_over_frees_one_of_several_slots_over_a_lowered_limit(
-    db: Any, jobs: Any
-) -> None:
-    items = jobs.push_many(db, [*range(3)], group="ada")
-    jobs.claim(db, lease=1)
-    jobs.claim(db, lease=3600)
-    jobs.set_group(db, "ada", concurrency=1)
-    lapse(db, jobs, 60)
-    assert held_by(db, jobs, items[2]) == "group_concurrency"
-    assert jobs.claim(db) is None
-
-
 def test_items_of_its_group_ahead_of_it_are_counted_up_to_100(db: Any, jobs: Any) -> None:
     items = jobs.push_many(db, [*range(105)], group="ada")
     other, plain = jobs.push(db, "other", group="bob"), jobs.push(db, "plain")
@@ -139,14 +99,9 @@ def test_items_of_its_group_ahead_of_it_are_counted_up_to_100(db: Any, jobs: Any
     assert {info.ahead_in_group for info in jobs.items(db, state="ready")} == {None}
     claim = jobs.claim(db)
     assert jobs.get(db, claim.item).ahead_in_group is None
-
-
-def test_only_items_of_the_same_priority_are_counted(db: Any, name: str) -> None:
-    jobs = PriorityQueue.named(db, f"{name}jobs")
-    jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 9], group="ada")
-    last = jobs.push(db, "d", 5, group="ada")
-    info = jobs.get(db, last)
-    assert info.ahead_in_group == 1
+    if isinstance(jobs, PriorityQueue):
+        urgent = jobs.push(db, "urgent", -1, group="ada")
+        assert jobs.get(db, urgent).ahead_in_group == 0  # only those of its priority count
 
 
 def test_a_look_conflicts_with_no_claim_of_another_item(db: Any, jobs: Any) -> None:
@@ -161,19 +116,3 @@ def test_a_look_conflicts_with_no_claim_of_another_item(db: Any, jobs: Any) -> N
     assert jobs.claim(db).item.value == "first"
     tr.commit().wait()
     assert held_by(db, jobs, second) == "group_concurrency"
-
-
-def test_an_item_without_a_group_costs_no_read_more(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
-    counted = CountingDatabase(db)
-    jobs = PriorityQueue.named(counted, f"{name}jobs")
-    plain, grouped = jobs.push(db, 1), jobs.push(db, 2, group="ada")
-    costs: list[int] = []
-    jobs.size(db)  # and finds that the queue has no timers
-    for item in (plain, grouped):
-        counted.clear()
-        jobs.get(counted, item)
-        costs.append(counted.reads)
-    assert costs == [3, 5]

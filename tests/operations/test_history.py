@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +13,11 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.admin import check
 from fdbqueue.database import clock
-from fdbqueue.errors import FDBError
 from fdbqueue.types import HistoryBucket, HistoryWindow
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of, rows_in
 from tests.support.kinds import KINDS, push
-from tests.support.leases import lapse, look_again
+from tests.support.leases import lapse
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 NOON = 1_900_800_000  # a multiple of a day
@@ -29,6 +29,9 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = float(NOON)
         monkeypatch.setattr(clock, "nanoseconds", lambda: int(self.time * 10**9))
+
+    def passes(self, seconds: float) -> None:
+        self.time += seconds
 
 
 @pytest.fixture
@@ -73,25 +76,23 @@ def test_every_change_of_the_totals_counts_in_each_window(
     assert [*map(numbers, queue.history(db))] == [(0,) * 5] * 3
 
 
-def test_a_change_counts_in_its_own_period(db: Any, queue: PriorityQueue, now: Clock) -> None:
-    """Also after a long time in which nothing happened."""
-    for _ in range(3):
-        queue.push(db, "x")
-        now.time += 20 * MINUTE
-    queue.push_many(db, "ab")
-    _, hour, day = queue.history(db)
-    assert [(bucket.begin.timestamp() - NOON, bucket.pushed) for bucket in day.buckets] == [
-        (0, 1),
-        (15 * MINUTE, 1),
-        (30 * MINUTE, 1),
-        (60 * MINUTE, 2),
-    ]
-    assert [(bucket.begin.timestamp() - NOON, bucket.pushed) for bucket in hour.buckets] == [
-        (20 * MINUTE, 1),
-        (40 * MINUTE, 1),
-        (60 * MINUTE, 2),
-    ]
-    assert hour.since.timestamp() - NOON == 30
+def test_a_busy_client_pays_once_in_a_period(db: Any, queue: PriorityQueue, now: Clock) -> None:
+    counting = CountingDatabase(db)
+
+    def cost() -> int:
+        """Return how many keys of the history a push, a claim and an acknowledgement write."""
+        counting.clear()
+        now.time += 0.1
+        queue.push(counting, "x")
+        queue.ack(counting, queue.claim(counting))
+        prefix = layout_of(queue).history
+        return sum(bytes(key).startswith(prefix) for key in counting.mutations)
+
+    assert [cost() for _ in range(3)][2] == 0
+    now.time += 5
+    assert cost() == 2  # a client notes a waiting time and a run time once a second
+    now.time += 30
+    assert cost() == 4
 
 
 def test_the_windows_agree_with_what_happened(db: Any, queue: PriorityQueue, now: Clock) -> None:
@@ -130,7 +131,7 @@ def test_the_windows_agree_with_what_happened(db: Any, queue: PriorityQueue, now
 def test_the_history_takes_a_bounded_number_of_keys(
     db: Any, queue: PriorityQueue, now: Clock
 ) -> None:
-    for _ in range(300):
+    for _ in range(200):
         queue.push(db, "x")
         now.time += 30
     assert samples(db, queue) <= 121 + 97
@@ -145,79 +146,86 @@ def test_the_history_takes_a_bounded_number_of_keys(
     assert check(db, queue).ok
 
 
-def test_waiting_times_are_those_of_ready_items(db: Any, queue: PriorityQueue, now: Clock) -> None:
-    """From the push, or from the end of the delay, until the pop or claim."""
-    for _ in range(90):
-        queue.push(db, "x")
-    now.time += 10
-    assert len(queue.pop_many(db, 90)) == 90
-    for _ in range(10):
-        queue.push(db, "x")
-    now.time += 100
-    claim = queue.claim(db, n=10)
+def fail(db: Any, queue: PriorityQueue, **options: Any) -> None:
+    queue.push(db, "x")
+    queue.nack(db, queue.claim(db), **options)
+
+
+WAITS: dict[str, Callable[[Any, PriorityQueue, Clock], object]] = {
+    "push": lambda db, queue, now: queue.push(db, "x"),
+    "end of the delay": lambda db, queue, now: (queue.push(db, "x", delay=HOUR), now.passes(HOUR)),
+    "failure": lambda db, queue, now: fail(db, queue, delay=0),
+    "end of the delay of a failure": lambda db, queue, now: (
+        fail(db, queue, delay=50),
+        now.passes(50),
+    ),
+    "retry of a dead letter": lambda db, queue, now: (
+        fail(db, queue, dead=True),
+        now.passes(HOUR),
+        queue.change_all(db, "retry", state="dead"),
+    ),
+    "run by hand": lambda db, queue, now: (
+        item := queue.push(db, "x", delay=DAY),
+        now.passes(HOUR),
+        queue.retry(db, item),
+    ),
+}
+
+
+@pytest.mark.parametrize("begin", WAITS)
+def test_an_item_waits_from_when_it_became_ready(
+    db: Any, queue: PriorityQueue, now: Clock, begin: str
+) -> None:
+    WAITS[begin](db, queue, now)
+    now.passes(6 * MINUTE)  # so that the last five minutes have one wait
+    assert look(queue).pop(db) is not None
+    assert queue.history(db)[0].waiting_median == pytest.approx(6 * MINUTE, rel=0.2)
+
+
+@pytest.mark.parametrize("end", ["ack", "nack", "lease"])
+def test_an_attempt_runs_from_its_claim_until_its_end(
+    db: Any, queue: PriorityQueue, now: Clock, end: str
+) -> None:
+    """A lease ends when it is found to be over."""
+    queue.push(db, "x")
+    claim = queue.claim(db)
+    now.passes(90)
+    if end == "lease":
+        lapse(db, queue)
+        assert look(queue).claim(db) is not None
+    else:
+        getattr(queue, end)(db, claim)
+    minutes = queue.history(db)[0]
+    assert minutes.running_median == pytest.approx(90, rel=0.2)
+    assert minutes.running_p95 is not None
+    assert 90 < minutes.running_p95 < 1.5 * 90
+    now.passes(5 * MINUTE)
+    assert queue.history(db)[0].running_median is None
+
+
+def test_the_median_and_the_95th_percentile_of_waits(
+    db: Any, queue: PriorityQueue, now: Clock
+) -> None:
+    for n, seconds in ((90, 10), (10, 100)):
+        queue.push_many(db, range(n))
+        now.passes(seconds)
+        assert len(queue.pop_many(db, n)) == n
     minutes = queue.history(db)[0]
     assert minutes.waiting_median == pytest.approx(10, rel=0.2)
     assert minutes.waiting_p95 == pytest.approx(100, rel=0.2)
-    queue.ack(db, claim)
-    now.time += 5 * MINUTE
-    assert queue.history(db)[0].waiting_median is None
-    queue.push(db, "x", delay=HOUR)
-    now.time += HOUR + 20
-    assert look(queue).pop(db).value == "x"
-    assert queue.history(db)[0].waiting_median == pytest.approx(20, rel=0.2)
 
 
-def test_run_times_are_those_of_attempts(db: Any, queue: PriorityQueue, now: Clock) -> None:
-    """From the claim until it is acknowledged, has failed, or is found to be over."""
-    for seconds, end in ((40, queue.ack), (90, queue.nack)):
-        queue.push(db, "x")
-        claim = queue.claim(db)
-        now.time += seconds
-        end(db, claim)
-        minutes = queue.history(db)[0]
-        assert minutes.running_median == pytest.approx(seconds, rel=0.2)
-        assert minutes.running_p95 is not None
-        assert seconds < minutes.running_p95 < 1.5 * seconds
-        now.time += 5 * MINUTE
-        assert queue.history(db)[0].running_median is None
-    queue.clear(db)
-    queue.push(db, "x")
-    look(queue).claim(db)
-    now.time += 200
-    lapse(db, queue)
-    assert look(queue).claim(db) is not None
-    assert queue.history(db)[0].running_median == pytest.approx(200, rel=0.2)
-
-
-def test_a_retry_waits_from_its_own_beginning(db: Any, queue: PriorityQueue, now: Clock) -> None:
-    queue.configure(db, max_attempts=3)
-    item = queue.push(db, "x")
-    look_again(queue)
-    for delay, wait in ((0, 40), (50, 90)):
-        queue.nack(db, look(queue).claim(db), delay=delay)
-        now.time += 10 * MINUTE  # so that the windows of five minutes have one wait each
-        now.time += wait
-        claim = look(queue).claim(db)
-        waited = 10 * MINUTE + wait - delay
-        assert queue.history(db)[0].waiting_median == pytest.approx(waited, rel=0.2)
-        queue.release(db, claim)
-    queue.nack(db, look(queue).claim(db), delay=0)
-    now.time += HOUR
-    assert queue.retry(db, item.id)
-    now.time += 30
-    assert look(queue).pop(db) is not None
-    assert queue.history(db)[0].waiting_median == pytest.approx(30, rel=0.2)
-
-
-def test_an_item_made_ready_by_hand_waits_from_then_on(
+def test_a_cleared_queue_begins_its_history_again(
     db: Any, queue: PriorityQueue, now: Clock
 ) -> None:
-    item = queue.push(db, "x", delay=DAY)
-    now.time += HOUR
-    assert queue.retry(db, item)
-    now.time += 60
-    assert look(queue).pop(db) is not None
-    assert queue.history(db)[0].waiting_median == pytest.approx(60, rel=0.2)
+    queue.push_many(db, range(3))
+    now.passes(10)
+    for n in (1, 2):
+        queue.clear(db)
+        assert queue.history(db)[0].pushed == 0
+        queue.push_many(db, range(n))
+        assert [window.pushed for window in queue.history(db)] == [n] * 3
+    assert check(db, queue).ok
 
 
 def test_a_transaction_that_fails_leaves_the_sample_to_the_next_one(
@@ -241,89 +249,3 @@ def test_a_transaction_that_fails_leaves_the_sample_to_the_next_one(
         (0, 1),
         (MINUTE, 2),
     ]
-
-
-def test_a_caller_s_transaction_counts_too(db: Any, queue: PriorityQueue, now: Clock) -> None:
-    queue.push(db, "x")
-    now.time += MINUTE
-    attempts = 0
-
-    @fdbqueue.transactional
-    def move(tr: Any) -> None:
-        nonlocal attempts
-        attempts += 1
-        item = queue.pop(tr)
-        queue.push(tr, item.value)
-        if attempts == 1:
-            raise FDBError(1020)
-
-    move(db)
-    assert attempts == 2
-    buckets = queue.history(db)[0].buckets
-    assert [numbers(bucket)[:3] for bucket in buckets] == [(1, 0, 0), (1, 1, 1)]
-
-
-def test_a_busy_client_pays_once_in_a_period(db: Any, queue: PriorityQueue, now: Clock) -> None:
-    counting = CountingDatabase(db)
-
-    def cost() -> int:
-        """Return how many keys of the history a push, a claim and an acknowledgement write."""
-        counting.clear()
-        now.time += 0.1
-        queue.push(counting, "x")
-        queue.ack(counting, queue.claim(counting))
-        prefix = layout_of(queue).history
-        return sum(bytes(key).startswith(prefix) for key in counting.mutations)
-
-    assert [cost() for _ in range(3)][2] == 0
-    now.time += 5
-    assert cost() == 2  # a client notes a waiting time and a run time once a second
-    now.time += 30
-    assert cost() == 4
-
-
-def test_a_client_that_finds_nothing_writes_nothing(
-    db: Any, queue: PriorityQueue, now: Clock
-) -> None:
-    queue.push(db, "x")
-    queue.pop(db)
-    now.time += MINUTE
-    counting = CountingDatabase(db)
-    assert queue.pop(counting) is queue.claim(counting) is queue.peek(counting) is None
-    assert (counting.commits, counting.mutations) == (0, [])
-
-
-def test_a_clock_that_is_ahead_counts_nothing_twice(
-    db: Any, queue: PriorityQueue, now: Clock
-) -> None:
-    queue.push(db, "x")
-    ahead = look(queue)
-    now.time += 10 * MINUTE
-    ahead.push(db, "x")
-    now.time -= 9 * MINUTE
-    look(queue).push(db, "x")
-    assert queue.history(db)[1].pushed == 3
-    now.time += 20 * MINUTE
-    look(queue).push(db, "x")
-    assert queue.history(db)[1].pushed == 4
-
-
-def test_the_history_follows_the_queue(db: Any, name: str, now: Clock) -> None:
-    """`clear` begins it again, `rename` and a copy take it along."""
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, range(3))
-    fdbqueue.admin.rename(db, name, name + "2")
-    copied = fdbqueue.open("memory:")
-    fdbqueue.admin.copy(db, copied, [name + "2"], new_name=name)
-    renamed = PriorityQueue.named(db, name + "2")
-    assert renamed.history(db) == PriorityQueue.named(copied, name).history(copied)
-    assert renamed.history(db)[0].pushed == 3
-    now.time += 10
-    renamed.clear(db)
-    assert renamed.history(db)[0].pushed == 0
-    renamed.push(db, "x")
-    assert renamed.history(db)[0].pushed == 1
-    renamed.clear(db)
-    renamed.push_many(db, "ab")
-    assert [window.pushed for window in renamed.history(db)] == [2, 2, 2]
-    assert check(db, renamed).ok

@@ -4,81 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Queue, TaskQueue
+from fdbqueue import TaskQueue
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.errors import LeaseLost
-from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock
 from tests.support.kinds import KINDS
-from tests.support.leases import come_due, expire, lapse, shift_leases
+from tests.support.leases import lapse
 from tests.support.scan import STATES, scan
-
-
-class Program:
-    """A random program: it pushes items, claims and ends some, and lets timers run out."""
-
-    def __init__(self, db: Any, queue: Any, clock: Clock, rng: random.Random) -> None:
-        self._db = db
-        self._queue = queue
-        self._clock = clock
-        self._rng = rng
-        self._held: list[Any] = []
-
-    def step(self) -> None:
-        """Do one thing at random."""
-        steps = [self._push, self._push, self._claim, self._end, self._let_pass]
-        self._rng.choice(steps)()
-
-    def _push(self) -> None:
-        rng, queue = self._rng, self._queue
-        for number in range(rng.choice([1, 5, 40])):
-            options: dict[str, Any] = {
-                "delay": rng.choice([None, 5, 50]),
-                "ttl": rng.choice([None, 10, 60, 500]),
-            }
-            if isinstance(queue, TaskQueue):
-                queue.push(self._db, payload=number, agent_name=rng.choice("ab"), **options)
-            elif isinstance(queue, Queue):
-                queue.push(self._db, number, **options)
-            else:
-                queue.push(self._db, number, rng.randrange(3), **options)
-
-    def _claim(self) -> None:
-        n = self._rng.choice([1, 3, 40])
-        claim = self._queue.claim(self._db, n=n, lease=self._rng.choice([5, 600]))
-        if claim is not None:
-            self._held.append(claim)
-
-    def _end(self) -> None:
-        if self._held:
-            claim = self._held.pop(self._rng.randrange(len(self._held)))
-            end = self._rng.choice([self._queue.ack, self._queue.nack, self._queue.release])
-            with suppress(LeaseLost):
-                end(self._db, claim)
-
-    def _let_pass(self) -> None:
-        """Let time pass, by the clock, by the versions, or by both."""
-        db, queue = self._db, self._queue
-        match self._rng.randrange(6):
-            case 0:
-                come_due(db, queue)
-            case 1:
-                expire(db, queue)
-            case 2:
-                lapse(db, queue, self._rng.choice([10, 1000]))
-            case 3:
-                # As a recovery. The scan does not know what the sweep does to leases of another
-                # cluster, whose versions are higher: it looks for them every ten seconds only.
-                shift_leases(db, queue, -100 * VERSIONS)
-            case _:
-                self._clock.advance(self._rng.choice([6, 20, 70]))
 
 
 def ids_in(tr: Any, queue: Any) -> dict[str, set[str]]:
@@ -132,21 +69,6 @@ def compare_single_items(db: Any, queue: Any, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sweep_does_what_a_scan_has_found(
-    db: Any, name: str, kind: Any, clock: Clock, rng: random.Random
-) -> None:
-    queue = kind.named(db, name, max_attempts=2, keep=rng.choice([None, 1000]))
-    program = Program(db, queue, clock, rng)
-    program._push()
-    for _ in range(15):
-        for _ in range(rng.randrange(1, 8)):
-            program.step()
-        compare_single_items(db, queue, rng)
-        sweep_and_compare(db, queue)
-    assert fdbqueue.admin.check(db, queue).ok
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_sweep_does_all_that_timers_say(db: Any, name: str, kind: Any, clock: Clock) -> None:
     queue = kind.named(db, name, max_attempts=2)
 
@@ -178,12 +100,12 @@ def test_a_sweep_does_all_that_timers_say(db: Any, name: str, kind: Any, clock: 
 def test_a_sweep_of_many_items_moves_them_all(db: Any, name: str, kind: Any, clock: Clock) -> None:
     queue = kind.named(db, name)
     if isinstance(queue, TaskQueue):
-        for number in range(600):
+        for number in range(300):
             queue.push(db, payload=number, delay=5, ttl=[6, 500][number % 2])
     else:
         for ttl in (6, 500):
-            queue.push_many(db, range(300), delay=5, ttl=ttl)
+            queue.push_many(db, range(150), delay=5, ttl=ttl)
     clock.advance(60)
-    expected = {("delayed", None): 300, ("delayed", "ready"): 300}
+    expected = {("delayed", None): 150, ("delayed", "ready"): 150}
     assert sweep_and_compare(db, queue) == Counter(expected)
-    assert queue.stats(db).total_expired == 300
+    assert queue.stats(db).total_expired == 150
