@@ -34,24 +34,24 @@ _MAX_BYTES = 3_000_000  # total size of the rows that one transaction claims
 class Claims:
     """The claims of one process on one queue.
 
-    Threads that claim at the same time share a transaction, which takes consecutive items. Without
-    conflicts it takes the first items. After a conflict it starts at a random place among the first
-    ones: the range quadruples with each conflict, up to the `within` of the claims. A claim without
-    a conflict keeps to its place and narrows the range a little. So processes that have found
-    places far from each other do not conflict any more, and move towards the first items until
-    they do. A claim in a caller's transaction does not learn of its conflicts, so it starts at a
-    random item within the whole range.
+    Threads that claim at the same time share a transaction, which takes consecutive items: the
+    first ones, unless there are conflicts. After a conflict it starts at a random place among the
+    first items; the range quadruples with each conflict, up to the `within` of the claims. A claim
+    without a conflict keeps its place and narrows the range a little. So processes that have found
+    distant places stop conflicting, and move towards the first items until they conflict again. A
+    claim in a caller's transaction does not learn of its conflicts, so it starts at a random item
+    of the whole range.
 
-    A claim sweeps if it finds too few items, or one that has expired. So it never takes an expired
-    item, and finds whatever can be claimed. A claim that finds enough sweeps only if it may not
-    choose, or if the last sweep of a claim of this process is a quarter of a second old. Until
-    then, an item that became due may have to wait while other items are taken.
+    A claim sweeps if it finds too few items, or an expired one. So it never takes an expired item,
+    and finds whatever can be claimed. A claim that finds enough sweeps only if it may not choose,
+    or if this process's last sweep in a claim was a quarter of a second ago. Until then, an item
+    that became due may wait while other items are taken.
 
-    A lease counts from the read version of its transaction, and from the time at which the try
-    began. So less of it is left if the call took long, for example because its process was stopped.
+    A lease counts from the transaction's read version and the time at which the try began, so less
+    of it is left if the call took long.
 
-    If many items are due at once, a claim takes one that is available, and leaves them to sweeps in
-    transactions of their own, which precede the next claims and take half of their time.
+    If many items are due at once, a claim takes an available one and leaves them to separate
+    sweeps, which precede the next claims and take half of their time.
     """
 
     items: Items
@@ -65,7 +65,7 @@ class Claims:
     """Where it starts: a fraction of this range."""
 
     def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Claim | None]:
-        """Perform the claims of a batch, also claims that join it in time."""
+        """Perform the claims of a batch, including claims that join it in time."""
         claiming = _Claiming(self, batch)
         if self.sweeper.is_behind:
             # Before a claim, because an error after it would lose the claim.
@@ -106,7 +106,7 @@ class Claims:
         """Start to read `n` items after the first `skipped` ones.
 
         Returns:
-            A function that waits for the items. It returns the first ones if these are fewer. If
+            A function that waits for the items. If they are too few, it returns the first ones; if
             there are none at all, the transaction conflicts with pushes.
         """
         begin, end = self.items.layout.all_items
@@ -135,7 +135,6 @@ def _fitting(found: Sequence[StoredItem]) -> Sequence[StoredItem]:
 
 
 def _have_expired(found: Sequence[StoredItem], now: int) -> bool:
-    """Return whether any of these items has expired."""
     for item in found:
         header = item.header
         if header is not NO_HEADER and has_expired(header.expires, now):
@@ -144,7 +143,7 @@ def _have_expired(found: Sequence[StoredItem], now: int) -> bool:
 
 
 def _skipped(n: int, among: float, place: float) -> int:
-    """Return the multiple of `n` at a place among the first items, after which `n` of them follow.
+    """Return the multiple of `n` at a place among the first items, followed by `n` of them.
 
     >>> _skipped(2, 10.0, 0.0), _skipped(2, 10.0, 0.99)
     (0, 8)
@@ -160,11 +159,11 @@ class _Claiming:
         claims: The claims of the queue.
         batch: The claims of the batch.
         tries: The number of tries so far.
-        now: When the present try began, in milliseconds since 1970.
-        conflicts: How often the present transaction had to be tried again.
+        now: When this try began, in milliseconds since 1970.
+        conflicts: How often this transaction was retried.
         is_behind: Whether items are due that its sweep did not reach.
-        has_written: Whether the present transaction has written anything.
-        must_sweep: Whether the present try sweeps whatever it finds.
+        has_written: Whether this transaction has written anything.
+        must_sweep: Whether this try sweeps whatever it finds.
         has_swept: Whether it has swept.
         is_marked: Whether the queue has the mark that it has timers.
     """
@@ -181,7 +180,7 @@ class _Claiming:
     is_marked: bool = True
 
     def begin_try(self) -> None:
-        """Begin a try of the transaction, outside of it: this reads the clock."""
+        """Begin a try, outside of the transaction, because this reads the clock."""
         self.tries += 1
         self.now = milliseconds()
         self.must_sweep = self.claims.sweeper.claim_must_sweep()

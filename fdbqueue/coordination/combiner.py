@@ -1,4 +1,4 @@
-"""Combine the calls of several threads: one thread performs the requests of all waiting threads."""
+"""Combine the calls of several threads: one performs the requests of all waiting ones."""
 
 from __future__ import annotations
 
@@ -40,24 +40,23 @@ has performed none. The requests without a result go back to the head of the lin
 
 
 class Combiner(Generic[_Request, _Result]):
-    """The calls of the threads of one process, combined into batches by one of them.
+    """The calls of one process's threads, combined into batches by one of them.
 
-    The first thread combines: it performs its own request at once. A thread that arrives
-    meanwhile may still join the batch, if the performer lets it; otherwise it waits. After the
-    batch, the first waiting thread combines: it performs the requests of all waiting
-    threads, in order of arrival. So a request waits for one batch at most, and these threads do not
-    conflict with each other.
+    The first thread combines: it performs its own request at once. A thread that arrives meanwhile
+    joins the batch, if the performer lets it, or waits. After the batch, the first waiting thread
+    performs the requests of all waiting threads, in order of arrival. So a request waits for at
+    most one batch, and these threads do not conflict with each other.
 
-    The main thread performs its requests alone, and may conflict with the other threads. A signal
-    handler can interrupt it anywhere. So it performs no requests of other threads, and leaves no
-    request to another thread, which would then perform it for nothing.
+    The main thread performs its requests alone, and may conflict with other threads. A signal
+    handler can interrupt it anywhere, so it neither performs other threads' requests nor leaves one
+    to another thread, which might perform it for nothing.
 
-    An error of the database ends all calls of the batch. After any other error nothing took effect,
-    and each thread performs its request alone, so that it gets only errors of this request.
+    A database error ends all calls of the batch. After any other error nothing took effect, and
+    each thread performs its request alone, so that it gets only this request's errors.
 
     Args:
-        perform_on: `perform_on(db)` returns the function that performs batches on a database: one
-            per database, and new ones in a forked child.
+        perform_on: `perform_on(db)` returns the function that performs batches: one per
+            database, and new ones in a forked child.
         cost: `cost(request)` returns the cost of a request.
         budget: The maximum cost of a batch. A single request may exceed it.
 
@@ -89,7 +88,7 @@ class Combiner(Generic[_Request, _Result]):
         self._main_thread = threading.main_thread().ident
 
     def __call__(self, db: Database, request: _Request) -> _Result:
-        """Perform a request on a database, alone or in a batch, and return its result."""
+        """Perform a request, alone or in a batch, and return its result."""
         line = self._lines.get(ref(db))
         if line is None or self._process != os.getpid():
             line = self._new_line(db)
@@ -112,13 +111,7 @@ class Combiner(Generic[_Request, _Result]):
     ) -> Future[_Result]:
         """Submit a request without waiting for its result, for an event loop.
 
-        Args:
-            db: The database.
-            request: The request.
-            start: `start(job)` runs a job in a thread.
-
-        Returns:
-            The future of the result. It cannot be cancelled.
+        `start(job)` runs a job in a thread. The future cannot be cancelled.
         """
         line = self._lines.get(ref(db))
         if line is None or self._process != os.getpid():
@@ -160,10 +153,10 @@ class Batch(list[_Request]):
     """The line whose requests may join the batch; `None` if none may."""
 
     def join(self, tr: Transaction) -> bool:
-        """Add the requests that have arrived, within the budget; call this before any write.
+        """Add arrived requests, within the budget; return whether any came.
 
-        Returns:
-            Whether any came. The read version may be older than what their threads did before.
+        Call this before any write. The read version may be older than what their threads did
+        before.
         """
         if self.line is None:
             return False
@@ -181,7 +174,7 @@ class _Call(Generic[_Request, _Result]):
 
     Attributes:
         request: The request.
-        wake: `wake(call)` is called when the call has its outcome, is to combine, or is alone.
+        wake: `wake(call)` is called when the call has its outcome, must combine, or is alone.
         result: The result, once the request is done.
         error: The error that the call raises.
         combines: Whether the call performs the next batch.
@@ -229,7 +222,7 @@ class _Line(Generic[_Request, _Result]):
         self._room = budget  # the cost that the open batch can still have
 
     def enter(self, call: _Call[_Request, _Result], thread: int) -> bool:
-        """Append a call; return whether it is the first, and is to combine at once."""
+        """Append a call; return whether it is the first, and must combine at once."""
         with self.guard:
             is_first = self.combining is None
             if is_first:
@@ -248,7 +241,7 @@ class _Line(Generic[_Request, _Result]):
                 batch.append(self._joined[-1].request)
 
     def outcome(self, db: Database, call: _Call[_Request, _Result]) -> _Result:
-        """Do what a woken call has to do itself, and return its result or raise its error."""
+        """Do the work of a woken call, and return its result or raise its error."""
         if call.combines:
             self._combine(db, call)
         if call.is_alone:
@@ -293,12 +286,12 @@ class _Line(Generic[_Request, _Result]):
 
 
 class SharedTransactions(Generic[_Request, _Result]):
-    """Performs batches of requests for a `Combiner`: each in one transaction, exactly once.
+    """Performs a `Combiner`'s batches, each in one transaction, exactly once.
 
     Args:
         receipts: The subspace of the queue's receipts.
-        do: `do(tr, now=now, requests=requests)` performs requests in a transaction and returns
-            the results of all of them or of the first ones.
+        do: `do(tr, now=now, requests=requests)` returns the results of all requests or the
+            first ones.
         db: The database.
         wrote: Returns whether requests with these results wrote anything.
     """
@@ -319,7 +312,7 @@ class SharedTransactions(Generic[_Request, _Result]):
         )
 
     def __call__(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
-        """Perform the requests of a batch, also requests that join it in time."""
+        """Perform the requests of a batch, including requests that join it in time."""
         perform = partial(self._do, now=milliseconds(), requests=batch)
         if batch.line is None:
             return self._run(db, perform)

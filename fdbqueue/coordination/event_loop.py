@@ -1,4 +1,4 @@
-"""Operations in an event loop: threads make the calls, and coroutines take or undo the results."""
+"""Operations in an event loop: threads make the calls, coroutines take or undo the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fdbqueue.aio")
 
 
 def _begin_pool() -> None:
-    """Begin with no threads in a forked child, where the parent's threads do not run."""
+    """Begin without threads in a forked child, where the parent's threads do not run."""
     global pool
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fdbqueue.aio")
 
@@ -100,7 +100,7 @@ async def _sleep(sleep: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
 async def run(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Call a function in a thread of the pool, for example one that takes a database.
 
-    It sees the context variables of the caller, such as the current span of OpenTelemetry.
+    It sees the caller's context variables, such as the current span of OpenTelemetry.
 
     >>> import asyncio, fdbqueue
     >>> asyncio.run(run(fdbqueue.admin.queue_names, fdbqueue.open("memory:")))
@@ -111,7 +111,7 @@ async def run(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
 
 
 async def call(function: Callable[[], _T], undo: Callable[[_T], object] | None = None) -> _T:
-    """Call a function in a thread of the pool, with a result that is handed over.
+    """Call a function in a thread of the pool, and hand its result over.
 
     >>> asyncio.run(call(lambda: 7, print))
     7
@@ -122,10 +122,10 @@ async def call(function: Callable[[], _T], undo: Callable[[_T], object] | None =
 async def handed_over(work: Future[_T], undo: Callable[[_T], object] | None) -> _T:
     """Wait for the result of a thread's work, and return it or have it undone.
 
-    If the task is cancelled, once or several times, it waits until a thread has called
-    `undo(result)`. If the task never runs again, because its loop was closed, that happens once
-    Python has collected the task, or the interpreter exits. Errors and false results are not
-    undone, because the work took nothing. Without `undo` the result of a cancelled task is dropped.
+    A cancelled task waits until a thread has called `undo(result)`. If the task never runs again,
+    because its loop was closed, that happens once Python has collected the task, or the interpreter
+    exits. Errors and false results are not undone, because the work took nothing. Without `undo`,
+    the result of a cancelled task is dropped.
     """
     arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     # The work keeps the task alive, of which asyncio itself has only a weak reference, until it is
@@ -145,7 +145,7 @@ async def handed_over(work: Future[_T], undo: Callable[[_T], object] | None) -> 
 
 
 def _give_back(work: Future[_T], undo: Callable[[_T], object]) -> Future[None]:
-    """Undo the result of a thread's work once it has one; return the future of the end of this."""
+    """Undo the result of a thread's work once it has one; return a future of the end."""
     undone: Future[None] = Future()
     work.add_done_callback(lambda _: start(partial(_undo, work, undo, undone)))
     return undone
@@ -167,7 +167,7 @@ def _undo(work: Future[_T], undo: Callable[[_T], object], undone: Future[None]) 
 def _wake(arrived: asyncio.Future[None]) -> None:
     """Wake the coroutine that waits for a future of its loop, in any thread.
 
-    Only the loop references the callback: a loop that is closed drops it, and its task with it.
+    Only the loop references the callback: a closed loop drops it, and its task with it.
     """
 
     def arrive() -> None:
@@ -182,7 +182,7 @@ async def finished(work: Future[_T]) -> _T:
     """Wait for the end of a thread's work, even if this task is cancelled.
 
     Raises:
-        CancelledError: The task was cancelled, any number of times, and the work has ended.
+        CancelledError: The task was cancelled, and the work has ended.
 
     Example:
         >>> asyncio.run(finished(pool.submit(lambda: 7)))

@@ -1,6 +1,6 @@
 """The pops of threads and processes: some share a transaction; a leader serves waiting processes.
 
-A waiting process has rows: its request, the items staged for it, and the name of the leader.
+A waiting process has rows: its request, the items staged for it, and the leader's name.
 """
 
 from __future__ import annotations
@@ -69,12 +69,7 @@ Staged: TypeAlias = list[list[tuple[bytes, bytes]]]
 
 
 class Pops(Generic[_T]):
-    """The pops of one queue.
-
-    Args:
-        items: The items of the queue within a transaction.
-        codec: The conversion between items and rows.
-    """
+    """The pops of one queue."""
 
     def __init__(self, items: Items, codec: RowCodec[_T]) -> None:
         self.items = items
@@ -89,21 +84,15 @@ class Pops(Generic[_T]):
     ) -> tuple[list[list[_T]], list[list[StoredItem]]]:
         """Delete the items of the first pops, as far as one transaction has room.
 
-        The first pop gets all its items, regardless of their size.
-
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            pops: The pops.
-            n_own: The number of the first pops that are of this process. The items of the others
-                keep what they own.
+        The first pop gets all its items, regardless of size. The first `n_own` pops are this
+        process's; the items of the others keep what they own.
 
         Returns:
             For each pop of this process, its items; and for each other one, the stored items.
 
         Raises:
-            UndecodableItem: An item of this process cannot be decoded. The first pop has written
-                nothing then.
+            UndecodableItem: An item of this process cannot be decoded. The first pop has
+                written nothing then.
         """
         left = sum(map(number_of, pops))
         if self.items.options.has_any_rate:
@@ -154,13 +143,9 @@ class PopRequest(NamedTuple):
 class PopRequests:
     """The requests of a queue, the items staged for them, and the name of the leader.
 
-    A request has the read version of the transaction that wrote it, so requests are approximately
-    in order of arrival. The name of its process makes the key unique. The items staged for it have
-    the same version and name. Too many for one value are stored in several.
-
-    Args:
-        layout: The keys of the queue.
-        items: The items of the queue within a transaction.
+    A request has the read version of the transaction that wrote it, so requests are roughly in
+    order of arrival, and the name of its process, which makes the key unique. The items staged for
+    it have the same version and name, in several values if one is too small.
     """
 
     def __init__(self, layout: Layout, items: Items) -> None:
@@ -168,7 +153,7 @@ class PopRequests:
         self._items = items
 
     def seconds_to_sweep(self, tr: Transaction) -> float:
-        """Return the seconds until a request may be that of a dead process; `math.inf` if none."""
+        """Return the seconds until a request's process may be dead; `math.inf` without requests."""
         prefixes = self._layout.requests, self._layout.results
         ranges = map(self._layout.range_of, prefixes)
         both = [tr.snapshot.get_range(begin, end, limit=1) for begin, end in ranges]
@@ -196,7 +181,7 @@ class PopRequests:
         return key
 
     def pass_leadership(self, tr: Transaction, following: PopRequest | None) -> None:
-        """Make the process of a request the leader; without one, leave the queue without it."""
+        """Make the process of a request the leader; without one, leave the queue leaderless."""
         layout = self._layout
         if following is None:
             # A request written at the same time would have no leader: conflict with it.
@@ -209,7 +194,7 @@ class PopRequests:
         _, tr[layout.leader] = layout.unpack_request_key(following.key)
 
     def stage(self, tr: Transaction, request: bytes, pops: list[list[StoredItem]]) -> None:
-        """Replace a request by the popped items; they count as claimed until the process comes."""
+        """Replace a request by the popped items, which count as claimed until the process comes."""
         tr.add_read_conflict_key(request)
         tr.clear(request)
         position = self._layout.position
@@ -242,12 +227,11 @@ class PopRequests:
         return sum(len(row.key) + len(row.item.value) for row in rows)
 
     def _rows(self, staged: Staged) -> list[ItemRow]:
-        """Return the rows of staged items: they count as claimed."""
         items = starmap(self._items.levels.item, chain.from_iterable(staged))
         return [ItemRow("claimed", item, item.header.attempts) for item in items]
 
     def delete(self, tr: Transaction, now: int, request: bytes) -> int:
-        """Delete a request, and return the items staged for it; return their size."""
+        """Delete a request, and put back the items staged for it; return their size."""
         size = self.unstage(tr, now, self.take(tr, request) or [])
         tr.clear(request)
         return size
@@ -270,11 +254,11 @@ class PopRequests:
 def _ranges_by_life(
     layout: Layout, prefix: bytes, version: int
 ) -> tuple[_KeyRange, list[_KeyRange]]:
-    """Return the range of the rows of processes that may be alive, and the ranges of the others.
+    """Return the range of the rows of possibly live processes, and the ranges of the others.
 
-    The rows begin with the version of a request. A later version than that of this transaction is
-    one of another cluster, from whose backup the queue was restored. A recovery advances the
-    version, so after one all processes that wait start again.
+    The rows begin with a request's version. A version later than this transaction's is of another
+    cluster, from whose backup the queue was restored. A recovery advances the version, so all
+    waiting processes start again after one.
     """
     oldest = version - int(REQUEST_TIMEOUT * VERSIONS)
     first_alive = layout.timer_key(prefix, max(0, oldest), b"")
@@ -323,17 +307,16 @@ class StagedPops(Generic[_T]):
     Without contention, a batch of pops takes the first items in one transaction. After a conflict,
     the process checks whether another process is the *leader*. If so, it leaves a request, which
     conflicts with nothing, and sleeps on a watch. In one transaction the leader takes the first
-    items for its own pops, stages the next items as the results of the requests, oldest request
-    first, and keeps the leadership or passes it on to a waiting process. The process of a request
-    takes its result in another transaction; only then are the items popped.
+    items for its own pops, stages the next items as results of the requests, oldest first, and
+    keeps the leadership or passes it on to a waiting process. The requesting process takes its
+    result in another transaction; only then are the items popped.
 
     The leader matters only for speed. Each transaction conflicts on the keys that it relies on: the
     items that it takes, the requests that it serves, and the key that names the leader. So each
     item goes to one pop, in strict order, even if several processes serve at once. A process that
-    is not served in time tries to serve. After `REQUEST_TIMEOUT` seconds the request of a dead
-    process is deleted, and the items of its result return to their positions. A process that was
-    only slow finds neither, and starts again. Every write takes effect exactly once, as with
-    `run_once`.
+    is not served in time tries to serve. After `REQUEST_TIMEOUT` seconds a dead process's request
+    is deleted, and the items of its result return to their positions. A process that was only slow
+    finds neither, and starts again. Every write takes effect exactly once, as with `run_once`.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
     """
@@ -420,7 +403,7 @@ class StagedPops(Generic[_T]):
             self.requests.pass_leadership(tr, next(iter(live), None))
 
     def _withdraw(self, db: Database, request: bytes) -> None:
-        """Delete a request, and return the items of its result."""
+        """Delete a request, and put back the items of its result."""
         now = milliseconds()
 
         def body(tr: Transaction) -> None:
@@ -442,13 +425,13 @@ class _Pops(Generic[_T]):
         batch: The pops of the batch.
         name: The name of the batch, for its request, or as the leader.
         now: The time in milliseconds since 1970.
-        begins_alone: Whether the first transaction takes items without a look at others.
+        begins_alone: Whether the first transaction ignores other processes.
         leading_as: The name under which this process is the leader; `None` if it is not.
         request: The key of the request with which the batch waits.
-        takes_over: Whether it waited for too long: the leader may be dead.
+        takes_over: Whether it waited too long: the leader may be dead.
         may_keep_leading: Whether this process may lead after the transaction.
         tries: The number of attempts so far.
-        races: The number of clients that tried to take the first items.
+        races: The number of tries to take the first items.
         ahead: The read of the next items, which would end with this reference.
     """
 
@@ -518,8 +501,8 @@ class _Pops(Generic[_T]):
     def _become_leader(self, tr: Transaction, request: bytes | None) -> _Waiting:
         """Name this process as the leader.
 
-        A process whose pops never conflict does not check for a leader. So make the pops that are
-        under way conflict, at both ends of the queue.
+        A process whose pops never conflict does not check for a leader. So make pops in progress
+        conflict, at both ends of the queue.
         """
         tr[self.queue.layout.leader] = self.name
         begin, end = self.queue.layout.all_items

@@ -49,7 +49,7 @@ _Show: TypeAlias = Callable[[ReadTransaction, list[ItemRow]], list[_R]]
 
 
 class Finished(NamedTuple):
-    """The end of an item that is done: what its handler returned, or `None`."""
+    """The end of a done item: its result, or `None`."""
 
     result: Any
 
@@ -58,17 +58,9 @@ class Finished(NamedTuple):
 class Reads(Generic[_T]):
     """The reads of one queue.
 
-    The methods expect arguments that the queue object has validated. Given a database, they first
-    sweep, in one transaction at most, or only the item that they look for. In a transaction they
-    write nothing: an item whose timer is over is shown as it is stored.
-
-    Args:
-        items: The items of the queue within a transaction.
-        codec: The conversion between items and rows.
-        given_options: The options that the client opened the queue with.
-        changes: The changes of its items, which also find done ones.
-        sweep: The sweeps within a transaction.
-        sweeper: The sweeps of this process.
+    The queue object has validated the arguments. Given a database, the methods first sweep, in at
+    most one transaction, or only the item that they look for. In a transaction they write nothing:
+    an item whose timer is over is shown as it is stored.
     """
 
     items: Items
@@ -85,12 +77,12 @@ class Reads(Generic[_T]):
         self.decode = self._infos.decode
 
     def look(self, tr: ReadTransactor, body: Callable[[ReadTransaction], _R]) -> _R:
-        """Run a read in the caller's transaction; given a database, sweep and run it then."""
+        """Run a read in the caller's transaction, or on a database after a sweep."""
         self._sweep_once(tr)
         return read(tr, body)
 
     def _sweep_once(self, tr: ReadTransactor) -> None:
-        """Sweep in one transaction at most before a look at a database."""
+        """Sweep in at most one transaction before a look at a database."""
         if may_sweep(tr):
             self.sweeper.sweep(tr, 0)
 
@@ -168,7 +160,6 @@ class Reads(Generic[_T]):
         return self.look(tr, body)
 
     def _first_ready(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
-        """Return up to `n` first ready items."""
         if at_max:
             return self.items.first(tr, n, at_max)
         return self.items.begin_read(tr, *self.layout.all_items, n)()
@@ -180,7 +171,7 @@ class Reads(Generic[_T]):
     def matching(
         self, tr: ReadTransactor, of: Selection, limit: int = 0, show: _Show[Any] | None = None
     ) -> Iterator[Any]:
-        """Iterate over what is known of some items, or what else is to be shown of them."""
+        """Iterate over some items' infos, or what `show` returns for them."""
         scanned = self.scan(tr, of, show or self._infos_of, limit)
         return islice((shown for _, shown in scanned if shown is not None), limit or None)
 
@@ -199,8 +190,8 @@ class Reads(Generic[_T]):
         """Look for up to `limit` items that match, among up to `scan` items.
 
         Returns:
-            What is shown of them, the id of the last item that was scanned, or `None` if none
-            follows, and how many were scanned.
+            What is shown of them, the id of the last scanned item (`None` if none follows), and how
+            many were scanned.
         """
 
         def show_few(tr: ReadTransaction, found: list[ItemRow]) -> list[_R | None]:
@@ -258,7 +249,7 @@ class Reads(Generic[_T]):
                     yield from page(tr, [row])
 
     def _times_of(self, state: State) -> bytes | None:
-        """Return the index by which ended items are listed, the latest first; `None` without it."""
+        """Return the index by which ended items are listed, latest first, or `None`."""
         times, _ = self.layout.timers_of.get(state, (None, ""))
         return times if state in ENDED else None
 
@@ -276,10 +267,10 @@ class Reads(Generic[_T]):
     def _ranges(
         self, tr: ReadTransactor, of: Selection, by_keys: Filter
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the ranges of keys, as those of ready items, in which items can match.
+        """Yield the ranges of keys, as ready items have them, in which items can match.
 
-        Done items have a range in the index of their times. The items of a group have a range in
-        each priority that has items.
+        Done items have a range in the index of their times, the items of a group one in each
+        priority.
         """
         begin, end = self.layout.all_items
         times = self._times_of(of.state)
@@ -308,7 +299,7 @@ class Reads(Generic[_T]):
             begin, end = (begin, before) if of.reverse else (after, end)
 
     def jobs(self, tr: ReadTransaction, items: list[ItemRow]) -> list[StoredJob | None]:
-        """Return the jobs that are the values of items, as far as no further reads are needed."""
+        """Return the jobs in some items, as far as no further reads are needed."""
         return [job_of(self._infos.decoded_if_possible(tr, found)) for found in items]
 
     def _infos_of(self, tr: ReadTransaction, items: list[ItemRow]) -> list[ItemInfo]:
@@ -347,7 +338,7 @@ class Reads(Generic[_T]):
         return timer[0]
 
     def _key_of(self, tr: ReadTransactor, item: _T | str) -> bytes:
-        """Return the key that an item has while it is ready, perhaps since it was moved."""
+        """Return an item's key while ready, also after a move."""
         reference = self.codec.reference(item)
         moved = read(tr, lambda tr: tr[self.layout.moved + reference].value)
         if moved is None and not isinstance(item, str):
@@ -362,7 +353,7 @@ class Reads(Generic[_T]):
         return self.look(tr, partial(self.numbers.stats, given=self.given_options))
 
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
-        """Return what happened in the last 5 minutes, hour and day."""
+        """Return the last 5 minutes, hour and day."""
         return read(tr, partial(read_history, now=milliseconds(), layout=self.layout))
 
     def size(self, tr: ReadTransactor) -> int:
@@ -374,7 +365,7 @@ class Reads(Generic[_T]):
         return not self.look(tr, partial(self._first_ready, n=1))
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
-        """Return the number of ready items of each priority; omit priorities without items."""
+        """Return the number of ready items of each priority that has any."""
         return self.look(tr, self.numbers.counts)
 
 

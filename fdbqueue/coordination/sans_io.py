@@ -1,7 +1,7 @@
 """Operations without I/O of their own, which a thread or an event loop drives.
 
-The synchronous and the asyncio interface share them: each is written once, as a generator. A thread
-drives it here, an event loop in `event_loop`.
+Each is written once, as a generator, for the synchronous and the asyncio interface. A thread drives
+it here, an event loop in `event_loop`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class Call(Generic[_T]):
 
     Attributes:
         run: The function to call.
-        undo: Called with the result if the operation is cancelled before it has the result. A
-            cancelled operation with `undo` waits until the call has ended and is undone; without
-            `undo` it does not wait.
+        undo: Called with the result if the operation is cancelled first. A cancelled operation
+            with `undo` waits until the call has ended and is undone.
     """
 
     run: Callable[[], _T]
@@ -81,8 +80,8 @@ class Sleep:
     Attributes:
         watches: The watches; the sleep cancels them at its end.
         seconds: The maximum time to sleep.
-        alarms: Other watches, which end the sleep a moment after they fire.
-        moment: The length of this moment in seconds.
+        alarms: Other watches, which end the sleep `moment` seconds after they fire.
+        moment: See `alarms`.
         ended_by: The watch or the alarm that ended the sleep.
     """
 
@@ -119,10 +118,10 @@ class Sleep:
 
 
 class Stop:
-    """A request to end sleeps, for good. A sleep takes it as it takes a watch.
+    """A request to end sleeps, for good. A sleep treats it as a watch.
 
-    Any thread and any signal handler may set it, because `set` takes no lock. A signal handler
-    interrupts its thread anywhere, also while that thread sleeps or is about to.
+    Any thread and any signal handler may set it, even a handler that interrupts a sleeping thread,
+    because `set` takes no lock.
 
     >>> stop = Stop()
     >>> stop.set()
@@ -171,7 +170,7 @@ _NEVER = Stop()
 
 
 def _cancel_all(watches: Sequence[Future]) -> None:
-    """Cancel the watches that have not fired, because a client has a limited number of watches."""
+    """Cancel the watches that have not fired, because a client has a limited number of them."""
     for watch in watches:
         if not watch.is_ready():
             watch.cancel()
@@ -246,9 +245,9 @@ def drive(operation: SansIO[_T], stop: Stop = _NEVER) -> _T:
 
 
 def check_first(args: Sequence[Any]) -> None:
-    """Raise `TypeError` if the first argument of a call that failed is no database or transaction.
+    """Raise `TypeError` if a failed call's first argument is no database or transaction.
 
-    So the error of `queue.get("id")` is not that the item is missing.
+    Otherwise the error of `queue.get("id")` would be that the item is missing.
     """
     for given in args[:1]:
         is_database(given)
@@ -285,5 +284,5 @@ def driven(operation: Callable[_P, SansIO[_T]]) -> Callable[_P, _T]:
 
 
 def sans_io_of(function: Callable[_P, _T]) -> Callable[_P, SansIO[_T]] | None:
-    """Return the operation of a driven function; `None` for another function."""
+    """Return the operation of a driven function, or `None`."""
     return getattr(function, "operation", None)

@@ -80,16 +80,9 @@ _unique_keys_of = attrgetter("header.unique", "header.key")
 class Store(Generic[_T]):
     """The operations of one queue, on a transaction or on a database.
 
-    The methods expect arguments that the queue object has validated. On a database, all threads and
-    tasks that use one store share transactions. A method that shares transactions or waits returns
-    an operation (`sans_io`), which a thread or an event loop drives.
-
-    Args:
-        layout: The keys of the queue.
-        levels: The levels of the queue.
-        items: The items of the queue within a transaction.
-        codec: The conversion between items and rows.
-        options: The options that the client opened the queue with.
+    The queue object has validated the arguments. On a database, all threads and tasks that use one
+    store share transactions. A method that shares transactions or waits returns an operation
+    (`sans_io`), which a thread or an event loop drives.
     """
 
     def __init__(
@@ -134,7 +127,6 @@ class Store(Generic[_T]):
         self.acks = Combiner(partial(ack, receipts, claimed.ack_each), _size_of, MAX_ITEMS)
 
     def _pops_on(self, db: Database) -> Perform[Pop, list[_T]]:
-        """Return the function that performs batches of pops on a database."""
         if engine_of(db).is_remote:
             return StagedPops(self._pops, self._pop_requests).perform
         shared: SharedTransactions[Pop, list[_T]]
@@ -149,10 +141,7 @@ class Store(Generic[_T]):
     ) -> _R:
         """Run `body(tr, now=now)` in the caller's transaction, or on a database exactly once.
 
-        Args:
-            tr: A transaction or a database.
-            body: What to do; `now` is the time in milliseconds since 1970.
-            wrote: Returns whether a body with this result wrote anything.
+        `wrote` returns whether a body with this result wrote anything.
         """
         at_once = partial(body, now=milliseconds())
         if is_database(tr):
@@ -170,8 +159,8 @@ class Store(Generic[_T]):
     ) -> SansIO[list[Any]]:
         """Append items to their levels; return what `push` returns for each item.
 
-        An item whose unique key another item has is not stored: that one is returned. On a
-        database, the pushes of several threads share a transaction, except pushes with unique keys.
+        An item whose unique key is taken is not stored: its holder is returned. On a database,
+        several threads' pushes share a transaction, except pushes with unique keys.
         """
         if not items:
             return []
@@ -206,10 +195,7 @@ class Store(Generic[_T]):
         return [*map(partial(self.reads.pushed, tr), push.items, pushed)]
 
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:
-        """Return popped items to their positions.
-
-        On a database, each transaction returns up to 1,000,000 bytes.
-        """
+        """Return popped items to their positions, on a database 1,000,000 bytes per transaction."""
         popped = list(map(self.codec.restore, items))
         begin = size = 0
         for end, (_, payload, _) in enumerate(popped):
@@ -254,7 +240,6 @@ class Store(Generic[_T]):
         return until_found(self._lines, tr, wait, look, self._any_item)
 
     def _pop_now(self, tr: Transactor, n: int, at_max: bool) -> SansIO[list[_T]]:
-        """Take up to `n` first items without waiting."""
         if n == 0:
             return []
         if not is_database(tr):
@@ -275,7 +260,6 @@ class Store(Generic[_T]):
             # Other clients took the items that became available, and more items are due.
 
     def _log(self, verb: str, items: list[Any]) -> None:
-        """Log a line for each item with a priority that was pushed or popped."""
         title = self.layout.name or self.layout.subspace.key()
         for item in items:
             if isinstance(item, Item) and item.is_new and item.priority is not None:
@@ -340,11 +324,10 @@ class Store(Generic[_T]):
         return until_found(self._lines, tr, wait, look, self._any_claim)
 
     def wait_to_claim(self, db: Database) -> SansIO[bool]:
-        """Sleep as `claim` does, until it is worth claiming items, without claiming them."""
+        """Sleep as `claim` does, until it is worth claiming, without claiming."""
         return until_worth_looking(self._lines, db, self._any_claim)
 
     def _claim_now(self, tr: Transactor, request: ClaimRequest) -> SansIO[Claim | None]:
-        """Claim items without waiting."""
         request = request._replace(token=uuids(1)[0])
         claim: Claim | None
         if not is_database(tr):
@@ -360,14 +343,14 @@ class Store(Generic[_T]):
             self.release(db, claim)
 
     def ack(self, tr: Transactor, request: AckRequest) -> SansIO[None]:
-        """Acknowledge a claim: its items are done; raise `LeaseLost` if the claim is over."""
+        """Acknowledge a claim; raise `LeaseLost` if it is over."""
         if not is_database(tr):
             yield Call(partial(self.claimed.ack, tr, milliseconds(), request))
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
             raise lost
 
     def ack_first(self, tr: Transaction, claim: Claim, log: str = "") -> EndWith:
-        """Acknowledge a claim before its handler writes; return what ends it at last."""
+        """Acknowledge a claim before its handler writes; see `ClaimedItems.ack_first`."""
         return self.claimed.ack_first(tr, milliseconds(), self.ack_request(claim, log=log))
 
     def ack_request(
@@ -385,7 +368,7 @@ class Store(Generic[_T]):
         return AckRequest(claim, may_keep, returned, discarded, log, cancelled)
 
     def result(self, tr: Transactor, item: _T | str, wait: float) -> SansIO[Any]:
-        """Return what the handler of a done item returned; wait until it is done.
+        """Return the result of a done item; wait until it is done.
 
         Raises:
             NoResult: It is not done, or the queue does not know it.
@@ -415,7 +398,7 @@ class Store(Generic[_T]):
         log: str,
         reason: str = "",
     ) -> None:
-        """Return failed items after a delay; `None` stands for a delay that grows with failures.
+        """Return failed items after a delay; `None` backs off with the number of failures.
 
         `reason` is as for `error_text`.
         """
@@ -429,11 +412,11 @@ class Store(Generic[_T]):
         self.change(tr, body)
 
     def extend(self, tr: Transactor, extension: Extension, lease: float) -> None:
-        """Renew the lease of a claim; raise `LeaseLost` if the claim is over."""
+        """Renew the lease of a claim; raise `LeaseLost` if it is over."""
         self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease))
 
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
-        """Note that the item of a claim begins to run alone in its worker; renew the lease."""
+        """Record that a claim's item begins to run alone in its worker; renew the lease."""
         extend = partial(self.claimed.extend, extension=(claim, None), lease=lease, alone=NOW)
         self.change(db, extend)
 
@@ -444,7 +427,7 @@ class Store(Generic[_T]):
     def extend_each(
         self, db: Database, extensions: Sequence[Extension], lease: float
     ) -> list[LeaseLost | None]:
-        """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
+        """Renew several leases; return `None` or `LeaseLost` for each."""
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(extensions), MAX_ITEMS):
             some = extensions[begin : begin + MAX_ITEMS]
@@ -454,7 +437,7 @@ class Store(Generic[_T]):
         return errors
 
     def release(self, tr: Transactor, claim: Claim, delay: float | None = None) -> None:
-        """Return the items of a claim to their positions; raise `LeaseLost` if it is over."""
+        """Return a claim's items to their positions; raise `LeaseLost` if it is over."""
         due = due_after(milliseconds(), delay)
         self.change(tr, partial(self.claimed.release, claim=claim, due=due))
 
@@ -487,7 +470,7 @@ class Store(Generic[_T]):
         return self._change_if(tr, item, "dead", change)
 
     def take_back(self, tr: Transactor, item: _T | str) -> bool:
-        """End the claim of an item and return it; return false if it is not claimed."""
+        """Return a claimed item, ending its claim; return false if it is not claimed."""
         return self._change_if(tr, item, "claimed", self.claimed.take_back)
 
     def cancel(self, tr: Transactor, item: _T | str) -> bool:
@@ -520,7 +503,7 @@ class Store(Generic[_T]):
         state: State | None,
         change: Callable[[Transaction, int, ItemRow], bool],
     ) -> bool:
-        """Change an item that is in this state, or with `None` in any; return whether it was."""
+        """Change an item that is in this state (`None`: any); return whether it was."""
         reference = self.codec.reference(item)
 
         def body(tr: Transaction, now: int) -> bool:
@@ -536,10 +519,10 @@ class Store(Generic[_T]):
         change: Callable[[_T], Level | None],
         tails: dict[bytes, Tail] | None = None,
     ) -> tuple[_T, bytes] | None:
-        """Move an item to the end of a level; return the old item and the new key.
+        """Move a ready, delayed or dead item to the end of a level; return it and its new key.
 
-        The item is ready, delayed or dead. The result is `None` if the queue does not have the
-        item, or if `change(item)` returns `None`. Moves that share a transaction share `tails`.
+        Return `None` if the queue lacks the item, or if `change(item)` returns `None`. Moves that
+        share a transaction share `tails`.
 
         Raises:
             WrongState: The item is in another state.

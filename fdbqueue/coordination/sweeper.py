@@ -1,4 +1,4 @@
-"""The sweeps of a process: when it sweeps a queue, and how long it can sleep until the next one."""
+"""When a process sweeps a queue, and how long it can sleep until the next sweep."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ looks_write: ContextVar[bool] = ContextVar("looks_write", default=True)
 
 
 def may_sweep(tr: ReadTransactor) -> TypeGuard[Database]:
-    """Return whether a look sweeps first: at a database, unless the context does not allow it."""
+    """Return whether a look sweeps first: at a database, unless the context forbids it."""
     return is_database(tr) and looks_write.get()
 
 
@@ -64,18 +64,18 @@ class Sweeper:
         return self._has_timers
 
     def sweep_is_due(self) -> bool:
-        """Return whether `sweep` would read the database now. This itself reads nothing."""
+        """Return whether `sweep` would read the database now. Reads nothing."""
         now = clock.monotonic()
         return now >= (self._next_sweep if self._has_timers else self._next_look)
 
     def claim_must_sweep(self) -> bool:
-        """Return whether a claim sweeps even if it finds enough items. This reads nothing."""
+        """Return whether a claim sweeps even if it finds enough items. Reads nothing."""
         return clock.monotonic() >= self._next_in_claim
 
     def note_claim(self, is_behind: bool, is_marked: bool) -> None:
-        """Note what the sweep of a claim saw: whether items are left, and the mark of timers.
+        """Record what a claim's sweep saw: whether items are left, and the mark of timers.
 
-        The claims of the next moment leave the mark alone, and sweep only if they find too little.
+        For a moment, claims leave the mark alone, and sweep only if they find too little.
         """
         self.is_behind = is_behind
         if is_marked and not is_behind:
@@ -96,13 +96,12 @@ class Sweeper:
     def sweep(self, tr: ReadTransactor, n: int = 1) -> bool:
         """Sweep a database in separate transactions, unless the last sweep was just now.
 
-        This ends when nothing more is due. If much is due, it also ends when it has moved at least
-        `n` items, an item is ready, and all expired items are deleted; with 0, after a single
-        transaction. The next call continues, so that no call does the work for all other calls. In
-        a transaction, this does nothing.
+        Ends when nothing more is due. If much is due, it also ends when it has moved at least `n`
+        items, an item is ready, and all expired items are deleted; with 0, after one transaction.
+        The next call continues, so no call does all the work. In a transaction, this does nothing.
 
         Returns:
-            Whether items may be taken, as of the last sweep: the queue is not paused.
+            Whether the queue was not paused at the last sweep.
         """
         if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
             self._next_sweep = clock.monotonic() + _SWEEP
@@ -116,7 +115,7 @@ class Sweeper:
         return self.is_ready
 
     def catch_up(self, db: Database, at_once: bool = True) -> None:
-        """Sweep many due items in a transaction of its own, because the last sweep left some.
+        """Sweep many due items in a separate transaction, because the last sweep left some.
 
         Unless `at_once`, a process does so at most half of the time.
         """
@@ -127,9 +126,10 @@ class Sweeper:
             self._next_catch_up = ended + (ended - began)
 
     def trim_is_due(self, is_pop: bool = False) -> bool:
-        """Return whether it is time to call `trim`, as it is for the first pop. This reads nothing.
+        """Return whether it is time to call `trim`. Reads nothing.
 
-        Otherwise processes that only make one pop would never return the items of a dead one.
+        The first pop always trims; otherwise processes that pop only once would never return a dead
+        process's items.
         """
         if is_pop and not self._has_trimmed:
             return True
@@ -137,10 +137,10 @@ class Sweeper:
         return clock.monotonic() >= next_trim
 
     def trim(self, db: Database) -> None:
-        """Delete what the queue no longer keeps, and return items staged for dead processes.
+        """Delete done items and unique keys that are over, and put back dead processes' items.
 
-        That is: done items and unique keys without a period left; and every five seconds, the
-        requests of dead processes. If another process trims at the same time, leave the work to it.
+        Dead processes' requests are deleted every five seconds. If another process trims at the
+        same time, it does the work.
         """
         began = clock.monotonic()
         returns_staged = not self._has_trimmed or began >= self._next_drop
@@ -168,10 +168,9 @@ class Sweeper:
                 break
 
     def _sweep(self, db: Database) -> bool:
-        """Sweep in one transaction; note what it saw.
+        """Sweep in one transaction; record what it saw.
 
-        Returns:
-            If more is due: whether an item is ready, and all expired items are deleted.
+        If more is due, return whether an item is ready and all expired items are deleted.
         """
         now = milliseconds()
 
@@ -186,10 +185,7 @@ class Sweeper:
         return may_end
 
     def seconds_left(self, tr: Transaction) -> float:
-        """Return the seconds until the next sweep has something to do; `math.inf` for never.
-
-        A lease ends then, or a delayed item is due.
-        """
+        """Return the seconds until a lease ends or an item is due; `math.inf` for never."""
         left = self._sweep_in.seconds_left(tr, milliseconds())
         if left < math.inf:
             self.invalidate()

@@ -43,18 +43,17 @@ class Turn(Stop):
 
 
 def _event_loop() -> Hashable:
-    """Return the event loop that runs in this thread, or `None`."""
     asyncio = sys.modules.get("asyncio")
     return None if asyncio is None else asyncio._get_running_loop()
 
 
 @dataclass
 class Line:
-    """The operations of this process that wait for the same items, the first one first.
+    """The operations of this process that wait for the same items, in order.
 
     Attributes:
         turns: Their places.
-        waiter: The key under which they wait, if they have one and it was not seen cleared.
+        waiter: Their key, if they have one and it was not seen cleared.
     """
 
     turns: dict[Turn, None] = field(default_factory=dict[Turn, None])
@@ -64,12 +63,12 @@ class Line:
 class Lines:
     """The operations of this process that wait for items of one queue.
 
-    Those that wait for the same things stand in one line, and only the first of them watches the
+    Operations that wait for the same things stand in one line, and only the first watches the
     database: a client has a limited number of watches, and a change would wake all of them at once.
-    If the first one finds something or gives up, the next one looks and then watches. So if more is
-    left, the next one finds it.
+    If the first finds something or gives up, the next one looks and then watches, so it finds
+    whatever is left.
 
-    Each event loop has lines of its own, because a loop that is blocked delays those behind it.
+    Each event loop has its own lines, because a blocked loop delays the operations behind it.
     """
 
     def __init__(self) -> None:
@@ -115,12 +114,11 @@ class Wanted(NamedTuple):
     """The items that an operation waits for, and how to wait for them.
 
     Attributes:
-        name: Operations that wait for the same items have the same one.
+        name: Equal for operations that wait for the same items.
         keys: Returns the keys to watch; none if it is worth looking again at once.
-        seconds_left: Returns the seconds after which to look although no key has changed,
-            by default an infinite number.
-        waiters: The clients that wait for the same items, to be one of them. `None` to wake with
-            every change of the keys instead.
+        seconds_left: Returns the seconds after which to look although no key has changed; by
+            default, never.
+        waiters: The waiting clients to join; `None` to wake with every change of the keys instead.
     """
 
     name: Hashable
@@ -138,17 +136,11 @@ def until_found(
 ) -> SansIO[_T]:
     """Call `look` until it finds something or the time is over, and return what it found.
 
-    After a `look` that found nothing, sleep until another transaction wakes this client, until an
-    item is due, and until the end of the time. If other operations of this process wait for the
-    same, sleep until it is this one's turn. Another client may take the item first; then sleep
-    again. The last `look` is after the end of the time. Given a transaction, `look` is called once.
-
-    Args:
-        lines: The lines of the queue.
-        tr: A transaction or a database.
-        seconds: The time to wait; 0 for a single `look`.
-        look: Makes one attempt; a result that is false means that nothing was found.
-        wanted: What to wait for.
+    After a `look` in vain, sleep until another transaction wakes this client, an item is due, or
+    the time is over. If other operations of this process wait for the same, sleep until it is this
+    one's turn. Another client may take the item first; then sleep again. The last `look` is after
+    the end of the time. In a transaction, or with 0 seconds, `look` is called once. A false result
+    means that nothing was found.
     """
     deadline = time.monotonic() + seconds
     found = yield from look()
@@ -202,10 +194,9 @@ def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float
 def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sleep:
     """Watch what is wanted, until an item is due but at most some seconds.
 
-    The sleep has no watches if it is worth looking at once.
-
-    The state of the queue is read in the same transaction. So the watches miss no later change,
-    except for a value that changes and changes back.
+    The sleep has no watches if it is worth looking at once. The same transaction reads the state of
+    the queue, so the watches miss no later change, except for a value that changes and changes
+    back.
 
     Source: FoundationDB documentation, Developer Guide, "Watches".
     """
@@ -245,7 +236,7 @@ def _leave(db: Database, waiters: Waiters, waiter: bytes, has_found: bool = Fals
 
 
 def _leave_later(db: Database, waiters: Waiters, line: Line, has_found: bool = False) -> None:
-    """Leave in another thread: this one may be that of an event loop, or have an item to return."""
+    """Leave in another thread: this one may run an event loop, or have an item to return."""
     waiter, line.waiter = line.waiter, None
     with suppress(RuntimeError):  # the interpreter exits
         threading.Thread(target=_leave, args=(db, waiters, waiter, has_found)).start()

@@ -39,8 +39,7 @@ os.register_at_fork(
 def check_fork(db: Database | None = None) -> None:
     """Raise `ClusterUnavailable` for a cluster in a process forked after a cluster was opened.
 
-    Args:
-        db: The database to use; `None` for a cluster that is about to be opened.
+    `db` is `None` for a cluster that is about to be opened.
     """
     if client_was_forked and (db is None or type(db).__module__ == "fdb.impl"):
         raise ClusterUnavailable(
@@ -52,8 +51,7 @@ def check_fork(db: Database | None = None) -> None:
 class Guard:
     """A lock for a `with` block. Each process has its own.
 
-    A thread may hold it while another one forks. In the child that thread does not exist, and
-    would never release it.
+    In a forked child, a thread of the parent that held the lock would never release it.
 
     >>> with Guard():
     ...     print("alone")
@@ -89,14 +87,12 @@ def loaded_binding() -> Any:
 
 
 def first_key(tr: ReadTransaction, key: bytes) -> Key:
-    """Start to read the first key that is equal to a key, or behind it."""
+    """Start to read the first key at or after a key."""
     return tr.get_key(first_greater_or_equal(key, 0))
 
 
 def first_greater_or_equal(key: bytes, offset: int) -> KeySelector:
     """Return the key selector of the first key at or after `key`, moved on by `offset` keys.
-
-    It is an instance of the binding's class if its C library is loaded, else of the engine's.
 
     >>> import fdbqueue
     >>> first_greater_or_equal(b"k", 2).key
@@ -138,7 +134,7 @@ def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
 
 
 def check_database(db: ReadTransactor) -> None:
-    """Raise `TypeError` unless a call that makes transactions of its own is given a database.
+    """Raise `TypeError` for a transaction.
 
     >>> import fdbqueue
     >>> check_database(fdbqueue.open("memory:").create_transaction())

@@ -1,5 +1,7 @@
 """Times, delays of retries, and identities, which a transaction takes as arguments.
 
+Call these functions outside of retry loops, so that retries use the same values.
+
 Source: RFC 9562, section 5.7, for UUIDs of version 7.
 """
 
@@ -25,10 +27,6 @@ def nanoseconds() -> int:
 
     Raises:
         ClockOutOfRange: The clock is before 1970 or after 2262.
-
-    Example:
-        >>> nanoseconds() > 1_700_000_000 * 10**9
-        True
     """
     try:
         now = time_ns()
@@ -50,13 +48,8 @@ def retry_delay(
 ) -> float:
     """Return the seconds before the next attempt of a job that has failed this often.
 
-    Args:
-        failures: The number of failures.
-        uniform: Returns a number between two others.
-        first: The seconds after the first failure.
-        factor: The factor from one failure to the next.
-        longest: The greatest number of seconds.
-        jitter: The greatest share to subtract, so that jobs do not come back together.
+    The delay grows from `first` by `factor` with each failure, up to `longest`. `jitter` is the
+    greatest share to subtract, so that jobs do not come back together.
 
     Example:
         >>> retry_delay(1, max), retry_delay(1, min), retry_delay(1000, max)
@@ -67,7 +60,7 @@ def retry_delay(
 
 
 def uuids(count: int) -> list[bytes]:
-    """Return new UUIDs. Call this outside of retry loops, so that retries use the same ones.
+    """Return new UUIDs.
 
     Raises:
         ClockOutOfRange: The clock is before 1970 or after 2262.
@@ -93,7 +86,7 @@ os.register_at_fork(after_in_child=_random.seed)
 
 
 def milliseconds() -> int:
-    """Return the milliseconds since 1970, the unit of due times. Call this outside of retry loops.
+    """Return the milliseconds since 1970, the unit of due times.
 
     >>> milliseconds() > 1_700_000_000_000
     True
@@ -104,8 +97,8 @@ def milliseconds() -> int:
 class Since:
     """A moment, and the seconds since then, by the clock that has moved further.
 
-    The monotonic clock stands still while a machine sleeps, and nobody sets it. If the other clock
-    is set forward or back, that much time may have passed.
+    The monotonic clock stands still while a machine sleeps, and nobody sets it. A change of the
+    other clock counts as time that may have passed.
 
     >>> 0 <= Since().seconds() < 60
     True

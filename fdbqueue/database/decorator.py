@@ -67,18 +67,18 @@ def transactional(
 ) -> Any:
     r"""Decorate a function that takes a transaction, so that it also accepts a database.
 
-    The rules of `fdb.transactional` hold on either engine. Given a database, the decorated
-    function creates a transaction, calls the function and commits. It retries after a retryable
-    error, so the function may run several times and must not sleep, commit or create identities.
-    Given a transaction, it calls the function once; the transaction's owner commits and retries.
+    The rules of `fdb.transactional` hold on either engine. Given a database, the decorated function
+    creates a transaction, calls the function and commits. It retries after a retryable error, so
+    the function may run several times and must not sleep, commit or create identities. Given a
+    transaction, it calls the function once; the transaction's owner commits and retries.
 
     A transaction lives five seconds. A longer function is retried forever (1007), unless the
     transaction has a retry limit or a timeout (`db.options.set_transaction_retry_limit`).
 
-    On a cluster the result of a commit can be unknown (1021), and a retry would then apply the
+    On a cluster the result of a commit can be unknown (1021), and a retry could then apply the
     function twice. With `receipts`, each commit leaves a receipt, which the next attempt reads: the
-    function takes effect exactly once, and the result of the committed attempt is returned. The
-    embedded engine needs no receipts: there, such a commit is not repeated.
+    function takes effect exactly once, and the committed attempt's result is returned. The embedded
+    engine needs no receipts, because it does not repeat such a commit.
 
     Args:
         function: The function, which must not be a generator or a coroutine function.

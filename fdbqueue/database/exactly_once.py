@@ -36,8 +36,8 @@ def run_once(
     returned. If absent, the earlier attempt can no longer commit: this attempt overwrites a key it
     conflicts on.
 
-    An operation whose result names what it stored needs no receipt, and pays nothing before a
-    result is unknown: `is_stored` then looks for it.
+    An operation whose result names what it stored needs no receipt: after an unknown result,
+    `is_stored` looks for it.
 
     Receipts are stored under the hour in which their client started. Clients that start more than a
     day later delete them.
@@ -53,12 +53,12 @@ def run_once(
             stored. If not, it adds a write conflict to what the attempt has read, so that the
             attempt can no longer commit. If others have deleted what it stored, return false: the
             operation then runs again, or raises its error. The earlier attempt may still commit
-            what its result does not name, such as a sweep. By default, receipts are written.
+            what its result does not name, such as a sweep.
         begin: As for `run`.
 
     Raises:
-        FDBError: An error that is not retryable. After an unknown result (a timeout, 1031) it is
-            raised only once it is certain that nothing took effect. 1021 is raised only if the
+        FDBError: An error that is not retryable. After an unknown result (a timeout, 1031) it
+            is raised only once it is certain that nothing took effect. 1021 is raised only if the
             database can no longer be reached to find out, or if the disk of an embedded database
             has not confirmed the commit.
 
@@ -78,7 +78,6 @@ _NONE = -1  # instead of the number of an attempt, so that no attempt can commit
 
 
 def _hour() -> int:
-    """Return the number of hours since 1970."""
     return int(time.time() // 3600)
 
 
@@ -108,13 +107,10 @@ class _Committed(Exception):
 
 
 class _Receipt:
-    """The receipt of one operation: a transaction that performs it writes it and conflicts on it.
+    """The receipt of one operation, which a transaction writes and conflicts on.
 
-    If the result of the transaction is unknown, another one reads the receipt. If that one does not
-    find it, it conflicts on it and writes it, so the first can no longer commit.
-
-    The operation borrows a client of this hour, a free or a new one. After an error the client is
-    not reused: its last operation may still be in flight.
+    The operation borrows a client of this hour. After an error the client is not reused: its last
+    operation may still be in flight.
     """
 
     def __init__(self, receipts: Subspace) -> None:
@@ -139,7 +135,7 @@ class _Receipt:
         return attempt if number == self._number else None
 
     def write(self, tr: Transaction, attempt: int) -> None:
-        """Write the receipt of an attempt, and let it conflict with the others.
+        """Write the receipt of an attempt, and make it conflict with the others.
 
         The first receipt of a client deletes receipts of clients that began a day earlier.
         """
@@ -152,11 +148,7 @@ class _Receipt:
 class _Operation:
     """One exactly-once operation, and the result that each of its attempts would have.
 
-    Args:
-        receipts: The subspace of the receipts.
-        body: As for `run_once`, like the others.
-        wrote: Returns whether an attempt with this result wrote anything.
-        is_stored: As for `run_once`; if given, there is no receipt.
+    The arguments are those of `run_once`; with `is_stored`, there is no receipt.
     """
 
     def __init__(
@@ -206,7 +198,6 @@ class _Operation:
             self._is_uncertain = True
 
     def _committed_attempt(self, tr: Transaction) -> int | None:
-        """Return the number of the attempt that committed, if one did."""
         if self.receipt is not None:
             return self.receipt.find(tr)
         assert self._is_stored is not None
@@ -215,9 +206,9 @@ class _Operation:
         return stored[0] if stored else None
 
     def _settle(self, db: Database, error: Exception) -> Any:
-        """Return the result of the attempt that committed, after an error that ends the operation.
+        """Return the committed attempt's result, after an error that ends the operation.
 
-        If none did, make sure that none can any more, and raise the error.
+        If none committed, make sure that none can any more, and raise the error.
 
         Raises:
             FDBError: 1021, because the database cannot be reached to find out.

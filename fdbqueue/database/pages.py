@@ -49,15 +49,15 @@ def read_pages(
 ) -> Iterator[_T]:
     """Yield what `page(tr, rows)` makes of each page of a range.
 
-    Given a database, each page is read in a transaction of its own.
+    Given a database, each page is read in a separate transaction.
 
     Args:
         tr: A transaction or a database.
         begin: The first key.
         end: The key behind the last one.
-        page: Makes something of the rows of a page, in the transaction that reads them.
-        size: How many rows a page has.
-        limit: How many rows to read in all; 0 for all of them.
+        page: Called in the transaction that reads the page.
+        size: The rows of a page.
+        limit: The rows to read in all; 0 for all of them.
         reverse: Whether to read from the end.
         is_snapshot: Whether to read, and to call `page`, by snapshot reads.
         rows: Reads the rows of a range, in order.
@@ -94,15 +94,10 @@ def read_pages(
 def in_batches(
     things: Iterable[_T], size: Callable[[_T], int], max_number: int, max_size: int
 ) -> Iterator[list[_T]]:
-    """Yield things in lists that one transaction has room for.
+    """Yield things in lists of up to `max_number` whose sizes add up to at most `max_size`.
 
-    If the iteration raises an error, the things before it are a list of their own.
-
-    Args:
-        things: The things.
-        size: Returns the size of a thing.
-        max_number: How many things a list has at most.
-        max_size: The most that the sizes of a list add up to, unless it has only one thing.
+    A larger thing is alone in its list. If the iteration raises an error, the things before it are
+    yielded first.
 
     Example:
         >>> list(in_batches(["a", "bb", "ccc", "dddd"], len, 9, 5))

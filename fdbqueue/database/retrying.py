@@ -48,7 +48,7 @@ def read(tr: ReadTransactor, body: Callable[[ReadTransaction], _T]) -> _T: ...
 
 
 def read(tr: ReadTransactor, body: Callable[[Any], _T]) -> _T:
-    """Run a read in the caller's transaction or, given a database, in one of its own.
+    """Run a read in the caller's transaction or, given a database, in a separate one.
 
     >>> import fdbqueue
     >>> read(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
@@ -71,9 +71,9 @@ def run(
     Args:
         db: A database.
         body: The function to run, possibly several times.
-        begin: Called before each attempt, outside of its transaction. It may read the clock for the
-            body, which must not read it.
-        failed: Called with the error of each attempt that failed with one of the database.
+        begin: Called before each attempt, outside of its transaction, for example to read the
+            clock for the body.
+        failed: Called with each database error.
 
     Example:
         >>> import fdbqueue
@@ -114,13 +114,13 @@ def prepare_retry(transaction: Transaction, error: Any) -> None:
 
 
 def has_read_for_too_long(error: Any, seconds: float, rows: int) -> bool:
-    """Return whether a transaction failed because it reads too much, and would fail again.
+    """Return whether a transaction failed because it read too much, and would fail again.
 
-    A recovery also makes a transaction too old, but whatever it has read.
+    After a recovery a transaction is too old, too, whatever it has read.
 
     Args:
         error: The error of the transaction.
-        seconds: For how long it was reading.
+        seconds: How long it was reading.
         rows: How many rows it has read.
     """
     return error.code == TOO_OLD and seconds >= _LIFETIME and rows >= _FEW

@@ -44,8 +44,8 @@ class End(NamedTuple):
 
     Attributes:
         outcome: How it ended.
-        returned: What its handler returned, as JSON, or `None`.
-        error: Why it was discarded or became a dead letter, if that is known.
+        returned: The handler's result as JSON, or `None`.
+        error: Why it was discarded or became a dead letter, if known.
     """
 
     outcome: Ending
@@ -54,18 +54,17 @@ class End(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """The definition of a batch, which changes only when the batch closes or is cancelled.
+    """The definition of a batch, which changes only when it closes or is cancelled.
 
     Attributes:
         on_dead: What happens to its other jobs when one becomes a dead letter.
-        stage: Whether jobs can be added. While it is closing they cannot, but the batch has not
-            ended its own part yet: it counts as one more job, which ends when the batch is closed.
-        cancelled: Whether its jobs that have not begun are not to begin; or, of the kind `"after"`,
-            the item that waits for it.
+        stage: While closing, it takes no jobs, but has not ended its own part: it counts as one
+            more job, which ends when the batch is closed.
+        cancelled: Whether its jobs, or the waiting item of the kind `"after"`, must not begin.
         kind: What waits for it.
         job: The first position of the job that waits for it in a step; otherwise empty.
-        jobs: The first 100 jobs that the item follows: for each, the prefix of its queue (empty for
-            the queue of the item) and its first position.
+        jobs: The first 100 jobs that the item follows: their queue's prefix (empty for the
+            item's own queue) and first position.
     """
 
     on_dead: OnDead
@@ -80,7 +79,7 @@ encode_batch, decode_batch = record_codec(StoredBatch)
 
 
 class BatchCounts(NamedTuple):
-    """How many jobs of a batch were pushed, and how many have ended in which way."""
+    """The numbers of a batch's jobs: pushed, and ended in each way."""
 
     pushed: int = 0
     done: int = 0
@@ -98,7 +97,7 @@ class BatchCounts(NamedTuple):
 
 
 def encode_counts(counts: BatchCounts) -> bytes:
-    """Return a change of the counts of a batch, for atomic `add`.
+    """Return a change of a batch's counts, for atomic `add`.
 
     >>> decode_counts(encode_counts(BatchCounts(pushed=3, done=1)))
     BatchCounts(pushed=3, done=1, dead=0, cancelled=0)
@@ -107,18 +106,18 @@ def encode_counts(counts: BatchCounts) -> bytes:
 
 
 def decode_counts(value: bytes | None) -> BatchCounts:
-    """Return the counts of a batch; zeros for a missing counter."""
+    """Return a batch's counts; zeros for a missing counter."""
     return BatchCounts(*decode_fields(value or b"", len(BatchCounts._fields)))
 
 
 class Membership(NamedTuple):
-    """A batch in which a job counts when it ends, as its header or the row of a follower names it.
+    """A batch in which a job counts when it ends, as its header or a follower's row names it.
 
     Attributes:
-        subspace: The prefix of the queue that the batch is in; empty for the queue of the job.
+        subspace: The prefix of the batch's queue; empty for the job's own.
         id: The first position of the item that waits for the batch; random bytes if a step does.
         cancels: Whether a job that dies cancels the others.
-        step: The name of the step that gets the result of the job; empty if none does.
+        step: The name of the step that gets the job's result; empty if none does.
         job: The first position of the job of that step; empty without one.
     """
 
@@ -129,12 +128,12 @@ class Membership(NamedTuple):
     job: bytes = b""
 
     def layout(self, own: Layout) -> Layout:
-        """Return the layout of the queue that the batch is in, given that of the job."""
+        """Return the layout of the batch's queue, given the job's."""
         return layout_at(self.subspace, own)
 
 
 def layout_at(prefix: bytes, own: Layout) -> Layout:
-    """Return the layout of the queue with a prefix, or `own` for the empty one."""
+    """Return the layout of the queue with a prefix, or `own` for an empty one."""
     return _layout_of(prefix) if prefix else own
 
 
@@ -147,7 +146,7 @@ encode_membership, _decode_membership = record_codec(Membership)
 
 
 def memberships_of(batch: bytes) -> list[Membership]:
-    """Return the batch that `encode_membership` has encoded; an empty list for no bytes."""
+    """Decode the batch of a header or follower; return an empty list for no bytes."""
     return [_decode_membership(batch)] if batch else []
 
 
@@ -157,13 +156,13 @@ def is_link(batch: bytes) -> bool:
 
 
 def may_be_member(item: object) -> bool:
-    """Return false if an item that was claimed is known to count in no batch."""
+    """Return false if a claimed item is known to count in no batch."""
     metadata = getattr(item, "metadata", None)
     return metadata is not NO_HEADER and not (metadata and not Header(*metadata).batch)
 
 
 def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
-    """Return the payload of a job with the numbers of ends as its keyword arguments.
+    """Return a job's payload with a batch's counts as keyword arguments.
 
     >>> with_counts(b'{"job":"report","kwargs":{"of":"May"}}', BatchCounts(3, 2, 1))
     b'{"job":"report","kwargs":{"of":"May","done":2,"dead":1,"cancelled":0}}'
@@ -182,12 +181,9 @@ Change = Callable[[Membership], Membership]
 
 
 def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
-    """Return the value of a row of a queue, with changed references to batches.
+    """Return the value of a queue's row with its references to batches mapped by `change`.
 
-    Args:
-        key: The key without the prefix of the queue.
-        value: The value.
-        change: Called with each reference; returns the one to store instead.
+    The key lacks the queue's prefix.
     """
 
     def changed(batch: bytes) -> bytes:
@@ -214,7 +210,7 @@ def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
 
 
 def refer(membership: Membership, subspace: bytes | None) -> Membership:
-    """Return a reference to a batch of a queue by other bytes; to no batch if they are `None`."""
+    """Return a reference to a batch by another prefix; to no batch for `None`."""
     if subspace is None:
         # A follower keeps its row, because a header counts it. No batch of its queue has the id.
         return membership._replace(subspace=b"", cancels=False)
@@ -222,12 +218,10 @@ def refer(membership: Membership, subspace: bytes | None) -> Membership:
 
 
 def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]) -> bytes:
-    """Return the value of a row of a queue that refers to other queues by other bytes.
+    """Return the value of a queue's row with its references to other queues mapped.
 
-    Args:
-        key: The key without the prefix of the queue.
-        value: The value.
-        other: Returns the bytes to use instead of these; `None` if there is no such queue.
+    The key lacks the queue's prefix. `other` returns the bytes to use instead of these, or `None`
+    if there is no such queue.
     """
 
     def changed(membership: Membership) -> Membership:
@@ -248,6 +242,6 @@ def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]
 
 
 def linking_ranges(layout: Layout) -> list[tuple[bytes, bytes]]:
-    """Return the ranges of the rows of unfinished jobs that may refer to a batch, in order."""
+    """Return the ordered ranges of unfinished jobs' rows that may refer to a batch."""
     prefixes = layout.items, layout.claims, layout.delayed, layout.followers
     return sorted(map(layout.range_of, prefixes))

@@ -1,4 +1,4 @@
-"""Codecs of values: JSON of any depth that a queue holds, raw bytes, tuples, or a custom one.
+"""Codecs of values: JSON, raw bytes, tuples, or a custom one.
 
 Stored bytes are never unpickled or evaluated.
 """
@@ -41,7 +41,7 @@ def parse_json(text: str | bytes) -> Any:
 
     >>> parse_json("[" * 5000 + "]" * 5000)
     Traceback (most recent call last):
-        ...
+     ...
     ValueError: it is nested too deeply: 100 levels of lists and objects at most
     """
     try:
@@ -63,7 +63,7 @@ def json_bytes(value: object) -> bytes:
 
 
 def encode_returned(value: Any, holder: str = "a result") -> bytes:
-    """Return what a handler returned as JSON; raise `InvalidValue` or `PayloadTooLarge`.
+    """Return a handler's result as JSON; raise `InvalidValue` or `PayloadTooLarge`.
 
     >>> decode_json(encode_returned({"sent": 3}))
     {'sent': 3}
@@ -86,9 +86,8 @@ def decode_json(stored: bytes | None) -> Any:
 class JsonCodec:
     """JSON values, stored as text in UTF-8. `None` is JSON's `null`, a value like any other.
 
-    The codec rejects values that JSON cannot represent: tuples, keys that are not text, NaN and
-    infinity. It also rejects lists and objects nested deeper than `MAX_NESTING`, which some
-    programs cannot read.
+    The codec rejects what JSON cannot represent: tuples, keys that are not text, NaN and infinity.
+    It also rejects nesting deeper than `MAX_NESTING`, which some programs cannot read.
 
     >>> JsonCodec().encode({"to": "ada@example.com"})
     b'{"to":"ada@example.com"}'
@@ -101,7 +100,7 @@ class JsonCodec:
         return _encoder.encode(value).encode()
 
     def restore(self, value: object, /) -> bytes:
-        """Return the payload of a value that `decode` returned, even a deeply nested one."""
+        """Return the payload of a value that `decode` returned, however deeply nested."""
         return json_bytes(value)
 
     def decode(self, payload: bytes, /) -> Any:
@@ -112,7 +111,7 @@ class JsonCodec:
 
 
 def _check_json(value: Json) -> None:
-    """Raise for values that `json` would change, and for too many nested levels."""
+    """Raise for values that `json` would change, and for too deep nesting."""
     found: list[tuple[dict[Any, Any] | list[Any], int]] = [([value], 0)]
     while found:
         container, level = found.pop()
@@ -164,7 +163,7 @@ class BytesCodec:
 
 
 class TupleCodec:
-    """Tuples of the types of FoundationDB's tuple layer: text, bytes, numbers, UUIDs, tuples.
+    """Tuples of the tuple layer's types: text, bytes, numbers, UUIDs, tuples.
 
     Tuples may be nested up to `MAX_NESTING` levels deep.
 

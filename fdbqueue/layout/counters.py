@@ -1,4 +1,4 @@
-"""The counters of a queue: of its levels, its totals and its tallies."""
+"""The counters of a queue: levels, totals and tallies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fdbqueue.types import KeyValue
 def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
     """Return the range of a queue's counters: of its levels, and its totals.
 
-    Of many queues this is much faster than to make a `Layout` of each.
+    For many queues this is much faster than making a `Layout` of each.
     """
     prefix: bytes = subspace.key()
     return prefix + Layout.counts, prefix + Layout.totals + b"\xff"
@@ -30,13 +30,13 @@ class Counters:
     """The counters of one queue.
 
     Attributes:
-        levels: The number of ready items, by the prefix of the level, if it is not zero.
+        levels: The nonzero numbers of ready items, by level prefix.
         pushed: The number of items pushed.
         taken: The number of items popped or claimed.
         completed: The number of items popped or acknowledged.
         claimed: The number of claimed items, including those staged for waiting pops.
         rejected: The number of items for which the queue had no room.
-        tallies: The tallies of the queue, by their names.
+        tallies: The tallies of the queue, by name.
     """
 
     __slots__ = ("claimed", "completed", "levels", "pushed", "rejected", "taken", "tallies")

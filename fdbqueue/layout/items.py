@@ -29,7 +29,7 @@ class Level(NamedTuple):
     A FIFO queue has one level for each group, and one for the items without a group.
 
     Attributes:
-        prefix: The prefix of the keys of its items.
+        prefix: The prefix of its items' keys.
         begin: The first key that an item of the level may have.
         end: The key behind the last one.
         counter: The key of its counter, or `None`.
@@ -52,16 +52,18 @@ class Level(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """The filters of a search: it finds the items that match all of them. `None` matches any item.
+    """The filters of a search, which an item must all match. `None` matches any item.
+
+    Text filters except `id` ignore case.
 
     Attributes:
-        priority: Their priority.
-        agent: Text within the name of the agent of a task, ignoring case.
+        priority: The priority.
+        agent: Text within the name of a task's agent.
         id: Text within the id.
-        error: Text within the error of the last failed attempt, ignoring case.
-        client: Text within the name of the client that has claimed the item, ignoring case.
-        job: The name of the job that is its value, or the end of the name behind a dot.
-        group: Their group; an empty string for the items without one.
+        error: Text within the last failed attempt's error.
+        client: Text within the name of the client that claimed the item.
+        job: The job's name, or the end of it behind a dot.
+        group: The group; an empty string for items without one.
     """
 
     priority: Any = None
@@ -74,12 +76,12 @@ class Filter(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The items in a state that match, in order. Done items begin with the latest.
+    """The matching items in a state, in order. Done items begin with the latest.
 
     Attributes:
         state: The state.
         wanted: What they match.
-        after: An item, or the id of one: only the items behind it.
+        after: An item or its id: only the items behind it.
         reverse: Whether they are in the opposite order.
     """
 
@@ -94,16 +96,16 @@ Rate: TypeAlias = tuple[int, int]
 
 
 class GroupSettings(NamedTuple):
-    """The settings of a group, or of all groups. `None` stands for that of all, or for none.
+    """The settings of a group, or the defaults; `None` stands for the default, or for none.
 
     Attributes:
-        weight: Its share of what is taken, in proportion to the weights of other groups.
+        weight: Its share, in proportion to other groups' weights.
         concurrency: The most of its items that may be claimed at a time.
         paused: Whether none of its items are handed out.
-        rate: The most of its items that may be started in a time, and that time.
+        rate: The most items that may start in a period, and the period.
         in_order: Whether a failed item is tried again before those behind it, if one may be
             claimed at a time.
-        max_size: The most items it may have, including delayed and claimed ones.
+        max_size: The most ready, delayed and claimed items it may have.
     """
 
     weight: float | None = None
@@ -114,7 +116,7 @@ class GroupSettings(NamedTuple):
     max_size: int | None = None
 
     def over(self, default: GroupSettings) -> GroupSettings:
-        """Return these settings of a group, given those for all groups."""
+        """Return a group's settings, completed by the defaults."""
         return GroupSettings._make(
             [other if own is None else own for own, other in zip(self, default)]
         )
@@ -125,7 +127,7 @@ class GroupSettings(NamedTuple):
         return self.concurrency == 1 and self.in_order is not False
 
     def step(self, cost: float) -> int:
-        """Return what an item of this cost adds to the pass of its group."""
+        """Return what an item of this cost adds to its group's pass."""
         return max(1, round(_PASS_OF_ONE * cost / (self.weight or 1)))
 
 
@@ -136,20 +138,20 @@ encode_group_settings, _decode_group_settings = record_codec(GroupSettings)
 
 
 def decode_group_settings(value: bytes | None) -> GroupSettings:
-    """Return stored settings of a group; the defaults for `None`."""
+    """Return stored settings; the defaults for `None`."""
     return _decode_group_settings(value or b"")
 
 
 class StoredItem:
-    """An item as it is stored while it is ready.
+    """An item as it is stored while ready.
 
     Attributes:
         key: Its key. The other states keep only the position in it.
         value: Its value.
         level: Its level.
         header: The header of its value.
-        content: The rest of its value: the payload, or a reference to the payload's pieces.
-        turn: The turn of its group in which it was found; `None` for any other item.
+        content: The rest of its value: the payload, or a reference to its pieces.
+        turn: The turn of its group in which it was found, or `None`.
     """
 
     __slots__ = ("content", "header", "key", "level", "turn", "value")
@@ -172,7 +174,7 @@ class StoredItem:
 
     @property
     def size(self) -> int:
-        """The size of its value and its pieces, in bytes."""
+        """The size of its value and pieces, in bytes."""
         return len(self.value) + self.is_in_pieces * payload_size(self.content)
 
     @property
@@ -182,25 +184,25 @@ class StoredItem:
 
 
 class ItemRow(NamedTuple):
-    """An item in a state, with the metadata that its row has in that state.
+    """An item in a state, with the metadata of its row. Times are in milliseconds since 1970.
 
     Attributes:
         state: The state.
-        item: The item, with the key that it has while it is ready.
-        attempts: How often it was claimed; how often that failed, if it is ready or delayed.
+        item: The item, with its key while ready.
+        attempts: How often it was claimed; if it is ready or delayed, how often that failed.
         due: When it becomes available, if it is delayed.
-        token: The identity of its claim; empty for an item that is staged for a pop: it counts as
-            claimed, and has no row of its own.
-        lease_end: The version at which the lease of its claim ends.
-        slots: The slots that it holds while it is claimed.
-        lease: The value of the timer of its lease, to store it; it is not read with the row.
+        token: Its claim's identity; empty for an item staged for a pop, which counts as claimed
+            and has no row of its own.
+        lease_end: The version at which its lease ends.
+        slots: The slots that it holds while claimed.
+        lease: The value of its lease's timer, to store it; it is not read with the row.
         died_at: When it became a dead letter.
-        error: Why it did, or why it was discarded or cancelled, if that is known.
+        error: Why it died, or was discarded or cancelled, if known.
         finished_at: When it was done.
         outcome: How it ended, if it is done.
-        started_at: When the client that ended it had claimed it, if that is known.
+        started_at: When the client that ended it had claimed it, if known.
         client: The name of that client.
-        log: The lines that it has logged.
+        log: The lines that it logged.
     """
 
     state: State
@@ -221,12 +223,12 @@ class ItemRow(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """The key that it has while it is ready."""
+        """Its key while ready."""
         return self.item.key
 
     @property
     def is_staged(self) -> bool:
-        """True if it is staged for a pop, so that it has no row of its own."""
+        """True if it is staged for a pop, without a row of its own."""
         return self.state == "claimed" and not self.token
 
     @property
@@ -249,7 +251,7 @@ class ItemRow(NamedTuple):
         return encode_metadata(metadata, value)
 
     def counters(self, layout: Layout) -> list[bytes]:
-        """Return the keys of the counters of its group, and of its slots, that count it."""
+        """Return the keys of the counters of its group and slots that count it."""
         keys = [layout.slots + slot for slot in self.slots]
         level = self.item.level
         # Items that are staged hold no slot of their groups.
@@ -258,7 +260,7 @@ class ItemRow(NamedTuple):
         return keys
 
     def timer(self, layout: Layout) -> tuple[bytes, bytes] | None:
-        """Return the key and the value of its timer; `None` if it has none in its state."""
+        """Return the key and value of its timer; `None` if it has none in its state."""
         if self.state == "ready":
             index, time = layout.expiries, self.item.header.expires
         elif self.state in layout.timers_of:

@@ -1,6 +1,6 @@
-"""The rows of jobs besides their items: steps, signals and schedules; and the errors of these.
+"""The rows of steps, signals and schedules, and the errors of jobs. Batches are in `batches`.
 
-The batches of jobs are in `batches`.
+Times are in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SKEW = 60_000
 
 
 class StoredStep(NamedTuple):
-    """A step of a job. Times are in milliseconds since 1970.
+    """A step of a job.
 
     Attributes:
         kind: What the job does in it.
@@ -34,10 +34,10 @@ class StoredStep(NamedTuple):
         failures: How often its function has failed.
         due: When the job goes on at the latest, if it sleeps or waits; `None` for never.
         key: The key of the signal that it waits for, or the id of the job that it runs.
-        error: Why it failed last, or `None`.
+        error: Its last error, or `None`.
         value: Its result as JSON, once it is done.
         number: How many steps of the job were stored before it.
-        queue: The prefix of the queue of the job that it runs; empty if that is its own.
+        queue: The queue prefix of the job that it runs; empty for its own queue.
     """
 
     kind: StepKind
@@ -57,7 +57,7 @@ encode_step, decode_step = record_codec(StoredStep)
 
 
 class StoredSignal(NamedTuple):
-    """A signal that was sent. Times are in milliseconds since 1970.
+    """A signal that was sent.
 
     Attributes:
         sent_at: When it was sent.
@@ -83,8 +83,8 @@ class NamedStep(NamedTuple):
 def is_over(due: int | None, now: int) -> bool:
     """Return whether a job that was suspended until a time, and runs again, may go on.
 
-    The client that made the job ready has found that it is due. The clock of this one may be
-    behind, and would suspend the job again and again.
+    Another client found it due. This client's clock may be behind, and would suspend the job again
+    and again.
 
     >>> is_over(10_000, 9_000), is_over(100_000, 9_000), is_over(None, 9_000)
     (True, False, False)
@@ -96,12 +96,12 @@ def is_over(due: int | None, now: int) -> bool:
 
 
 class Timing(NamedTuple):
-    """When a schedule is due: by an expression of cron, or at a fixed interval.
+    """When a schedule is due: by a cron expression, or at a fixed interval.
 
     Attributes:
         cron: The expression, of five or six fields; empty for an interval.
         every: The interval in milliseconds; 0 for an expression.
-        tz: The name of the time zone in which the expression holds.
+        tz: The time zone of the expression.
     """
 
     cron: str = ""
@@ -115,9 +115,9 @@ class Definition(NamedTuple):
     Attributes:
         timing: When it is due.
         payload: The encoded value that it pushes.
-        level: The prefix of the level to which it pushes, without the prefix of all items.
-        missed: What happens to ticks that nobody has found in time.
-        overlap: What happens to a tick while the item of the last one has not ended.
+        level: The prefix of its level, without the prefix of all items.
+        missed: What happens to ticks that were not found in time.
+        overlap: What happens to a tick while the last one's item has not ended.
         group: The group of the items, or `None`.
     """
 
@@ -130,18 +130,18 @@ class Definition(NamedTuple):
 
 
 class StoredSchedule(NamedTuple):
-    """A schedule and its state. Times are in milliseconds since 1970.
+    """A schedule and its state.
 
     Attributes:
         definition: What it pushes, and when.
         next: Its next tick; `None` while it is paused, or if there is none.
-        declared_at: When a worker last declared it; `None` if it was added by a call.
-        paused: Whether it pushes nothing.
-        last: Its last tick for which it has pushed an item, or `None`.
+        declared_at: When a worker last declared it; `None` if a call added it.
+        paused: Whether it is paused.
+        last: The last tick for which it pushed an item, or `None`.
         position: The position of that item; empty if there is none.
         pushed: How many items it has pushed.
-        skipped: For how many ticks it pushed none, because the last item had not ended or the
-            queue was full.
+        skipped: How many ticks it skipped, because the last item had not ended or the queue was
+            full.
     """
 
     definition: Definition
@@ -154,7 +154,7 @@ class StoredSchedule(NamedTuple):
     skipped: int = 0
 
     def unique_key(self, name: str) -> str | None:
-        """Return the unique key of its items if its ticks do not overlap; `None` otherwise."""
+        """Return its items' unique key if ticks do not overlap; otherwise `None`."""
         return None if self.definition.overlap == "allow" else f"schedule {name}"
 
 
@@ -240,7 +240,7 @@ class TooManyFollowing(FdbqueueError):
 
 
 class TooManySteps(FdbqueueError):
-    """Another step of a job that has as many as a job may have.
+    """The job has reached the step limit.
 
     Attributes:
         limit: The number of steps that a job may have.

@@ -70,24 +70,24 @@ def unpack_priority(packed: bytes) -> Any:
 def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
     """Return the key of a client's receipt; `hour` since 1970 is when the client started.
 
-    Receipts have a separate subspace: that of a queue, that of the names, or one of the caller's.
+    Receipts have a separate subspace: a queue's, that of the names, or the caller's.
     """
     return bytes(receipts.key()) + _client_key(hour, client_id)
 
 
 @functools.lru_cache(maxsize=1_000)
 def _client_key(hour: int, client_id: bytes) -> bytes:
-    """Return the key of a client's receipt without its prefix: the same for all its operations."""
+    """Return a receipt's key without its prefix: the same for all operations of a client."""
     return fdb_tuple.pack((hour, client_id))
 
 
 def receipts_before(receipts: Subspace, hour: int) -> tuple[bytes, bytes]:
-    """Return the range of the receipts of clients that started before an hour."""
+    """Return the range of receipts of clients that started before an hour."""
     return receipts.range().start, receipts.pack((hour,))
 
 
 class _Prefix:
-    """The first bytes of some keys; on a layout, behind the prefix of its queue."""
+    """The first bytes of some keys; on a layout, behind its queue's prefix."""
 
     def __init__(self, *parts: Any) -> None:
         self._packed: bytes = fdb_tuple.pack(parts)
@@ -104,7 +104,7 @@ class _Prefix:
 
 
 class _OfItems(_Prefix):
-    """A prefix of keys that a queue without items does not have."""
+    """A prefix of keys that a queue without items lacks."""
 
 
 class _Index(_OfItems):
@@ -121,9 +121,8 @@ class Layout:
     A *level* is the prefix of all items of one priority. A FIFO queue has one level. The *position*
     of an item is its key without the prefix of the key space; indexes store it.
 
-    The names of the methods follow one scheme. `x_key` builds a key, and `unpack_x_key` reads its
-    parts. `x_prefix` builds the prefix of several keys, `x_range` and `x_before` build a range.
-    Nothing here reads or writes a row.
+    `x_key` builds a key, and `unpack_x_key` reads its parts. `x_prefix` builds the prefix of
+    several keys, `x_range` and `x_before` build a range. Nothing here reads or writes a row.
 
     >>> layout = Layout(Subspace(("q",)))
     >>> layout.unpack_item_key(layout.item_key(layout.level_prefix(7), 0, b"r" * 16))
@@ -240,7 +239,7 @@ class Layout:
 
     @property
     def counters(self) -> tuple[bytes, ...]:
-        """The prefixes of the counters that have no key at zero, and of the levels."""
+        """The prefixes of counters that have no key at zero, and of the levels."""
         return self._of_kind(_Counter)
 
     @property
@@ -250,13 +249,13 @@ class Layout:
 
     @property
     def of_items(self) -> tuple[bytes, ...]:
-        """The prefixes of all keys that a queue without items does not have, but for totals."""
+        """The prefixes of all keys, except totals, that a queue without items lacks."""
         return self._of_kind(_OfItems)
 
     # Items
 
     def level_prefix(self, priority: Priority) -> bytes:
-        """Return the prefix of the keys of a priority's items, of all groups."""
+        """Return the key prefix of a priority's items, of all groups."""
         return self.items + fdb_tuple.pack((priority,))
 
     @staticmethod
@@ -274,18 +273,18 @@ class Layout:
 
     @staticmethod
     def unpack_count(key: bytes, prefix: bytes) -> int | None:
-        """Return the count in the key of an item of a level; `None` for another key."""
+        """Return the count in the key of a level's item; `None` for another key."""
         if _ITEM_KEY.fullmatch(key, len(prefix)) is None:
             return None
         begin = len(prefix) + 1
         return int.from_bytes(key[begin : begin + key[begin - 1] - 0x14], "big")
 
     def unpack_level_prefix(self, prefix: bytes) -> Any:
-        """Return the priority of the level with this prefix; `None` for that of a FIFO queue."""
+        """Return the priority of the level with this prefix; `None` in a FIFO queue."""
         return None if prefix == self.items else unpack_priority(prefix[len(self.items) :])
 
     def unpack_item_key(self, key: bytes) -> tuple[Any, ...]:
-        """Return (priority, count, random), or (index, random), from the key of an item.
+        """Return (priority, count, random), or (index, random), from an item's key.
 
         An item of a group has the group before the count.
         """
@@ -293,16 +292,16 @@ class Layout:
 
     @staticmethod
     def is_item_key(key: bytes, prefix: bytes) -> bool:
-        """Return whether a key that starts with the prefix of a level is the key of an item."""
+        """Return whether a key that starts with a level's prefix is an item's."""
         return _ITEM_KEY.fullmatch(key, len(prefix)) is not None
 
     def item_id(self, key: bytes, origin: bytes | None = None) -> str:
-        """Return the id of the item with this key: its first position, `origin`, as text."""
+        """Return an item's id: its first position, `origin`, as text."""
         packed = binascii.b2a_base64(origin or key[len(self.items) :], newline=False)
         return packed.translate(_URL_SAFE).rstrip(b"=").decode()
 
     def unpack_item_id(self, item_id: str, parts: int) -> bytes:
-        """Return the key of the item with this id; raise `InvalidItemId` for an invalid id."""
+        """Return the key of the item with this id; raise `InvalidItemId`."""
         try:
             packed = base64.urlsafe_b64decode(item_id + "=" * (-len(item_id) % 4))
             position = fdb_tuple.unpack(packed)
@@ -317,9 +316,7 @@ class Layout:
         return key
 
     def pushed_at(self, key: bytes) -> datetime | None:
-        """Return when the item with this key was pushed, by its client's clock.
-
-        Return `None` for an item whose key contains no time.
+        """Return when an item was pushed, by its client's clock, or `None` if its key has no time.
 
         >>> layout = Layout(Subspace(("q",)))
         >>> layout.pushed_at(layout.item_key(layout.level_prefix(7), 0, b"any bytes")) is None
@@ -331,7 +328,7 @@ class Layout:
 
     @staticmethod
     def entry_key(index: bytes, *names: bytes | str | int | None) -> bytes:
-        """Return the key of the entry of an index for a name, or for several.
+        """Return the key of an index's entry for one or several names.
 
         | Index | Names |
         | --- | --- |
@@ -346,17 +343,17 @@ class Layout:
 
     @staticmethod
     def unpack_entry(index: bytes, key: bytes) -> tuple[Any, ...]:
-        """Return the names from a key of `entry_key`."""
+        """Return the names from an `entry_key`."""
         return fdb_tuple.unpack(key[len(index) :])
 
     @staticmethod
     def unpack_entry_key(index: bytes, key: bytes) -> Any:
-        """Return the name from a key of `entry_key` that has one."""
+        """Return the only name from an `entry_key`."""
         return Layout.unpack_entry(index, key)[0]
 
     @staticmethod
     def entries_before(index: bytes, time: int) -> tuple[bytes, bytes]:
-        """Return the range of the entries of an index by time, in milliseconds since 1970."""
+        """Return the range of an index's entries before a time, in milliseconds since 1970."""
         return Layout.entry_key(index, 0), Layout.entry_key(index, time)
 
     @staticmethod
@@ -369,25 +366,25 @@ class Layout:
         return Layout.entry_key(index, *Layout.unpack_entry(dated, key)[1:])
 
     def counter_key(self, prefix: bytes) -> bytes:
-        """Return the key of the counter of the level with this prefix."""
+        """Return the counter's key for the level with this prefix."""
         return self.counts + prefix[len(self.items) :]
 
     def unpack_counter_key(self, key: bytes) -> Any:
-        """Return the priority whose counter has this key."""
+        """Return the priority of a counter's key."""
         return self.unpack_level_prefix(self.items + key[len(self.counts) :])
 
     # Failed attempts
 
     def attempt_key(self, position: bytes, number: int) -> bytes:
-        """Return the key of a failed attempt of the item at a position."""
+        """Return the key of an item's failed attempt."""
         return self.timer_key(self.attempts + position, number, b"")
 
     def attempts_range(self, position: bytes) -> tuple[bytes, bytes]:
-        """Return the range of the failed attempts of the item at a position."""
+        """Return the range of an item's failed attempts."""
         return self.range_of(self.attempts + position)
 
     def unpack_attempt_key(self, key: bytes) -> tuple[bytes, int]:
-        """Return the position of the item, and the number of the attempt, of a key."""
+        """Return the item's position and the attempt's number."""
         *position, number = fdb_tuple.unpack(key[len(self.attempts) :])
         return fdb_tuple.pack(tuple(position)), number
 
@@ -395,9 +392,7 @@ class Layout:
 
     @staticmethod
     def owned_prefix(index: bytes, position: bytes) -> bytes:
-        """Return the prefix of the steps, or the followers, of the item at a position.
-
-        The item keeps them if it moves.
+        """Return the prefix of an item's steps or followers, which it keeps if it moves.
 
         >>> layout = Layout(Subspace(("q",)))
         >>> at = [fdb_tuple.pack((priority, 7, b"random")) for priority in (1, 2)]
@@ -408,26 +403,23 @@ class Layout:
 
     @staticmethod
     def prefix_of_owned(index: bytes, key: bytes) -> bytes:
-        """Return the prefix that all rows of a kind of an item share, given the key of one.
-
-        They are steps, followers, or the pieces of a payload.
-        """
+        """Return the prefix that an item's steps, followers or pieces share, given one's key."""
         return index + fdb_tuple.pack(fdb_tuple.unpack(key[len(index) :])[:1])
 
     def step_key(self, position: bytes, name: str) -> bytes:
-        """Return the key of a step of the item at a position."""
+        """Return the key of a step of an item."""
         return self.owned_prefix(self.steps, position) + fdb_tuple.pack((name,))
 
     def follower_key(self, position: bytes, number: int) -> bytes:
-        """Return the key of the batch of a job that follows the item at a position."""
+        """Return the key of the batch of a job that follows an item."""
         return self.owned_prefix(self.followers, position) + fdb_tuple.pack((number,))
 
     def followers_range(self, position: bytes) -> tuple[bytes, bytes]:
-        """Return the range of the batches of the jobs that follow the item at a position."""
+        """Return the range of the batches of jobs that follow an item."""
         return self.range_of(self.owned_prefix(self.followers, position))
 
     def unpack_step_key(self, key: bytes) -> str:
-        """Return the name of the step with this key."""
+        """Return the name of a step."""
         name: str = fdb_tuple.unpack(key[len(self.steps) :])[1]
         return name
 
@@ -443,24 +435,24 @@ class Layout:
 
     @staticmethod
     def unpack_signal_wait(wait: bytes) -> tuple[str, bytes]:
-        """Return the name of the step, and the first position of its item, from `signal_wait`."""
+        """Return the step's name and its item's first position from a `signal_wait`."""
         _, _, step, *reference = fdb_tuple.unpack(wait)
         return step, fdb_tuple.pack(tuple(reference))
 
     @staticmethod
     def unpack_signal(wait: bytes) -> tuple[str, str]:
-        """Return the name and the key of the signal, from `signal_wait`."""
+        """Return the signal's name and key from a `signal_wait`."""
         name, key, *_ = fdb_tuple.unpack(wait)
         return name, key
 
     # Pieces of payloads, and unique keys
 
     def pieces_prefix(self, content: bytes) -> bytes:
-        """Return the prefix of the pieces of a payload, to which this content refers."""
+        """Return the prefix of the payload pieces to which this content refers."""
         return self.pieces + fdb_tuple.pack((pieces_id(content),))
 
     def unique_key(self, key: str) -> bytes:
-        """Return the key that holds the position of the item that has this unique key."""
+        """Return the key that holds the position of a unique key's item."""
         return self.unique_keys + fdb_tuple.pack((key,))
 
     # Timers: when leases end, delayed items are due, and items expire
@@ -473,7 +465,7 @@ class Layout:
 
     @staticmethod
     def unpack_timer_key(index: bytes, key: bytes) -> tuple[int, bytes]:
-        """Return the time or version of a timer, and the position of its item.
+        """Return the time or version of a timer, and its item's position.
 
         >>> Layout.unpack_timer_key(b"p", Layout.timer_key(b"p", 1000, b"position"))
         (1000, b'position')
@@ -484,12 +476,12 @@ class Layout:
 
     @staticmethod
     def schedule_reference(name: str) -> bytes:
-        """Return what the timer of a schedule has instead of the position of an item."""
+        """Return what a schedule's timer has instead of a position."""
         return fdb_tuple.pack((None, name))
 
     @staticmethod
     def unpack_schedule_reference(reference: bytes) -> str | None:
-        """Return the name of the schedule of a timer; `None` for that of anything else.
+        """Return the schedule's name from a timer's reference, or `None`.
 
         >>> Layout.unpack_schedule_reference(Layout.schedule_reference("nightly"))
         'nightly'
@@ -501,12 +493,12 @@ class Layout:
 
     @staticmethod
     def group_reference(group: str) -> bytes:
-        """Return what the timer of a group that is held back has instead of a position."""
+        """Return what a held group's timer has instead of a position."""
         return fdb_tuple.pack((None, None, group))
 
     @staticmethod
     def unpack_group_reference(reference: bytes) -> str | None:
-        """Return the group of a timer; `None` for that of anything else.
+        """Return the group from a timer's reference, or `None`.
 
         >>> Layout.unpack_group_reference(Layout.group_reference("ada"))
         'ada'
@@ -518,17 +510,17 @@ class Layout:
 
     @staticmethod
     def queue_reference() -> bytes:
-        """Return what the timer of a queue that is over its rate, or settles its groups, has."""
+        """Return the reference in the timer of a queue over its rate, or settling its groups."""
         return Layout.group_reference("")
 
     def is_timer_of_queue(self, key: bytes) -> bool:
-        """Return whether a key is that of a timer with the reference of the queue."""
+        """Return whether a key is a timer with the queue's reference."""
         is_timer = key.startswith(self.dues)
         return is_timer and self.unpack_timer_key(self.dues, key)[1] == self.queue_reference()
 
     @staticmethod
     def is_position(reference: bytes) -> bool:
-        """Return whether the timer with this reference is that of an item.
+        """Return whether a timer's reference is an item's.
 
         >>> Layout.is_position(Layout.group_reference("ada"))
         False
@@ -537,7 +529,7 @@ class Layout:
         return not reference.startswith(_OF_NOTHING)
 
     def due_timers(self, version: int, now: int) -> list[tuple[bytes, bytes]]:
-        """Return the ranges of the timers that are over: of leases, of delays, and of expiries.
+        """Return the ranges of the timers that are over: of leases, delays and expiries.
 
         Leases end by a version, the others at a time in milliseconds since 1970.
         """
@@ -557,16 +549,16 @@ class Layout:
 
     @staticmethod
     def group_key(index: bytes, group: str | None, rest: bytes = b"") -> bytes:
-        """Return the key of a group, in a priority, in a space that begins with the group."""
+        """Return a group's key, in a priority, in a space that begins with the group."""
         return index + _packed_group(group) + rest
 
     def counters_of_group(self, group: str) -> list[bytes]:
-        """Return the keys of the numbers of the ready, delayed and claimed items of a group."""
+        """Return the keys of a group's numbers of ready, delayed and claimed items."""
         return [self.group_key(space, group) for space in self.group_counters.values()]
 
     @staticmethod
     def group_level_prefix(space: bytes, group: str, rest: bytes) -> bytes:
-        """Return the prefix of the items of a group with a priority, in the space of a state.
+        """Return the prefix of a group's items with a priority, in the space of a state.
 
         `rest` is the priority as `unpack_group_key` returns it.
         """
@@ -574,7 +566,7 @@ class Layout:
 
     @staticmethod
     def unpack_group_key(index: bytes, key: bytes) -> tuple[str, bytes]:
-        """Return the group, and the rest of the level, from a key of `group_key`.
+        """Return the group and the rest of the level from a `group_key`.
 
         >>> Layout.unpack_group_key(b"p", Layout.group_key(b"p", "ada", b"rest"))
         ('ada', b'rest')
@@ -590,50 +582,50 @@ class Layout:
 
     @staticmethod
     def turns_before(index: bytes, rest: bytes, number: int) -> tuple[bytes, bytes]:
-        """Return the range of the keys of groups that have a lower pass in a priority."""
+        """Return the range of the keys of groups with a lower pass in a priority."""
         return index + rest + b"\x00", Layout.timer_key(index + rest, number, b"")
 
     @staticmethod
     def unpack_turn_key(index: bytes, rest: bytes, key: bytes) -> tuple[int, str]:
-        """Return the pass and the group from a key of `turn_key`."""
+        """Return the pass and the group from a `turn_key`."""
         number, group = Layout.unpack_timer_key(index + rest, key)
         return number, fdb_tuple.unpack(group)[0]
 
     def start_key(self, group: str | None, time: int, version: int) -> bytes:
-        """Return the key of the starts of a group, or of a queue, in one transaction."""
+        """Return the key of a group's or queue's starts in one transaction."""
         return self.group_key(self.starts, group, fdb_tuple.pack((time, version)))
 
     def starts_at(self, group: str | None, time: int) -> tuple[bytes, bytes]:
-        """Return the range of the starts of a group at a time."""
+        """Return the range of a group's starts at a time."""
         return self.range_of(self.group_key(self.starts, group, fdb_tuple.pack((time,))))
 
     def unpack_start_key(self, key: bytes) -> tuple[int, int]:
-        """Return the time of a start, in milliseconds since 1970, and its read version."""
+        """Return a start's time, in milliseconds since 1970, and read version."""
         *_, time, version = self.subspace.unpack(key)
         return time, version
 
     # Pops that wait, and the items staged for them
 
     def request_key(self, version: int, name: bytes) -> bytes:
-        """Return the key of the request that a process of this name makes at a read version."""
+        """Return the key of a process's request at a read version."""
         return self.requests + fdb_tuple.pack((version, name))
 
     def unpack_request_key(self, key: bytes) -> tuple[int, bytes]:
-        """Return the version and the name in the key of a request or of a part of its result."""
+        """Return the version and process name from the key of a request or result part."""
         _, version, name, *_ = self.subspace.unpack(key)
         return version, name
 
     def result_prefix(self, request: bytes) -> bytes:
-        """Return the prefix of the parts of the result of a request."""
+        """Return the prefix of the parts of a request's result."""
         return self.results + request[len(self.requests) :]
 
     @property
     def leader_ends(self) -> bytes:
-        """The key that is never written: a request conflicts on it with the end of a leader."""
+        """A key that is never written: a request conflicts on it with the end of a leader."""
         return self.leader + fdb_tuple.pack(("ends",))
 
     def staged_items(self, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) of each item in the rows of some results, which are complete."""
+        """Yield (key, value) of each item in the rows of complete results."""
         results = unpack_staged(b"".join(row.value for row in rows))
         for position, value in chain.from_iterable(results):
             yield self.items + position, value
@@ -641,7 +633,7 @@ class Layout:
     # The queue itself
 
     def known_ranges(self) -> list[tuple[bytes, bytes]]:
-        """Return the ranges of all keys that the queue may have, in order."""
+        """Return the ordered ranges of all keys that the queue may have."""
         known: list[bytes] = []
         for prefix in sorted([self.receipts.key(), *self._of_kind(_Prefix)]):
             if not (known and prefix.startswith(known[-1])):
@@ -649,7 +641,7 @@ class Layout:
         return [(prefix, prefix + b"\xff") for prefix in known]
 
     def lasting_ranges(self) -> list[tuple[bytes, bytes]]:
-        """Return the ranges of the keys that mean the same in another database, in order.
+        """Return the ordered ranges of the keys that mean the same in another database.
 
         All keys but receipts, waiting clients, the requests of waiting pops and their leader.
         """
@@ -662,7 +654,7 @@ class Layout:
         return [*ranges, (begin, stop)]
 
     def newest_waiter(self, waiters: bytes) -> bytes:
-        """Return the key that holds the name of the client of this kind that came last."""
+        """Return the key that holds the name of the newest client of this kind."""
         return self.arrivals + waiters[len(self.waiters) :]
 
     @staticmethod
@@ -672,12 +664,8 @@ class Layout:
 
     @staticmethod
     def places_between(prefix: bytes, kind: int, begin: int, end: int) -> tuple[bytes, bytes]:
-        """Return a range of the numbered places with a prefix, to conflict on.
+        """Return a range of numbered places to conflict on.
 
-        Args:
-            prefix: The prefix of the places of a bound or a limit.
-            kind: 0 for the places that transactions take, 1 for those below what they saw taken.
-            begin: The first number.
-            end: The number behind the last one.
+        `kind` is 0 for the places that transactions take, 1 for those below what they saw taken.
         """
         return prefix + fdb_tuple.pack((kind, begin)), prefix + fdb_tuple.pack((kind, end))

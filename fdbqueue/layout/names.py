@@ -56,7 +56,7 @@ def default_subspace(name: str, number: int) -> Subspace:
 def first_name(prefix: bytes) -> str | None:
     """Return the name with which the queue with this prefix was created.
 
-    `None` for a queue that was restored or copied, and for one that never had a name.
+    `None` for a queue that was restored or copied, or never had a name.
 
     >>> first_name(default_subspace("mail", 0).key()), first_name(default_subspace("mail", 3).key())
     ('mail', 'mail')
@@ -71,12 +71,12 @@ def first_name(prefix: bytes) -> str | None:
 
 
 def restored_subspace(uuid: bytes) -> Subspace:
-    """Return the subspace of a restored queue; the UUID is of its own."""
+    """Return the subspace of a restored queue, which has a UUID of its own."""
     return ROOT[4][uuid]
 
 
 def unfinished_key(name: str) -> bytes:
-    """Return the key of the UUID of the rows that will become the queue with this name."""
+    """Return the key of the UUID of rows that will become the queue with this name."""
     name_key(name)  # raises for a text that cannot be a name
     return ROOT[5].pack((name,))
 
@@ -88,12 +88,12 @@ def workers_range() -> tuple[bytes, bytes]:
 
 
 def worker_key(uuid: bytes) -> bytes:
-    """Return the key of the row of a worker; its UUID sorts by the time of its start."""
+    """Return the key of a worker's row; UUIDs sort by the time of the start."""
     return ROOT[6].pack((uuid,))
 
 
 def decode_name(key: bytes) -> str:
-    """Return the name that a key of `name_key` holds.
+    """Return the name in a `name_key`.
 
     >>> decode_name(name_key("jobs"))
     'jobs'
@@ -103,7 +103,7 @@ def decode_name(key: bytes) -> str:
 
 
 def is_name_key(key: bytes) -> bool:
-    """Return whether a key is one of `name_key`."""
+    """Return whether a key is a `name_key`."""
     return NAMES.contains(key)
 
 

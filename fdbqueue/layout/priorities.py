@@ -1,7 +1,4 @@
-"""The levels of a queue, and its priorities.
-
-These are integers, tuples of one shape, or the priorities of tasks.
-"""
+"""The levels of a queue, and its priorities: integers, tuples of one shape, or those of tasks."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ class Levels:
         return self._level_in(self._only, key)
 
     def in_group(self, level: Level, group: str | None) -> Level:
-        """Return the level of the items of a group that have the priority of a level."""
+        """Return the level of a group's items with the priority of a level."""
         return level if group == level.group else self._in_group(level, group)
 
     def _new_level_in(self, level: Level, group: str | None) -> Level:
@@ -88,7 +85,7 @@ class Levels:
         return StoredItem(key, value, self.level_of(key))
 
     def row(self, state: State, key: bytes, stored: bytes) -> ItemRow:
-        """Return the row of an item in a state; `key` is the one that the item has while ready."""
+        """Return the row of an item in a state; `key` is its key while ready."""
         if state == "ready":
             item = self.item(key, stored)
             return ItemRow(state, item, item.header.attempts)
@@ -114,10 +111,6 @@ def _level(
 
 class Priorities(Levels):
     """The priorities of one type. Each has a level for each group.
-
-    Args:
-        layout: The keys of the queue.
-        kind: The type of its priorities.
 
     Example:
         >>> from fdb.subspace_impl import Subspace
@@ -152,7 +145,6 @@ class Priorities(Levels):
         return _level(prefix, counter, priority, prefix[len(layout.items) :])
 
     def _counter_of(self, priority: Priority, prefix: bytes) -> bytes:
-        """Return the key of the counter of a priority with this prefix."""
         return self._layout.counter_key(prefix)
 
     def level(self, priority: Priority | None) -> Level:
@@ -193,7 +185,7 @@ class Priorities(Levels):
         raise ForeignKey(key)
 
     def from_json(self, value: PriorityJson) -> Priority:
-        """Return the priority for a JSON value of `priority_as_json`; raise `InvalidPriority`.
+        """Return the priority of a `priority_as_json` value; raise `InvalidPriority`.
 
         >>> from fdb.subspace_impl import Subspace
         >>> Priorities(Layout(Subspace(("q",))), (int, float)).from_json([1, "Infinity"])
@@ -211,7 +203,7 @@ class Priorities(Levels):
 class TaskLevels(Priorities):
     """The levels of a task queue, whose priorities are (urgency, deadline, cost).
 
-    The items of all levels of one urgency have one counter.
+    All levels of one urgency share a counter.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -240,7 +232,7 @@ def priority_as_json(priority: tuple[Any, ...] | bytes | str | float | None) -> 
 
 
 def _part_from_json(part: object, kind: type) -> Any:
-    """Convert a part of a JSON priority to this type; return it unchanged if that fails."""
+    """Convert a part of a JSON priority to this type, or return it unchanged."""
     if kind is float and type(part) is int and abs(part) < 2**1023:
         return float(part)
     if kind is float and isinstance(part, str):

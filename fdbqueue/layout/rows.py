@@ -1,4 +1,4 @@
-"""The rows of items as users see them: items, and the tasks of a task queue."""
+"""The conversion of rows to the items and tasks that users see."""
 
 from __future__ import annotations
 
@@ -26,13 +26,7 @@ _T = TypeVar("_T")
 
 
 class RowCodec(ABC, Generic[_T]):
-    """The conversion between the items of one queue and their rows.
-
-    Args:
-        layout: The keys of the queue.
-        levels: The levels of the queue.
-        codec: The conversion between values and payloads.
-    """
+    """The conversion between the items of one queue and their rows."""
 
     def __init__(self, layout: Layout, levels: Levels, codec: Codec) -> None:
         self._layout = layout
@@ -42,7 +36,7 @@ class RowCodec(ABC, Generic[_T]):
     def encode(self, value: object, *, was_decoded: bool = False) -> bytes:
         """Return the payload of a value; raise `InvalidValue` or `PayloadTooLarge`.
 
-        Another program may have nested a value deeper that `was_decoded`.
+        A value that `was_decoded` may be nested deeper, by another program.
         """
         encode: Callable[[Any], bytes] = self._codec.encode
         if was_decoded:
@@ -69,22 +63,22 @@ class RowCodec(ABC, Generic[_T]):
 
     @abstractmethod
     def public(self, key: bytes, value: Any, priority: Any, header: Header = NO_HEADER) -> _T:
-        """Return the item with this key, value, priority and header as users see it."""
+        """Return an item as users see it."""
 
     @abstractmethod
     def pushed(self, key: bytes, value: Any, priority: Any) -> Any:
-        """Return what `push` returns for a new item with this key, value and priority."""
+        """Return what `push` returns for a new item."""
 
     @abstractmethod
     def value_of(self, item: _T) -> Any:
-        """Return the value of an item that `public` returned."""
+        """Return the value of an item from `public`."""
 
     def id_of(self, item: StoredItem) -> str:
         """Return the id of an item."""
         return self._layout.item_id(item.key, item.header.origin)
 
     def restore(self, item: _T) -> tuple[bytes, bytes, Header]:
-        """Return the key, the payload and the header of an item that was popped."""
+        """Return the key, payload and header of an item that was popped."""
         popped: Any = item
         key, first = self.key_of(item), self.reference(item)
         origin = None if first == self._layout.position(key) else first
@@ -92,7 +86,7 @@ class RowCodec(ABC, Generic[_T]):
         return key, self.encode(self.value_of(item), was_decoded=True), header
 
     def reference(self, item: _T | str) -> bytes:
-        """Return the first position of an item or id; raise `InvalidItemId` for an invalid one."""
+        """Return the first position of an item or id; raise `InvalidItemId`."""
         key = self.key_of(item)
         if isinstance(item, (Item, Task)) and self._layout.item_id(key) != item.id:
             key = self.key_of(item.id)  # it was moved
@@ -116,7 +110,7 @@ class ItemCodec(RowCodec[Item]):
     """The items of a priority queue or a FIFO queue."""
 
     def public(self, key: bytes, value: object, priority: Any, header: Header = NO_HEADER) -> Item:
-        """Return the item with this key, value, priority and header as users see it."""
+        """Return an item as users see it."""
         tick = None if header.tick is None else utc_time(header.tick)
         id = self._layout.item_id(key, header.origin)
         return Item(value, priority, id, key, tick=tick, metadata=header)
@@ -124,7 +118,7 @@ class ItemCodec(RowCodec[Item]):
     pushed = public
 
     def value_of(self, item: Item) -> Any:
-        """Return the value of an item that `public` returned."""
+        """Return the value of an item from `public`."""
         return item.value
 
 
@@ -134,7 +128,7 @@ class TaskRowCodec(RowCodec[Task]):
     def public(
         self, key: bytes, value: TaskRecord, priority: Any, header: Header = NO_HEADER
     ) -> Task:
-        """Return the task with this key, record, rank and header as its user sees it."""
+        """Return a task as its user sees it."""
         urgency, deadline, cost = priority
         created = self._layout.pushed_at(key)
         if created is None:
@@ -155,5 +149,5 @@ class TaskRowCodec(RowCodec[Task]):
         return self._layout.item_id(key)
 
     def value_of(self, item: Task) -> TaskRecord:
-        """Return the record of a task that `public` returned."""
+        """Return the record of a task from `public`."""
         return TaskRecord(item.agent_name, item.client_id, item.payload)

@@ -56,7 +56,7 @@ class TaskRecord(NamedTuple):
 
 
 class TaskCodec:
-    """The encoding of task records: the agent and the client as a line of JSON, then the payload.
+    """The encoding of task records: agent and client as a line of JSON, then the payload.
 
     >>> record = TaskRecord("ada", None, {"n": 1})
     >>> TaskCodec().decode(TaskCodec().encode(record)) == record

@@ -1,4 +1,4 @@
-"""The values of counters, items and queue options.
+"""The values of counters, items and queue options. Times are in milliseconds since 1970.
 
 Source: RFC 9562, section 5.7, for UUIDs of version 7, which items have in their keys.
 """
@@ -79,11 +79,9 @@ UNDECODABLE = (
 def record_codec(record: type[_R]) -> tuple[Callable[[_R], bytes], Callable[[bytes], _R]]:
     """Return the functions that encode and decode a record of this type.
 
-    A record is a `NamedTuple`, stored as its fields, each behind its number, which is its place in
-    the declaration. Fields that have their defaults are not stored, so a record may get another
-    field at its end.
-
-    The second one raises one of `UNDECODABLE` for other bytes.
+    A `NamedTuple` is stored as its fields, each behind its number, which is its place in the
+    declaration. Defaults are not stored, so a record may get another field at its end. Decoding
+    other bytes raises one of `UNDECODABLE`.
 
     >>> from fdbqueue.layout.jobs import StoredSignal
     >>> encode, decode = record_codec(StoredSignal)
@@ -120,30 +118,29 @@ class Header(NamedTuple):
     """The metadata that precede an item's payload in every state. Most items need none.
 
     Attributes:
-        attempts: The number of failed attempts to process the item.
-        expires: The time at which it expires, in milliseconds since 1970; `None` for never.
+        attempts: The number of failed attempts.
+        expires: When it expires; `None` for never.
         unique: The unique key that it holds until it ends, or `None`.
-        origin: Its first position, if it was moved and its id encodes that position.
-        since: When it became ready, in milliseconds since 1970, unless that was at its push.
-        cancelled: When it was cancelled, in milliseconds since 1970, if it is claimed since then.
-        key: Its unique key, if a claim frees it or its period ends it. While the item holds a key
-            that a claim frees, `unique` is the same.
-        key_ends: When the period of that key ends, in milliseconds since 1970; `None` if a claim
-            frees it.
-        schedule: The name of the schedule that has pushed it, or `None`.
-        tick: The tick for which it did so, in milliseconds since 1970.
-        blocks: Whether the next tick of that schedule may wait until the item has ended.
-        steps: The number of steps of the job that are stored.
-        waits: The signal for which it has waited last, as `Layout.signal_wait`; empty for none.
+        origin: Its first position, which its id encodes, if it was moved.
+        since: When it became ready, unless that was at its push.
+        cancelled: When it was cancelled, if it is claimed since then.
+        key: Its unique key, if a claim frees it or its period ends it. While the item holds a
+            key that a claim frees, `unique` is the same.
+        key_ends: When that key's period ends; `None` if a claim frees it.
+        schedule: The schedule that pushed it, or `None`.
+        tick: The tick for which it did so.
+        blocks: Whether that schedule's next tick may wait until the item has ended.
+        steps: The number of its job's stored steps.
+        waits: The signal for which it last waited, as `Layout.signal_wait`; empty for none.
         batch: The batch of which it is a job, as `Membership`; empty for none.
-        awaits: Whether it waits, or has waited, for a batch to end, whose id is its first position.
-        cost: What it adds to the pass of its group, as a multiple of what most items add.
+        awaits: Whether it waits, or has waited, for a batch, whose id is its first position.
+        cost: What it adds to its group's pass, as a multiple of the usual.
         earlier_attempts: The number of attempts that failed before it was retried by hand.
-        followers: The number of jobs that follow it, each of which has a row until this one ends.
-        alone: Whether a worker runs it alone in its worker, `NEXT` or `NOW`, because its last
-            claim ended with its lease; 0 if not.
-        unknown: When a worker that does not know its job first met it, in milliseconds since 1970;
-            `None` if none has, or if it was claimed since then.
+        followers: The number of jobs that follow it, each with a row until this one ends.
+        alone: `NEXT` or `NOW` if it runs alone in its worker, because its last claim ended with
+            its lease; otherwise 0.
+        unknown: When a worker that does not know its job first met it; `None` if none has since
+            its last claim.
         step: The step in which its job is suspended; empty if it is not.
     """
 
@@ -171,12 +168,12 @@ class Header(NamedTuple):
 
     @property
     def failed_attempts(self) -> int:
-        """The number of its failed attempts, including those before it was retried by hand."""
+        """The number of failed attempts, including those before it was retried by hand."""
         return self.earlier_attempts + self.attempts
 
     @property
     def unique_key(self) -> str | None:
-        """Its unique key, whether it holds the key or not."""
+        """Its unique key, held or not."""
         return self.unique or self.key
 
     @property
@@ -185,11 +182,11 @@ class Header(NamedTuple):
         return self.unique or (self.key if self.key_ends is None else None)
 
     def counted(self) -> Header:
-        """Return the header of an item that returns after its batches have counted its end."""
+        """Return the header of an item that returns after its batches counted its end."""
         return self._replace(batch=b"", followers=0) if self.batch or self.followers else self
 
     def anew(self) -> Header:
-        """Return the header of an item that returns after its steps and its batch were deleted."""
+        """Return the header of an item that returns after its steps and batch were deleted."""
         header = self.counted()
         if header.steps or header.awaits:
             header = header._replace(steps=0, waits=b"", awaits=False)
@@ -205,7 +202,7 @@ NEXT, NOW = 1, 2
 
 
 def header_of(value: bytes) -> tuple[Header, bytes]:
-    """Split the value of an item into its header and the rest.
+    """Split an item's value into its header and the rest.
 
     >>> header_of(with_header(Header(attempts=3), b"payload"))
     (Header(attempts=3, expires=None, unique=None, origin=None, since=None, ...), b'payload')
@@ -237,12 +234,12 @@ def pieces_reference(id: bytes, size: int) -> bytes:
 
 
 def pieces_id(content: bytes) -> bytes:
-    """Return the prefix of the keys of a payload's pieces, given the content of the item."""
+    """Return the id of a payload's pieces, given the item's content."""
     return content[len(PIECES) + _SIZE_BYTES :]
 
 
 def payload_size(content: bytes) -> int:
-    """Return the size of the payload of an item, given its content."""
+    """Return the size of a payload, given the item's content."""
     if not content.startswith(PIECES):
         return len(content)
     begin = len(PIECES)
@@ -250,18 +247,16 @@ def payload_size(content: bytes) -> int:
 
 
 def runs_alone(item: object) -> bool:
-    """Return whether a claimed item is to run alone in its worker."""
+    """Return whether a claimed item must run alone in its worker."""
     metadata: Any = getattr(item, "metadata", NO_HEADER)
     return metadata is not NO_HEADER and Header(*metadata).alone != 0
 
 
 def encode_holder(position: bytes, key_ends: int | None) -> bytes:
-    """Return the value of a unique key: the position of its item, and when its period ends.
+    """Return the value of a unique key: its item's position, and when its period ends.
 
     >>> position = fdb_tuple.pack((5, 7, b"random"))
     >>> decode_holder(encode_holder(position, 1000)) == (position, 1000)
-    True
-    >>> decode_holder(encode_holder(position, None)) == (position, None)
     True
     """
     packed: bytes = fdb_tuple.pack((position, key_ends))
@@ -269,19 +264,19 @@ def encode_holder(position: bytes, key_ends: int | None) -> bytes:
 
 
 def decode_holder(value: bytes) -> tuple[bytes, int | None]:
-    """Return the position of the item of a unique key, and when the period of the key ends."""
+    """Return the position of a unique key's item, and when the key's period ends."""
     position, key_ends = fdb_tuple.unpack(value)
     return position, key_ends
 
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
-    """Return the stored form of a delayed, claimed, dead or done item: metadata, then its value."""
+    """Return a row in any state but ready: metadata, then the item's value."""
     packed: bytes = fdb_tuple.pack(metadata)
     return _SIZE.pack(len(packed)) + packed + value
 
 
 def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
-    """Return the metadata and the value of a delayed, claimed, dead or done item."""
+    """Return the metadata and the item's value of such a row."""
     begin = _SIZE.size
     end = begin + _SIZE.unpack_from(stored)[0]
     metadata: tuple[Any, ...] = fdb_tuple.unpack(stored[begin:end])
@@ -306,9 +301,7 @@ PARKED: tuple[State, ...] = tuple(state for state in ROW_METADATA if state != "c
 def encode_request(pops: Iterable[tuple[int, bool]], is_next: bool) -> bytes:
     """Return the value of a request: for each pop, the number of items and which end.
 
-    Args:
-        pops: The pops.
-        is_next: Whether the process of the request is the next leader.
+    `is_next` says whether the requesting process is the next leader.
 
     Example:
         >>> decode_request(encode_request([(1, False), (20, True)], is_next=False))
@@ -324,7 +317,7 @@ def decode_request(value: bytes) -> list[tuple[int, bool]]:
 
 
 def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
-    """Return the positions and values of the items that are staged for each pop of a request.
+    """Return the positions and values of the items staged for each pop of a request.
 
     >>> unpack_staged(pack_staged([[(b"p", b"value")], []]))
     [[(b'p', b'value')], []]
@@ -334,12 +327,12 @@ def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
 
 
 def unpack_staged(result: bytes) -> list[list[tuple[bytes, bytes]]]:
-    """Return what `pack_staged` packed; raise one of `UNDECODABLE` for other bytes."""
+    """Decode `pack_staged`; raise one of `UNDECODABLE` for other bytes."""
     return [[(position, value) for position, value in items] for items in fdb_tuple.unpack(result)]
 
 
 def encode_claim_text(token: bytes, position: bytes, attempt: int, client: str, id: str) -> str:
-    """Return the text of a claim of one item: its token, position, attempt, client and id.
+    """Return the text of a claim of one item.
 
     >>> decode_claim_text(encode_claim_text(b"token", b"position", 2, "host:7", ""))
     (b'token', b'position', 2, 'host:7', '')
@@ -349,7 +342,7 @@ def encode_claim_text(token: bytes, position: bytes, attempt: int, client: str, 
 
 
 def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
-    """Return what the text of a claim contains; raise `InvalidClaimToken`."""
+    """Return the parts of a claim's text; raise `InvalidClaimToken`."""
     try:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         token, position, attempt, client, id = fdb_tuple.unpack(packed)
@@ -376,13 +369,13 @@ MAX_TRACEBACK = 30_000
 
 
 class Report(NamedTuple):
-    """The progress and the log of a claimed item, as its client has reported them.
+    """The progress and the log of a claimed item, as its client reported them.
 
     Attributes:
-        fraction: The part of the work that is done, from 0 to 1; `None` if it has not said.
-        message: What it does at present.
-        at: When it said so, in milliseconds since 1970.
-        log: The lines that it has logged.
+        fraction: The part of the work that is done, from 0 to 1, or `None`.
+        message: What the client is doing.
+        at: When it said so.
+        log: The lines that it logged.
     """
 
     fraction: float | None = None
@@ -420,8 +413,8 @@ class Lease(NamedTuple):
 
     Attributes:
         length: The length of the lease in milliseconds.
-        clock_end: Its end by the clock, in milliseconds since 1970.
-        client: The name of the client that has the lease; empty if unknown.
+        clock_end: Its end by the clock.
+        client: The client that has the lease; empty if unknown.
         report: What that client has said of its work.
     """
 
@@ -431,7 +424,7 @@ class Lease(NamedTuple):
     report: Report = NO_REPORT
 
     def left(self, now: int) -> int:
-        """Return the milliseconds that the clock leaves it, not over 0 if it is over.
+        """Return the milliseconds that the clock leaves it; 0 or less if it is over.
 
         >>> Lease(1000, 5000).left(4600), Lease(1000, 5000).left(0), Lease(1000, 5000).left(6000)
         (400, 1000, -1000)
@@ -441,13 +434,7 @@ class Lease(NamedTuple):
 
 @functools.lru_cache(256)
 def encode_lease(seconds: float, now: int, client: str, report: Report = NO_REPORT) -> bytes:
-    """Return the value of a lease's timer.
-
-    Args:
-        seconds: The length of the lease.
-        now: Its beginning by the clock of the client, in milliseconds since 1970.
-        client: The name of the client.
-        report: What it has said of its work.
+    """Return the value of a lease's timer; the lease begins `now` by the client's clock.
 
     Example:
         >>> decode_lease(encode_lease(30, 1_700_000_000_000, "host:7"))[:3]
@@ -460,7 +447,7 @@ def encode_lease(seconds: float, now: int, client: str, report: Report = NO_REPO
 
 
 def decode_lease(value: bytes) -> Lease | None:
-    """Return the lease in the value of its timer.
+    """Return the lease in a timer's value.
 
     `None` for the timer of a repair: the lease ends by its version alone.
     """
@@ -474,14 +461,14 @@ class StoredAttempt(NamedTuple):
     """A failed attempt.
 
     Attributes:
-        ended_at: When it ended, in milliseconds since 1970.
-        client: The name of the client that had claimed the item.
-        error: What went wrong, if that is known.
+        ended_at: When it ended.
+        client: The client that had claimed the item.
+        error: What went wrong, if known.
         traceback: The end of the traceback, if there is one.
-        started_at: When the item was claimed, in milliseconds since 1970.
-        log: The lines that the client has logged.
-        retried_at: When the dead letter that it left was retried, in milliseconds since 1970.
-        retried_by: The name of the client that did so.
+        started_at: When the item was claimed.
+        log: The lines that the client logged.
+        retried_at: When the dead letter that it left was retried.
+        retried_by: The client that did so.
     """
 
     ended_at: int
@@ -498,7 +485,7 @@ encode_attempt, decode_attempt = record_codec(StoredAttempt)
 
 
 def encode_options(options: Options) -> bytes:
-    """Return the stored form of a queue's options: the name and value of each that is set."""
+    """Return the stored form of a queue's options: name and value of each that is set."""
     stored: list[Any] = [LAYOUT_VERSION]
     for each in dataclasses.fields(Options):
         value = getattr(options, each.name)
@@ -570,9 +557,9 @@ def decode_count(value: bytes | None) -> int:
 
 
 def encode_pass(number: int) -> bytes:
-    """Return the stored form of the pass of a group, for `decode_count`.
+    """Return the stored form of a group's pass, for `decode_count`.
 
-    It has twelve bytes: eight are too few after eight million items of the highest cost in a group
+    Twelve bytes, because eight are too few after eight million items of the highest cost in a group
     of the lowest weight.
     """
     return number.to_bytes(12, "little", signed=True)
@@ -621,7 +608,7 @@ TALLIES = (
 
 @functools.lru_cache(256)
 def encode_tallies(**changes: int) -> bytes:
-    """Return changes of the tallies of a queue, by their names in `TALLIES`, for atomic `add`.
+    """Return changes of tallies, by their names in `TALLIES`, for atomic `add`.
 
     >>> tallies = decode_tallies(encode_tallies(delayed=-2, expired=2))
     >>> tallies["delayed"], tallies["expired"], tallies["acked"]
@@ -645,7 +632,7 @@ Waiting times follow, and then run times, as `decode_times` returns them.
 
 
 def encode_sample(numbers: Sequence[int]) -> bytes:
-    """Return the value of a sample of the totals of a queue.
+    """Return the value of a sample of a queue's totals.
 
     >>> decode_sample(encode_sample([5, 4, 3, 2, 1, 0, 7]))[:8]
     (5, 4, 3, 2, 1, 0, 7, 0)
@@ -669,9 +656,9 @@ TIMES = len(TIME_BOUNDS) + 1
 
 
 def encode_times(times: Iterable[int]) -> bytes:
-    """Return times in milliseconds as a change of the waiting times or run times of a queue.
+    """Return times in milliseconds as a change of waiting times or run times, for atomic `add`.
 
-    Atomic `add` counts them: below 10 ms, then in steps of the square root of 2.
+    They are counted below 10 ms, then in steps of the square root of 2.
 
     >>> decode_times(encode_times([3, 12, 13]))[:4]
     (1, 2, 0, 0)
@@ -683,17 +670,17 @@ def encode_times(times: Iterable[int]) -> bytes:
 
 
 def decode_times(value: bytes | None) -> tuple[int, ...]:
-    """Return how many times are less than each bound, but not less than the one before.
+    """Return how many times are less than each bound, but not than the previous one.
 
-    The last number is that of the longer ones.
+    The last number counts the longer ones.
     """
     return tuple(decode_fields(value or b"", TIMES))
 
 
 def encode_receipt(sequence: int, try_number: int) -> bytes:
-    """Return the receipt of one try of a client's operation with this sequence number.
+    """Return the receipt of one try of a client's operation.
 
-    The number of a try that is only to keep an earlier one from committing is negative.
+    The number of a try that only keeps an earlier one from committing is negative.
 
     >>> decode_receipt(encode_receipt(7, -1))
     (7, -1)
@@ -702,7 +689,7 @@ def encode_receipt(sequence: int, try_number: int) -> bytes:
 
 
 def decode_receipt(value: bytes) -> tuple[int, int]:
-    """Return the sequence number of the operation, and the number of the try."""
+    """Return the operation's sequence number, and the number of the try."""
     sequence, try_number = _RECEIPT.unpack(value)
     return sequence, try_number
 
@@ -727,7 +714,7 @@ def time_as_json(time: datetime | None) -> str | None:
 
 
 def as_json(value: Any) -> Any:
-    """Return a record with its fields by name, times as text, and lengths of time in seconds.
+    """Return a record with its fields by name, times as text, and durations in seconds.
 
     >>> as_json(timedelta(minutes=1)), as_json((1, None))
     (60.0, (1, None))
@@ -748,8 +735,7 @@ def as_json(value: Any) -> Any:
 def utc_time(milliseconds: float) -> datetime:
     """Return a time from its milliseconds since 1970.
 
-    Another client may have stored a time beyond the years 1 to 9999. It is shown as the nearest one
-    within them.
+    A stored time beyond the years 1 to 9999 becomes the nearest one within them.
 
     >>> utc_time(0).isoformat(), utc_time(2**63).isoformat()
     ('1970-01-01T00:00:00+00:00', '9999-12-31T23:59:59.999000+00:00')
@@ -775,7 +761,7 @@ def time_of(uuid: bytes) -> datetime | None:
 
 
 def milliseconds_of(uuid: bytes) -> int:
-    """Return the time of a UUID of version 7, in milliseconds since 1970.
+    """Return the time of a UUID of version 7.
 
     >>> milliseconds_of(at_time(bytes(16), 1000))
     1000
@@ -784,7 +770,7 @@ def milliseconds_of(uuid: bytes) -> int:
 
 
 def at_time(uuid: bytes, milliseconds: int) -> bytes:
-    """Return the UUID of version 7 with another time, in milliseconds since 1970.
+    """Return the UUID of version 7 with another time.
 
     >>> time_of(at_time(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7), 86_400_000)).day
     2
@@ -793,7 +779,7 @@ def at_time(uuid: bytes, milliseconds: int) -> bytes:
 
 
 def as_uuid(digest: bytes) -> bytes:
-    """Return the first bytes of a digest as a UUID of version 7, of the year 1970 at the earliest.
+    """Return the first bytes of a digest as a UUID of version 7, of 1970 at the earliest.
 
     >>> time_of(at_time(as_uuid(b"any sixteen bytes"), 1000)).year
     1970
@@ -818,13 +804,13 @@ def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
 
 
 class StoredWorker(NamedTuple):
-    """The row of a worker. Times are in milliseconds since 1970.
+    """The row of a worker.
 
     Attributes:
         name: Its name.
         host: The name of its host.
         pid: The id of its process.
-        queues: The names of its queues, each with the most jobs of it that it runs at a time.
+        queues: The names of its queues, each with its most concurrent jobs.
         concurrency: The most jobs that it runs at a time.
         jobs: The number of jobs that it runs.
         since: When it started.
@@ -847,7 +833,7 @@ encode_worker, _decode_worker = record_codec(StoredWorker)
 
 
 def decode_worker(value: bytes) -> StoredWorker | None:
-    """Return the row of a worker; `None` for bytes that no worker has written.
+    """Return the row of a worker; `None` for bytes that no worker wrote.
 
     >>> decode_worker(b"anything") is None
     True

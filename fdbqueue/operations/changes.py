@@ -1,8 +1,4 @@
-"""Changes of items within a transaction: their failures, and what a caller does to single ones.
-
-Each change is a list of transitions: failed attempts and dead letters; an item that is removed,
-cancelled or moved; the end of a delay; done items that are no longer kept.
-"""
+"""Failures of items, and changes to single items by a caller."""
 
 from __future__ import annotations
 
@@ -52,9 +48,7 @@ _NO_OPTIONS = Options("", "", None, None)  # of a queue before its first push
 def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> float:
     """Return the seconds before a job that a worker does not know is ready again.
 
-    Args:
-        passed: The seconds since a worker first met it.
-        uniform: Returns a number between two others.
+    `passed` is the time in seconds since a worker first met it.
 
     Example:
         >>> [unknown_delay(passed, max) for passed in (0, 60, 100_000)], unknown_delay(60, min)
@@ -64,11 +58,10 @@ def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> fl
 
 
 def traceback_text(error: object) -> str | None:
-    """Return the end of the traceback of an exception; `None` for no exception.
+    """Return the end of an exception's traceback, at most `MAX_TRACEBACK` bytes, or `None`.
 
-    If the exception has the standard error of a command in `stderr`, as `CalledProcessError` has,
-    its end follows, up to 4,096 bytes. The text has up to `MAX_TRACEBACK` bytes; the options of the
-    queue say how many are stored.
+    The end of a command's standard error (`stderr`, as in `CalledProcessError`) follows, up to
+    4,096 bytes. The queue's options limit the bytes that are stored.
 
     >>> traceback_text("busy") is None
     True
@@ -90,7 +83,7 @@ def traceback_text(error: object) -> str | None:
 def begin_attempts(
     tr: ReadTransaction, layout: Layout, position: bytes
 ) -> Callable[[], list[FailedAttempt]]:
-    """Start to read the failed attempts of the item at a position, the oldest first."""
+    """Start to read the failed attempts of an item, oldest first."""
     rows = tr.get_range(*layout.attempts_range(position))
     return lambda: [
         _shown(layout.unpack_attempt_key(row.key)[1], decode_attempt(row.value)) for row in rows
@@ -108,7 +101,7 @@ def _shown(number: int, stored: StoredAttempt) -> FailedAttempt:
 def begin_last_error(
     tr: ReadTransaction, layout: Layout, position: bytes
 ) -> Callable[[], str | None]:
-    """Start to read the error of the last failed attempt of the item at a position."""
+    """Start to read the error of an item's last failed attempt."""
     rows = tr.get_range(*layout.attempts_range(position), limit=1, reverse=True)
     return lambda: next((decode_attempt(row.value).error for row in rows), None)
 
@@ -118,9 +111,9 @@ class Failed(NamedTuple):
 
     Attributes:
         row: The item as it is claimed.
-        due: When it becomes available again, in milliseconds since 1970; `None` for now.
-        client: The name of the client that had claimed it.
-        log: The lines that the client has logged.
+        due: When it becomes available again; `None` for now.
+        client: The client that claimed it.
+        log: The lines that the client logged.
     """
 
     row: ItemRow
@@ -151,10 +144,10 @@ class Changes:
     ) -> None:
         """Return failed items to their positions, now or when due, or make them dead letters.
 
-        They become dead letters after their last attempt, or at once with `dead`. The last failed
-        attempts of an item are kept until it ends, as many as the options say. With `are_lost`,
-        their leases ran out: expired items end, and the next attempts of the others run
-        alone, because one of them may have killed the worker.
+        Items die after their last attempt, or at once with `dead`. The options say how many failed
+        attempts of an item are kept until it ends. `are_lost` means that the leases ran out:
+        expired items end, and the others run alone next time, because one of them may have killed
+        the worker.
         """
         if not failed:
             return
@@ -190,7 +183,7 @@ class Changes:
     def _store_attempt(
         self, tr: Transaction, row: ItemRow, number: int, attempt: StoredAttempt, kept: int
     ) -> None:
-        """Store a failed attempt of an item, and forget the ones before the last `kept`."""
+        """Store a failed attempt, and delete all but the last `kept`."""
         layout, position = self._layout, self._layout.position(row.key)
         tr[layout.attempt_key(position, number)] = encode_attempt(attempt)
         if number > kept:
@@ -207,10 +200,9 @@ class Changes:
     ) -> bool:
         """Return a dead letter to its position; return false if its unique key is in use.
 
-        Its failed attempts stay, and the last one says when and by whom it was retried. The next
-        attempts have higher numbers, and count from one again.
-
-        `reserve(tr)` takes a place below the bound of the queue, or raises `QueueFull`.
+        Its failed attempts stay, and the last one records the retry. Later attempts get higher
+        numbers but count from one again. `reserve(tr)` takes a place below the queue's bound, or
+        raises `QueueFull`.
         """
         layout = self._layout
         header = dead.item.header.counted()
@@ -233,9 +225,9 @@ class Changes:
     # Items that a caller names
 
     def remove(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Remove an item in any state but claimed; return false for a claimed one.
+        """Remove an item; return false for a claimed one.
 
-        A done item does not count as removed: it has been completed.
+        A done item does not count as removed, because it was completed.
         """
         if row.state == "claimed":
             return False
@@ -259,7 +251,7 @@ class Changes:
         return True
 
     def _rely_on(self, tr: Transaction, row: ItemRow) -> None:
-        """Conflict with a client that takes a ready item, which a search has read by a snapshot."""
+        """Conflict with clients that take a ready item, which a snapshot read has found."""
         if row.state == "ready":
             tr.add_read_conflict_key(row.key)
 
@@ -270,10 +262,9 @@ class Changes:
         return True
 
     def join(self, tr: Transaction, now: int, row: ItemRow, batches: list[bytes]) -> None:
-        """Let a waiting or claimed item count in more batches when it ends.
+        """Count a waiting or claimed item in more batches, its followers', when it ends.
 
-        These are the batches of its followers. A transaction that takes, ends or moves it meanwhile
-        conflicts: it reads the row of the item.
+        Conflicts with transactions that take, end or move the item: this reads its row.
         """
         layout, item = self._layout, with_small_row(tr, self._layout, row.item)
         followers = item.header.followers
@@ -294,8 +285,8 @@ class Changes:
     ) -> bytes:
         """Move a ready, delayed or dead item to the end of a level; return its new key.
 
-        The item keeps its random part, its header, its payload, and the steps of its job. `tails`
-        are those of earlier moves of the transaction, behind which it goes, by prefix.
+        The item keeps its random part, header, payload and steps. `tails` maps prefixes to the
+        tails of earlier moves in the transaction; the item goes behind them.
         """
         layout, item = self._layout, row.item
         position, header = layout.position(item.key), item.header
@@ -322,7 +313,7 @@ class Changes:
     def ended_at(
         self, tr: ReadTransaction, state: State, rows: Iterable[KeyValue]
     ) -> list[ItemRow]:
-        """Return the ended items of some rows of the index of their times."""
+        """Return the ended items that some rows of the index by time refer to."""
         layout = self._layout
         times, _ = layout.timers_of[state]
         positions = [layout.unpack_timer_key(times, row.key)[1] for row in rows]
@@ -332,18 +323,9 @@ class Changes:
         ]
 
     def trim(self, tr: Transaction, now: int, options: Options, limit: int) -> int:
-        """Delete up to `limit` done items, the oldest first, that the queue no longer keeps.
+        """Delete up to `limit` old done items, oldest first, in each state; return their number.
 
-        Conflicts with others that do so, and with nothing else.
-
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            options: The options of the queue.
-            limit: The maximum number of items in each state that is kept.
-
-        Returns:
-            The number of deleted items.
+        Conflicts only with other trims.
         """
         kept = sorted(ENDED & self._layout.timers_of.keys())
         return sum(self._trim(tr, now, state, options, limit) for state in kept)

@@ -67,7 +67,7 @@ Extension: TypeAlias = tuple[Claim, Report | None]
 
 
 def _claimed_header(header: Header) -> Header:
-    """Return the header of an item while it is claimed, without its unique key if a claim frees it.
+    """Return the header of an item while it is claimed, without a unique key that claims free.
 
     The item no longer counts as unknown: this worker may know its job.
     """
@@ -82,9 +82,9 @@ class ClaimRequest(NamedTuple):
     Attributes:
         n: The number of items.
         within: Claim any of this many first items.
-        lease: The duration of the lease in seconds.
-        token: The identity of the claim: a UUID of the time at which the client tries to claim.
-        client: The name of the client that claims.
+        lease: The lease in seconds.
+        token: The claim's identity: a UUID with the time of the try.
+        client: The name of the client.
     """
 
     n: int
@@ -95,17 +95,13 @@ class ClaimRequest(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How much of a shared transaction it takes, as a number of items."""
+        """Its share of a shared transaction, in items."""
         return self.n
 
     def for_try(self, number: int, now: int) -> ClaimRequest:
-        """Return the request for this try of its transaction, counted from 1.
+        """Return the request for try `number`, from 1, of its transaction, which begins `now`.
 
-        Each try has a token of its own, with its time. So the client can tell which one committed.
-
-        Args:
-            number: The number of the try.
-            now: When it begins, in milliseconds since 1970.
+        Each try has its own token, with its time, so the client can tell which one committed.
         """
         if number == 1:
             return self
@@ -118,10 +114,10 @@ class AckRequest(NamedTuple):
     Attributes:
         claim: The claim.
         may_keep: False if the queue is known to keep no done items.
-        returned: What the handler returned, as JSON, or `None`; in a queue that keeps no done
-            items, only if another job waits for it.
+        returned: The handler's result as JSON, or `None`. In a queue that keeps no done items,
+            it is set only if another job waits for it.
         discarded: Why the items are discarded; `None` if they are done.
-        log: The lines that the handler has logged.
+        log: The lines that the handler logged.
         cancelled: Whether the items are cancelled instead of done or discarded.
     """
 
@@ -134,10 +130,10 @@ class AckRequest(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How much of a shared transaction it takes, as a number of items that are not kept.
+        """Its share of a shared transaction, in items that are not kept.
 
-        An item that is kept as done is written once more, with its log and what its handler
-        returned. The item and the latter have up to 90,000 bytes.
+        A kept item is written once more, with its log and result. Item and result have up to 90,000
+        bytes each.
         """
         n, returned = len(self.claim), len(self.returned or b"")
         if not self.may_keep:
@@ -151,12 +147,12 @@ class ClaimedItems:
     A claim belongs to the holder of its token while the item is stored under that token. After the
     lease has ended, the next client that looks for items returns the item to the queue.
 
-    A lease ends when it is over by the versions of the database and by the clock of the client that
-    sweeps. A recovery advances the versions by a hundred seconds' worth, so the clock has to agree;
-    clocks differ, so the versions have to agree. A lease that is over by its version only gets a
-    new version for its end: the time that the clock leaves, at most its length. So does a lease
-    whose version lies further ahead than its length: the queue was restored from the backup of
-    another cluster, whose versions were higher.
+    A lease ends when both the versions of the database and the clock of the sweeping client say so.
+    Versions alone do not suffice, because a recovery advances them by a hundred seconds' worth;
+    clocks alone do not, because they differ. If only the version is over, the lease gets a new one
+    for the time that the clock leaves, at most its length. So does a lease whose version lies
+    further ahead than its length: the queue was restored from another cluster, whose versions were
+    higher.
     """
 
     def __init__(
@@ -187,15 +183,15 @@ class ClaimedItems:
     ) -> list[Claim | None]:
         """Claim items that can be decoded; return a claim for each request.
 
-        Two transactions that take the same item conflict on its key, or on the range in which the
-        turn of its group was found.
+        Two transactions that take the same item conflict on its key, or on the range in which its
+        group's turn was found.
 
         Args:
             tr: A transaction.
-            now: The time in milliseconds since 1970.
-            requests: What to claim, and the items to claim for it.
+            now: The time.
+            requests: Each request, with the items to claim for it.
             version: The read version of the transaction.
-            slots: The slots that each item holds; `Slots.hold` has taken them.
+            slots: The slots that each item holds, from `Slots.hold`.
             is_marked: Whether the queue has the mark that it has timers.
         """
         layout = self._layout
@@ -236,7 +232,7 @@ class ClaimedItems:
         stored: StoredItem,
         slots: tuple[bytes, ...],
     ) -> ItemRow:
-        """Return the row of an item that a request claims."""
+        """Return the row of an item under a request's claim."""
         header, item = stored.header, stored
         if len(stored.content) > MAX_INLINE:
             item = with_small_row(tr, self._layout, stored)
@@ -249,7 +245,7 @@ class ClaimedItems:
     # Find
 
     def _begin(self, tr: ReadTransaction, claim: Claim) -> list[Value]:
-        """Start to read the claimed items at the keys of a claim, under whatever token."""
+        """Start to read the claimed items at a claim's keys, under any token."""
         layout, reads = self._layout, list[Value]()
         for key in claim.keys:
             if not key.startswith(layout.items):
@@ -270,14 +266,14 @@ class ClaimedItems:
         return claimed
 
     def claimed(self, tr: ReadTransaction, claim: Claim) -> ItemRow:
-        """Return the item of a claim of one; raise `LeaseLost` if it is over."""
+        """Return the item of a claim of one; raise `LeaseLost` if the claim is over."""
         (row,) = self._claimed(claim, self._begin(tr, claim))
         return row
 
     def is_stored(self, tr: Transaction, claim: Claim | None) -> bool:
         """Return whether any item of a claim is still stored under its token.
 
-        If not, a transaction that would store it, and is still in flight, can no longer commit.
+        If not, a transaction in flight that would store the claim can no longer commit.
         """
         if claim is None:
             return False
@@ -288,7 +284,7 @@ class ClaimedItems:
         return False
 
     def begin_look(self, tr: Transaction, claims: list[Claim]) -> Callable[[], list[bool]]:
-        """Start to read whether claims were cancelled; return a function that waits for it."""
+        """Start to read whether each claim was cancelled."""
         begun = [(claim, self._begin(tr, claim)) for claim in claims]
         return lambda: [
             any(row.item.header.cancelled is not None for row in self._stored(*each))
@@ -296,7 +292,7 @@ class ClaimedItems:
         ]
 
     def _stored(self, claim: Claim, reads: list[Value]) -> list[ItemRow]:
-        """Return the claimed items at the keys of a claim, under whatever token."""
+        """Return the claimed items at a claim's keys, under any token."""
         return [
             self._row("claimed", key, read.value)
             for key, read in zip(claim.keys, reads)
@@ -306,11 +302,11 @@ class ClaimedItems:
     # Acknowledge
 
     def ack_first(self, tr: Transaction, now: int, request: AckRequest) -> EndWith:
-        """Acknowledge a claim in the transaction of its handler, before the handler is called.
+        """Acknowledge a claim in its handler's transaction, before the handler is called.
 
         Returns:
-            A function that stores what the handler returned. Call it at the end of the transaction,
-            because what depends on the end of an item may depend on its result.
+            A function that stores the handler's result. Call it at the end of the transaction,
+            because whatever depends on an item's end may depend on its result.
         """
         reads = self._begin(tr, request.claim)
         options = self._items.options.begin_read(tr.snapshot) if request.may_keep else None
@@ -367,7 +363,7 @@ class ClaimedItems:
         rows: list[ItemRow],
         begun_options: BegunOptions | None,
     ) -> list[Change]:
-        """Return the transitions of claimed items that end, and are kept if the queue does so."""
+        """Return the transitions of claimed items that end, kept as done if the queue does so."""
         options = begun_options and begun_options()
         keeps = options is not None and options.keeps_done
         changes: list[Change] = []
@@ -410,7 +406,7 @@ class ClaimedItems:
         self._perform(tr, now, self._ended(now, request, rows, options))
 
     def cancel(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Mark a claimed item, so that it ends with its claim, and wake its worker; return true."""
+        """Mark a claimed item to end with its claim, and wake its worker; return true."""
         marked = row.with_header(row.item.header._replace(cancelled=now))
         self._perform(tr, now, [Change("marked", row, marked)])
         tr.add(self._layout.cancel_counter, ONE)
@@ -421,7 +417,7 @@ class ClaimedItems:
     def extend(
         self, tr: Transaction, now: int, extension: Extension, *, lease: float, **fields: Any
     ) -> None:
-        """Renew the lease: it ends `lease` seconds from now. `fields` are new ones of headers."""
+        """Renew a lease for `lease` seconds from now; `fields` are new ones of the headers."""
         (lost,) = self.extend_each(tr, now, [extension], lease=lease, **fields)
         if lost is not None:
             raise lost
@@ -435,10 +431,7 @@ class ClaimedItems:
         lease: float,
         **fields: Any,
     ) -> list[LeaseLost | None]:
-        """Renew the leases of several claims; return `None` or `LeaseLost` for each.
-
-        `fields` are new ones of the headers of their items.
-        """
+        """Extend several claims; return `None` or `LeaseLost` for each."""
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
         results: list[LeaseLost | None] = []
         changes: list[Change] = []
@@ -476,7 +469,7 @@ class ClaimedItems:
     ) -> None:
         """Return the items, now or when due, as if they had never been claimed.
 
-        `fields` are new ones of their headers.
+        `fields` replace fields of their headers.
         """
         changes: list[Change] = []
         state: State = "ready" if due is None else "delayed"
@@ -500,16 +493,16 @@ class ClaimedItems:
         longest: float | None,
         uniform: Callable[[float, float], float],
     ) -> None:
-        """Leave the item of a claim to workers that know its job, as if it had never been claimed.
+        """Leave a claim's item to workers that know its job, as if it had never been claimed.
 
         It uses up no start of a rate.
 
         Args:
             tr: A transaction.
-            now: The time in milliseconds since 1970.
+            now: The time.
             claim: The claim.
-            why: The error of the item if it becomes a dead letter.
-            since: When a worker first left it, in milliseconds since 1970; `None` for now.
+            why: The item's error if it becomes a dead letter.
+            since: When a worker first left it; `None` for now.
             longest: The seconds after which it becomes a dead letter; `None` for never.
             uniform: Returns a number between two others.
         """
@@ -528,9 +521,9 @@ class ClaimedItems:
             self.release(tr, now, claim, due, unknown=since)
 
     def take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
-        """Give the starts of the items of a claim back to the rates of their queue and groups.
+        """Give the starts of a claim's items back to the rates of their queue and groups.
 
-        Call it before the claim of items ends that have not begun.
+        Call it before ending the claim of items that have not begun.
         """
         layout, items = self._layout, self._items
         if not items.options.has_any_rate:
@@ -542,7 +535,7 @@ class ClaimedItems:
             items.rate.take_back(tr, now, began)
 
     def take_back(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Release an item as the client that has claimed it would; return true."""
+        """Release an item as its client would; return true."""
         self.release(tr, now, Claim((), (), (row.key,), row.token))
         return True
 
@@ -566,7 +559,7 @@ class ClaimedItems:
         self._changes.fail(tr, now, failed, error, traceback, dead)
 
     def bury(self, tr: Transaction, now: int, claim: Claim, why: str | None = None) -> bool:
-        """Make dead letters of the items of a claim, which does not count; return true.
+        """Turn a claim's items into dead letters, without counting the attempt; return true.
 
         `why` is their error; `None` if their attempts were used up before this claim.
         """
@@ -584,7 +577,7 @@ class ClaimedItems:
     # The end of a lease
 
     def end_foreign(self, tr: Transaction, now: int, limit: int) -> bool:
-        """End or renew leases with versions of another cluster; return if there were any."""
+        """End or renew leases with versions of another cluster; return whether there were any."""
         leases = self._layout.leases
         swept = False
         for row in tr.snapshot.get_range(*self._layout.range_of(leases), limit=limit, reverse=True):
@@ -597,7 +590,7 @@ class ClaimedItems:
         return swept
 
     def end_over(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
-        """End leases that are over by their versions, and renew those not over by the clock."""
+        """End leases that are over by version and clock; renew leases that the clock leaves."""
         layout = self._layout
         ends = [layout.unpack_timer_key(layout.leases, timer.key) for timer in timers]
         claims = read_all(tr, [layout.claims + position for _, position in ends])

@@ -1,4 +1,4 @@
-"""Items within a transaction: append (and which count a new one gets), pop, put back, find."""
+"""Items within a transaction: append, pop, put back, find."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class NewItem(NamedTuple):
 
     Attributes:
         level: Its level.
-        payload: The encoded value, as the codec returned it.
+        payload: The value as the codec encoded it.
         random: The unique last part of its key.
-        due: When it becomes available, in milliseconds since 1970; `None` for now.
+        due: When it becomes available; `None` for now.
         header: The metadata to store before the payload.
-        value: The value from the caller.
+        value: The caller's value.
     """
 
     level: Level
@@ -66,8 +66,8 @@ class NewItem(NamedTuple):
 class Tail:
     """The end of a level, where a transaction appends items.
 
-    The constructor starts to read the last row of the level. It is a snapshot read, so that pushes
-    never conflict; `random` makes their keys unique.
+    The constructor starts a snapshot read of the level's last row. So pushes never conflict;
+    `random` makes their keys unique.
 
     Attributes:
         level: The level.
@@ -84,9 +84,9 @@ class Tail:
     def take_count(self, version: int) -> int:
         """Return the count for the next new item of the level, given the read version.
 
-        It is the read version, or the count of the last item plus one if that is higher. Versions
-        grow faster than clients can push. So the read version is higher than the counts of all
-        earlier items of the level, including claimed and delayed ones that may return.
+        It is the read version, or the last item's count plus one if that is higher. Versions grow
+        faster than clients can push, so they exceed the counts of all earlier items, including
+        claimed and delayed ones that may return.
         """
         count = self.next_count
         if count is None:
@@ -103,8 +103,8 @@ class Tail:
 class Items:
     """The items of a queue. Each method is part of a transaction.
 
-    A new item becomes the last one of its level. A FIFO queue has one level; a priority queue has
-    one level per priority. All changes of items are `transitions`.
+    A FIFO queue has one level; a priority queue has one per priority. A new item becomes the last
+    one of its level. All changes go through `transitions`.
     """
 
     def __init__(self, layout: Layout, levels: Levels, options: Options) -> None:
@@ -131,11 +131,7 @@ class Items:
     def begin_counters(
         self, tr: ReadTransaction, of: Callable[[Subspace], tuple[bytes, bytes]] = totals_range
     ) -> Callable[[], Counters]:
-        """Start to read the counters in a range of the queue.
-
-        Returns:
-            A function that waits for the read and returns the counters.
-        """
+        """Start to read the counters in a range of the queue."""
         subspace = self.layout.subspace
         rows = tr.get_range(*of(subspace), streaming_mode=WANT_ALL)
         return lambda: Counters(subspace, rows)
@@ -182,17 +178,10 @@ class Items:
         reverse: bool,
         state: State,
     ) -> Iterator[ItemRow]:
-        """Iterate over the items in a state, which are read as they are needed.
+        """Iterate over the items in a state, reading them as needed.
 
-        Items that are staged for the pops of other processes count as claimed, and are not found.
-
-        Args:
-            tr: A transaction.
-            begin: The first key, as that of a ready item.
-            end: The key behind the last one, as that of a ready item.
-            limit: The maximum number of items, 0 for all.
-            reverse: Iterate in the opposite order of keys.
-            state: The state.
+        Keys are given as ready items have them, and `limit` 0 means all. Items staged for other
+        processes' pops count as claimed and are not found.
         """
         layout = self.layout
         prefix, position = layout.prefix_of[state], layout.position
@@ -209,10 +198,10 @@ class Items:
         return [*ends, layout.moved + reference]
 
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
-        """Return up to `n` first items of the lowest priorities; with `at_max`, of the highest.
+        """Return up to `n` first items of the lowest priorities, or the highest with `at_max`.
 
-        Either way, the oldest item of a priority is its first. The range that this reads is what a
-        pop conflicts with, as `PriorityQueue.pop_min` describes.
+        Either way, the oldest item of a priority comes first. The range that this reads is what a
+        pop conflicts with (see `PriorityQueue.pop_min`).
         """
         begin, end = self.layout.all_items
         if not at_max:
@@ -237,9 +226,9 @@ class Items:
         skipped: int = 0,
         before: Sequence[StoredItem] = (),
     ) -> Callable[[], list[StoredItem]]:
-        """Start to read up to `n` items that clients may take; return a function that waits.
+        """Start to read up to `n` items that clients may take.
 
-        With a start, the transaction has read the options before it waits.
+        With a start, read the options in the transaction before waiting.
 
         Args:
             tr: A transaction, or its snapshot.
@@ -272,7 +261,7 @@ class Items:
         return finish
 
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
-        """Start to read whether the item that was popped from this key exists, in any state."""
+        """Start to read whether the item popped from this key exists, in any state."""
         layout, position = self.layout, self.layout.position(key)
         reads = [tr[prefix + position] for prefix in layout.prefix_of.values()]
         return [*reads, tr[layout.moved + (header.origin or position)]]
@@ -282,15 +271,9 @@ class Items:
     def append(
         self, tr: Transaction, now: int, items: Iterable[NewItem], tails: dict[bytes, Tail]
     ) -> list[bytes]:
-        """Append items to their levels; return their keys.
+        """Append items to their levels, or store them as delayed; return their keys.
 
-        Items that are due later are stored as delayed items.
-
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            items: The items.
-            tails: The tails of their levels, by prefix.
+        `tails` maps prefixes to the tails of the levels.
         """
         layout = self.layout
         changes: list[Change] = []
@@ -334,13 +317,10 @@ class Items:
         items: Sequence[StoredItem],
         staged: Sequence[StoredItem] = (),
     ) -> None:
-        """Pop ready items that the transaction conflicts on, with what they own.
+        """Pop ready items that the transaction conflicts on, with all they own.
 
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            items: The items, as `first` has returned them. Their payloads have been read.
-            staged: The items behind these, which it stages for the pops of other processes.
+        `items` come from `first`, and their payloads have been read. `staged` are the items behind
+        them, to be staged for other processes' pops.
         """
         changes: list[Change] = []
         for item in items:
@@ -353,7 +333,7 @@ class Items:
             self.rate.note_popped(tr, now, len(changes))
 
     def clear(self, tr: Transaction, now: int) -> None:
-        """Delete all items, their claims, dead letters and counters."""
+        """Delete all items, claims, dead letters and counters."""
         layout = self.layout
         is_paused = self.options.is_paused(tr)
         for prefix in (*layout.of_items, layout.totals):

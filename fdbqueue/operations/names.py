@@ -28,7 +28,7 @@ _MAX_OTHERS = 10
 
 
 def find(tr: Transaction, name: str) -> Subspace | None:
-    """Return the subspace of the queue with this name; `None` if there is none."""
+    """Return the subspace of the queue with this name, or `None`."""
     prefix = tr[name_key(name)].value
     return None if prefix is None else decode_subspace(prefix)
 
@@ -37,8 +37,8 @@ def find_existing(tr: Transaction, name: str) -> Subspace:
     """Return the subspace of the queue with this name.
 
     Raises:
-        QueueNotFound: There is none. Its message suggests similar names, of the 50 before this one
-            in order and the 50 after it. Without similar ones it names some others.
+        QueueNotFound: There is none. The message suggests similar names among the 50 on either
+            side, or else names some others.
     """
     subspace = find(tr, name)
     if subspace is not None:
@@ -58,7 +58,7 @@ def find_existing(tr: Transaction, name: str) -> Subspace:
 
 
 def name_of(tr: ReadTransaction, prefix: bytes) -> str | None:
-    """Return the name of the queue with this prefix; `None` if it has none.
+    """Return the name of the queue with this prefix, or `None`.
 
     Cost: a read; a range read of all names if the queue was renamed, restored or copied.
     """
@@ -70,21 +70,21 @@ def name_of(tr: ReadTransaction, prefix: bytes) -> str | None:
 
 
 def location(tr: Transaction, name: str) -> Subspace:
-    """Return the subspace that the queue with this name has, or would get by its first push."""
+    """Return the subspace that this name's queue has, or would get by its first push."""
     return find(tr, name) or _next_subspace(tr, name)[0]
 
 
 def _next_subspace(tr: Transaction, name: str) -> tuple[Subspace, int]:
-    """Return the subspace and the number that the next queue with this name gets."""
+    """Return the subspace and number that the next queue with this name gets."""
     number = decode_count(tr[renames_key(name)].value)
     return default_subspace(name, number), number
 
 
 def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
-    """Prevent other queues from using the subspace of a queue that is being renamed.
+    """Keep other queues from using the subspace of a queue that is being renamed.
 
-    This is permanent, because a client may keep the queue open for any time. It writes the number
-    of the next queue with the name, but only if that queue would use this subspace.
+    This is permanent, because a client may keep the queue open indefinitely. It writes the number
+    of the name's next queue, but only if that queue would use this subspace.
     """
     next_subspace, number = _next_subspace(tr, name)
     if subspace.key() == next_subspace.key():
@@ -92,7 +92,7 @@ def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
 
 
 def drop_unfinished(tr: Transaction, name: str) -> bool:
-    """Delete what an unfinished restore of the queue with this name has written, if anything."""
+    """Delete what an unfinished restore of this name has written; return whether there was any."""
     key = unfinished_key(name)
     stored = tr[key].value
     if stored is None:

@@ -1,4 +1,4 @@
-"""The stored options of a queue within a transaction, and what this client has cached of them."""
+"""The stored options of a queue within a transaction, and this client's cache of them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LIMITING = frozenset({"concurrency", "paused", "rate"})
 
 
 def reconcile_options(given: Options, stored: Options) -> Options:
-    """Return the stored options, which hold.
+    """Return the stored options, which take precedence.
 
-    Log a warning if a limit that was given differs: the clients of a deployment that changes it
-    must go on. Raise `OptionsMismatch` if another option differs.
+    A limit that differs only logs a warning, because the clients of a deployment that changes it
+    must go on. Any other difference raises `OptionsMismatch`.
     """
     for option in ("kind", "codec", "priorities", *_FLEXIBLE):
         wanted, actual = getattr(given, option), getattr(stored, option)
@@ -40,30 +40,26 @@ def reconcile_options(given: Options, stored: Options) -> Options:
 
 
 def has_kept(options: Options) -> bool:
-    """Return whether done items may be stored, perhaps some that are no longer to be kept."""
+    """Return whether done items may be stored, including some no longer to be kept."""
     return (options.keep_seconds, options.keep_number) != (None, None)
 
 
 class StoredOptions:
     """The stored options of one queue.
 
-    The first push stores the options that the client was given. Every push and every claim reads
-    the stored ones, so all clients follow the same options.
-
-    Args:
-        layout: The keys of the queue.
-        given: The options that this client opened the queue with.
+    The first push stores the options that its client was given. Every push and claim reads the
+    stored ones, so all clients follow the same options.
 
     Attributes:
-        agreed: The options that the client has last agreed with; at first, the given ones.
-        stored: Their stored form; `None` if it is not known.
-        has_bounds: Whether they give the queue or some groups a bound.
-        max_attempts: As this client has last read it; `None` also before that.
-        keeps_done: Likewise, whether done items are kept; true if that is not known.
-        may_have_done: Likewise, whether some may be stored that are no longer to be kept.
-        has_any_rate: Whether this client has found a rate, of the queue or of a group of which it
-            has taken items.
-        has_groups: Whether this client has found that groups have or have had items.
+        agreed: The options that the client last agreed with; at first, the given ones.
+        stored: Their stored form; `None` if unknown.
+        has_bounds: Whether they bound the queue or some groups.
+        max_attempts: The last value read; `None` also before that.
+        keeps_done: Whether done items are kept, as last read; true if unknown.
+        may_have_done: Whether done items may be stored that are no longer to be kept, as last read.
+        has_any_rate: Whether this client has found a rate, of the queue or of a group from
+            which it took items.
+        has_groups: Whether this client has found that groups have or had items.
     """
 
     def __init__(self, layout: Layout, given: Options) -> None:
@@ -78,7 +74,7 @@ class StoredOptions:
         self.has_groups = False
 
     def begin_read(self, tr: ReadTransaction) -> Callable[[], Options | None]:
-        """Start to read the options of the queue; return a function that waits for them."""
+        """Start to read the options of the queue."""
         read = tr.get(self._layout.options)
 
         def finish() -> Options | None:
@@ -121,13 +117,13 @@ class StoredOptions:
         self.has_bounds = options.max_size is not None or options.limited_groups
 
     def accept(self, changed: Iterable[str]) -> None:
-        """Accept any stored value of some options from now on, because this client changes them."""
+        """Accept any stored value of these options, because this client changes them."""
         given: dict[str, Any] = dict.fromkeys({*changed} & {*_FLEXIBLE})
         self._given = replace(self._given, **given)
         self.stored = None
 
     def forget(self) -> None:
-        """Expect that done items are kept, because this client changes the options."""
+        """Assume that done items are kept, because this client changes the options."""
         self._seen, self.keeps_done = None, True
 
     def is_paused(self, tr: Transaction) -> bool:

@@ -8,7 +8,7 @@ from fdbqueue.types import ReadTransaction
 
 
 def read_all(tr: ReadTransaction, keys: Iterable[bytes]) -> list[bytes | None]:
-    """Return the values of some keys, `None` where there is none, in one round trip.
+    """Return the values of some keys, or `None`, in one round trip.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")

@@ -26,7 +26,7 @@ _PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 def write_payload(
     tr: Transaction, layout: Layout, random: bytes, payload: bytes, header: Header = NO_HEADER
 ) -> bytes:
-    """Return the value of an item with this payload; write the pieces of a large payload."""
+    """Return the value of an item with this payload; write the pieces of a large one."""
     value = payload
     if len(payload) > MAX_INLINE or payload.startswith(MARKS):
         value = pieces_reference(random, len(payload))
@@ -41,12 +41,12 @@ def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
 
 
 def number_of_pieces(content: bytes) -> int:
-    """Return how many pieces a payload has, to which this content refers."""
+    """Return the number of pieces of the payload to which this content refers."""
     return math.ceil(payload_size(content) / _PIECE_SIZE)
 
 
 def read_payloads(tr: ReadTransaction, layout: Layout, contents: list[bytes]) -> list[bytes]:
-    """Return the payloads of items, given their contents; read the pieces of large payloads."""
+    """Return the payloads for some contents; read the pieces of large ones."""
     pieces: dict[bytes, RangeResult] = {}
     for content in contents:
         if content.startswith(PIECES):
@@ -58,12 +58,12 @@ def read_payloads(tr: ReadTransaction, layout: Layout, contents: list[bytes]) ->
 
 
 def read_payload(tr: ReadTransaction, layout: Layout, content: bytes) -> bytes:
-    """Return the payload of an item, given its content; read the pieces of a large payload."""
+    """Return the payload for a content; read the pieces of a large one."""
     return read_payloads(tr, layout, [content])[0]
 
 
 def own_id(layout: Layout, key: bytes) -> bytes:
-    """Return an id of the pieces of a payload that is written at this key after the push.
+    """Return an id for the pieces of a payload that is written at this key after the push.
 
     The item may still have others under its random part, or its key may have no UUID.
     """
@@ -73,7 +73,7 @@ def own_id(layout: Layout, key: bytes) -> bytes:
 def with_small_row(tr: Transaction, layout: Layout, item: StoredItem) -> StoredItem:
     """Return an item whose row has room for what other states add to it.
 
-    Clients in other languages store any payload in the row. A large one is moved into pieces.
+    Clients in other languages store any payload in the row; this moves a large one into pieces.
     """
     if len(item.content) <= MAX_INLINE:
         return item

@@ -36,8 +36,7 @@ class PushRequest(NamedTuple):
 
     Attributes:
         items: The items to push.
-        as_many_as_fit: Whether to store the first items if there is no room for all. Otherwise the
-            push stores all items or none.
+        as_many_as_fit: Whether to store the first items if not all fit, instead of none.
     """
 
     items: list[NewItem]
@@ -45,17 +44,17 @@ class PushRequest(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes that it takes of a shared transaction."""
+        """Its bytes of a shared transaction."""
         return sum(len(item.payload) + ITEM_BYTES for item in self.items)
 
 
 class Pushed(NamedTuple):
-    """The item that a push has stored, or the one that has its unique key already.
+    """The item that a push stored, or the one that already has its unique key.
 
     Attributes:
-        key: The key that the item has, or had, while it is ready.
+        key: The key that the item has, or had, while ready.
         found: The item, if it is not new and has not ended.
-        is_new: Whether the push has stored it.
+        is_new: Whether the push stored it.
     """
 
     key: bytes
@@ -66,10 +65,7 @@ class Pushed(NamedTuple):
 class Pusher:
     """The pushes of one queue. Each method is part of a transaction.
 
-    The first push stores the queue's options. Every push reads them, so all clients follow the same
-    options, even if the options changed after a client opened the queue.
-
-    `Bounds` says which pushes are refused.
+    `StoredOptions` says which options a push follows, `Bounds` which pushes are refused.
     """
 
     def __init__(self, items: Items, find_at: FindAt, bounds: Bounds) -> None:
@@ -102,8 +98,8 @@ class Pusher:
     def push(self, tr: Transaction, now: int, requests: list[PushRequest]) -> list[list[bytes]]:
         """Append items to their levels; return the keys of each push's new items.
 
-        A push that the queue has no room for has no keys. With `as_many_as_fit` it has the keys of
-        the items that fit.
+        A push without room has no keys. With `as_many_as_fit`, it has the keys of the items that
+        fit.
         """
         begin, end = self.layout.waiters_and_options
         options = self._options
@@ -153,17 +149,12 @@ class Pusher:
     def push_unique(
         self, tr: Transaction, now: int, push: PushRequest, relies_on_full: bool
     ) -> list[Pushed]:
-        """Push items, except those whose unique keys other items hold; return the items for all.
+        """Push items, except where another item holds the unique key; return the items for all.
 
-        An item with the key that has expired makes room first. If the queue has no room, the result
-        is empty, or ends before the first item without room. The transaction conflicts with every
-        change of the items with the keys.
-
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            push: The items to push.
-            relies_on_full: Whether the rest of the transaction may depend on the queue being full.
+        An expired holder makes room first. If the queue has no room, the result is empty, or ends
+        before the first item without room. The transaction conflicts with every change of the
+        holders. `relies_on_full` says whether the rest of the transaction may depend on the queue
+        being full.
         """
         layout = self.layout
         names = [item.header.unique_key for item in push.items]
@@ -194,7 +185,7 @@ class Pusher:
         return pushed
 
     def _holder(self, tr: Transaction, now: int, name: str, value: bytes | None) -> Pushed | None:
-        """Return the item that has a unique key of this value; `None` if the key is free."""
+        """Return the holder of a unique key with this value; `None` if the key is free."""
         if value is None:
             return None
         position, ends = decode_holder(value)
@@ -209,7 +200,7 @@ class Pusher:
 
 
 def _check_size(tr: Transaction, items: list[NewItem]) -> None:
-    """Raise `PushTooLarge` if the transaction, which pushes these items, cannot be committed."""
+    """Raise `PushTooLarge` if the transaction that pushes these items cannot be committed."""
     if sum(len(item.payload) + _LARGEST for item in items) < _MAY_BE_LARGE:
         return
     approximate: Any = tr

@@ -44,12 +44,11 @@ class Swept(NamedTuple):
 class Sweep:
     """The sweeps of one queue, which do what its timers say.
 
-    No dedicated process sweeps. A client that takes items first sweeps: it releases expired leases,
-    makes due items available and deletes expired ones. One sweep moves up to 256 items of each
-    kind. If more are due, about those that were due first become available first, and available
-    items are taken in the order of the queue. So an available item may be taken before an item of a
-    lower priority that became due later. An expired item is never taken, because it is deleted
-    first.
+    No dedicated process sweeps. A client that takes items first releases expired leases, makes due
+    items available and deletes expired ones, up to 256 of each kind. If more are due, roughly the
+    earliest become available first, and available items are taken in the order of the queue. So an
+    item may be taken before one of a lower priority that became due later. An expired item is never
+    taken, because it is deleted first.
     """
 
     def __init__(self, items: Items, claimed: ClaimedItems, schedules: Schedules) -> None:
@@ -60,10 +59,9 @@ class Sweep:
         self._foreign_look = 0  # the time of the last look for leases of another cluster
 
     def sweep(self, tr: Transaction, now: int) -> Swept:
-        """Release expired leases, make due items available and delete expired ones.
+        """Sweep up to 256 items of each kind.
 
-        The sweep moves at most 256 items of each kind, so that the transaction has room for them.
-        It conflicts with any claim, acknowledgement, pop or sweep of the same items.
+        Conflicts with any claim, acknowledgement, pop or sweep of the same items.
         """
         version = tr.get_read_version().wait()
         return self.begin_sweep(tr, now, version, MAX_SWEPT, may_leave=False)()
@@ -79,16 +77,16 @@ class Sweep:
     ) -> Callable[[], Swept]:
         """Start the reads of a sweep; return a function that waits for them and sweeps.
 
-        From time to time, this looks for leases of another cluster first, and ends them.
+        From time to time, this first ends leases of another cluster.
 
         Args:
             tr: A transaction.
-            now: The time in milliseconds since 1970.
+            now: The time.
             version: The read version of the transaction.
             limit: The maximum number of items of each kind.
-            may_leave: Whether to leave leases and due items, and only delete expired ones, if there
-                are as many as the limit. Clients that take items at the same time would all
-                conflict on the same due items.
+            may_leave: Whether to only delete expired items if as many leases or items are due
+                as the limit. Clients that take items at the same time would all conflict on the
+                same due items.
         """
         wrote = False
         # A try of the transaction that fails after this has looked in vain; the next look helps.
@@ -126,7 +124,7 @@ class Sweep:
     def find(self, tr: Transaction, now: int, reference: bytes) -> ItemRow | None:
         """Return the item with this reference; `None` if it ended.
 
-        If its lease or its delay is over, or if it has expired, sweep it alone first.
+        If its lease or delay is over, or if it has expired, sweep it alone first.
         """
         found = self._items.at(tr, reference)
         timer = found and timer_over(tr, self._layout, found, now)
@@ -142,13 +140,8 @@ class Sweep:
     def _end_timers(self, tr: Transaction, now: int, state: State, timers: list[KeyValue]) -> None:
         """Make the items of these timers ready, and delete expired ones.
 
-        Timers of schedules and groups, which have no item, may be among the timers of delays.
-
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            state: The state of the items: delayed, or ready for expired ones.
-            timers: Their timers.
+        `state` is delayed, or ready for expired items. Timers of delays may include those of
+        schedules and groups, which have no item.
         """
         layout, changes = self._layout, list[Change]()
         index = layout.dues if state == "delayed" else layout.expiries

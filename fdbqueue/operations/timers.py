@@ -1,4 +1,4 @@
-"""Timers, and what becomes of an item whose timer is over (`sweep.py` finds the timers).
+"""Timers, and what becomes of an item whose timer is over (`sweep.py` finds them).
 
 | Timer | Its item |
 | --- | --- |
@@ -36,7 +36,7 @@ NO_LEASE = Lease(0, 0)
 
 
 def due_after(now: int, delay: float | None) -> int | None:
-    """Return the time after a delay in seconds, in milliseconds since 1970; `None` for at once."""
+    """Return the time after a delay in seconds; `None` for at once."""
     return now + math.ceil(delay * 1000) if delay else None
 
 
@@ -52,7 +52,7 @@ def is_last(attempts: int, options: Options | None) -> bool:
 
 
 def error_of_lease(header: Header) -> str:
-    """Return the error of an attempt whose lease has ended, given the header of its item."""
+    """Return the error of an attempt whose lease has ended."""
     return DIED_ALONE if header.alone == NOW else LEASE_OVER
 
 
@@ -65,10 +65,10 @@ def begin_lease(tr: ReadTransaction, layout: Layout, found: ItemRow) -> Callable
 
 
 def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
-    """Clear timers that are next to each other.
+    """Clear adjacent timers.
 
-    One range, because keys cleared one by one would slow down the next reader, which has to skip
-    each of them. A timer that another client adds between them conflicts.
+    One range, because the next reader would have to skip keys cleared one by one. A timer that
+    another client adds between them conflicts.
     """
     if len(timers) == 1:
         tr.clear(timers[0].key)
@@ -79,7 +79,7 @@ def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
 
 
 def timer_over(tr: ReadTransaction, layout: Layout, row: ItemRow, now: int) -> bytes | None:
-    """Return the key of the timer of an item if that is over; `None` otherwise.
+    """Return the key of an item's timer if it is over, or `None`.
 
     A lease that is over by its version may have to be renewed, because of the clock.
     """
@@ -94,15 +94,10 @@ def timer_over(tr: ReadTransaction, layout: Layout, row: ItemRow, now: int) -> b
 
 
 def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> None:
-    """Let the next sweep from this time on find a schedule, a group or the queue.
+    """Let the first sweep at or after `due` find a schedule, a group or the queue.
 
-    This wakes a client, because all may sleep until a later time.
-
-    Args:
-        tr: A transaction.
-        layout: The layout of the queue.
-        due: The time in milliseconds since 1970.
-        reference: What the timer has instead of the position of an item.
+    This wakes a client, because all may sleep until a later time. `reference` stands in the place
+    of an item's position.
     """
     tr[layout.timer_key(layout.dues, due, reference)] = b""
     tr[layout.scheduled] = b""
@@ -114,13 +109,7 @@ def drop_ended(
 ) -> int:
     """Delete up to `limit` rows whose time is over, without conflicts; return their number.
 
-    Args:
-        tr: A transaction.
-        layout: The layout of the queue.
-        now: The time in milliseconds since 1970.
-        ends: The prefix of an index by end. Each value in it equals the value of the row.
-        entries: The prefix of the rows.
-        limit: The maximum number of rows.
+    `entries` is the prefix of the rows, and `ends` that of an index by end with the same values.
     """
     rows = [*tr.snapshot.get_range(*layout.entries_before(ends, now + 1), limit=limit)]
     for each in rows:

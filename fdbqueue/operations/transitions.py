@@ -1,11 +1,11 @@
 """The transitions of items from state to state, and everything that follows from them.
 
-An item is a row in a state. Each operation says which transitions it wants, and `Transitions` does
-them: it writes the rows and the counters. The *maintainers* keep all else that depends on an item.
-Each sees the row before and the row after, and why it changed, and none is called by its name.
+An item is a row in a state. Each operation says which transitions it wants; `Transitions` writes
+the rows and counters. The *maintainers* keep all else that depends on an item: each sees the rows
+before and after, and why the item changed. None is called by name.
 
-Which transition an item takes is decided elsewhere: in `claims.py` for claimed items, in
-`changes.py` for failures and dead letters, in `sweep.py` for timers.
+`claims.py` decides the transitions of claimed items, `changes.py` those of failures and dead
+letters, `sweep.py` those of timers.
 
 Source: FoundationDB Record Layer, `FDBRecordStore.saveRecord` and `IndexMaintainer`.
 """
@@ -140,13 +140,7 @@ class Maintainer(Protocol):
     """Keeps what depends on items besides their rows."""
 
     def follow(self, tr: Transaction, now: int, changes: Sequence[Change], /) -> None:
-        """Write what follows from some transitions, once the rows are written.
-
-        Args:
-            tr: The transaction.
-            now: The time in milliseconds since 1970.
-            changes: The transitions.
-        """
+        """Write what follows from some transitions, once the rows are written."""
 
 
 class EarlyMaintainer(Protocol):
@@ -155,32 +149,25 @@ class EarlyMaintainer(Protocol):
     def begin(self, tr: Transaction, now: int, changes: Sequence[Change], /) -> Finish | None:
         """Start the reads for some transitions, before anything is written for them.
 
-        Add the read conflicts as well: the engine compares them with the writes before.
-
-        Args:
-            tr: The transaction.
-            now: The time in milliseconds since 1970.
-            changes: The transitions.
+        Add the read conflicts as well: the engine compares them with earlier writes.
 
         Returns:
-            A function that waits for the reads, and writes; it is called after the rows are
-            written. `None` if the transitions concern nothing that is kept here.
+            A function that waits for the reads and writes, called after the rows are written;
+            `None` if there is nothing to do.
         """
         ...
 
 
 class Transitions:
-    """The transitions of the items of one queue. Each method is part of a transaction.
+    """The transitions of one queue's items. Each method is part of a transaction.
 
-    A queue without a feature does not pay for it: only `history` sees the transitions of plain
-    items. A plain item has no header, no group, no slot and a small payload, and is neither dead
-    nor done.
+    A queue without a feature does not pay for it: only `history` sees plain items. A plain item has
+    no header, no group, no slot and a small payload, and is neither dead nor done.
 
     Attributes:
         history: The only maintainer that sees every transition.
         groups: The maintainer that reads first if an item is not plain.
-        followers: The other maintainers, which see a list of transitions if an item in it is not
-            plain.
+        followers: The other maintainers, called if any item is not plain.
     """
 
     def __init__(
@@ -205,17 +192,17 @@ class Transitions:
         are_first: bool = False,
         is_marked: bool = False,
     ) -> None:
-        """Perform transitions of items that the transaction conflicts on.
+        """Perform transitions of items that the transaction conflicts on, at most one of each.
 
         Args:
             tr: The transaction.
-            now: The time in milliseconds since 1970.
-            changes: The transitions, at most one of each item.
+            now: The time.
+            changes: The transitions.
             are_first: Whether ready items are the first of their levels, in a range that the
-                transaction has read. Then this clears one range per level: keys cleared one by one
-                would slow down the next reader, which has to skip each of them.
-            is_marked: Whether the queue is known to have the mark that it has timers. All clients
-                share this key, so that a claim does not write it again.
+                transaction has read. Then this clears one range per level, because the next reader
+                would have to skip keys cleared one by one.
+            is_marked: Whether the queue is known to have the mark that it has timers. All
+                clients share this key, so a claim does not write it again.
         """
         if not changes:
             return
@@ -261,7 +248,7 @@ class Transitions:
                     tr.clear(timer[0])
 
     def _store(self, tr: Transaction, why: Why, row: ItemRow) -> bool:
-        """Store a row, and its timer; return whether a sweep has to look at the timer."""
+        """Store a row and its timer; return whether a sweep has to look at the timer."""
         layout, state, item = self._layout, row.state, row.item
         if state == "ready":
             tr[item.key] = item.value
@@ -279,7 +266,7 @@ class Transitions:
         return timer is not None and state not in ENDED and why != "extended"
 
     def _count(self, tr: Transaction, changes: Sequence[Change], are_plain: bool) -> None:
-        """Change the counters, the totals and the tallies; wake waiting clients."""
+        """Change the counters, totals and tallies; wake waiting clients."""
         layout = self._layout
         numbers: dict[tuple[Why, State | None, State | None], int] = {}
         counters: dict[bytes, int] = {}
@@ -336,7 +323,7 @@ def _is_plain(change: Change) -> bool:
 
 
 def count_marks(tallies: dict[str, int], row: ItemRow, n: int) -> None:
-    """Count the ready items that will expire, and the items that wait with an unknown job."""
+    """Count ready items that will expire, and waiting items with an unknown job."""
     if row.state == "ready" and row.item.header.expires is not None:
         tallies["expiring"] = tallies.get("expiring", 0) + n
     if row.state in ("ready", "delayed") and row.item.header.unknown is not None:

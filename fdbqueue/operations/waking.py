@@ -1,4 +1,4 @@
-"""Waiting clients: a transaction that brings items wakes as many clients as it brings items."""
+"""Waiting clients: a transaction that brings items wakes as many clients as items."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def has_items(tr: Transaction, layout: Layout) -> bool:
 class Waiters:
     """The clients that wait for items of one queue. Each has a key, and wakes when it is cleared.
 
-    Their names sort by the order in which they began. The newest one wakes first, because it is the
+    Their names sort by the order in which they began. The newest wakes first, because it is the
     most likely to be alive.
 
-    A wake-up can be in vain. The client may be dead. Two transactions may clear the same key: they
-    find it by a snapshot read, because pushes must never conflict. And a push that is under way
-    does not see a client that begins to wait. So two other clients look, a moment later, whether
-    the item is still there:
+    A wake-up can be in vain. The client may be dead. Two transactions may clear the same key, which
+    they find by a snapshot read, because pushes must never conflict. And a push in progress does
+    not see a client that begins to wait. So two other clients look, a moment later, whether the
+    item is still there:
 
     - The neighbours of a client watch its key.
     - The oldest client is the sentinel. It watches the keys that every push changes.
@@ -60,7 +60,7 @@ class Waiters:
         self._begin, self._end = layout.range_of(prefix)
 
     def wake(self, tr: Transaction, n: int) -> None:
-        """Wake up to `n` waiting clients, poppers first."""
+        """Wake up to `n` waiting clients, newest first."""
         if n == 0:  # which means no limit in FoundationDB
             return
         for row in tr.snapshot.get_range(self._begin, self._end, limit=n, reverse=True):
@@ -74,10 +74,10 @@ class Waiters:
         Args:
             tr: A transaction, which must also read that there is nothing to take.
             key: The key of the client, if it waited before.
-            name: A new name, a UUID that begins with the time, in case it has no key any more.
-            is_first: Whether the process of the client waits for the first time. Perhaps it was
-                started instead of dead ones. So the two clients on which most depends, the newest
-                and the oldest one, are woken: they wait again if they are alive.
+            name: A new name, a UUID that begins with the time, in case it has lost its key.
+            is_first: Whether the client's process waits for the first time. It may replace dead
+                processes, so the newest and the oldest client, on which most depends, are woken:
+                they wait again if they are alive.
         """
         is_new = key is None or not tr[key].present()
         if key is None or is_new:
@@ -99,8 +99,8 @@ class Waiters:
     def _newer_name(self, tr: Transaction, name: bytes) -> bytes:
         """Return the name, or one with a later time if a client with a later name waits.
 
-        So names sort by the order of the commits, even if clocks differ or several clients begin at
-        the same moment, and only one client takes itself for the oldest.
+        So names sort by commit order, even if clocks differ or several clients begin at once, and
+        only one client takes itself for the oldest.
         """
         for row in tr.get_range(self._begin, self._end, limit=1, reverse=True):
             newest: bytes = self._layout.unpack_entry_key(self.prefix, row.key)
@@ -114,11 +114,8 @@ class Waiters:
     def leave(self, tr: Transaction, key: bytes, *, has_found: bool) -> None:
         """End a wait that no other transaction has ended.
 
-        Args:
-            tr: A transaction.
-            key: The key of the client.
-            has_found: Whether it found an item all the same. Then the sentinel may be dead. It is
-                woken, and waits again if it is alive. So are others, if more items are left.
+        With `has_found`, the client found an item all the same, so the sentinel may be dead. It is
+        woken, and waits again if alive. If more items are left, so are others.
         """
         tr.clear(key)
         if has_found:
@@ -127,6 +124,6 @@ class Waiters:
                 self.wake(tr, _MAX_WOKEN)
 
     def _clear_first(self, tr: Transaction, key: bytes, reverse: bool = False) -> None:
-        """Wake the oldest client, or the newest one, of those before a key."""
+        """Wake the oldest client before a key; with `reverse`, the newest."""
         for row in tr.snapshot.get_range(self._begin, key, limit=1, reverse=reverse):
             tr.clear(row.key)

@@ -1,8 +1,8 @@
-"""Schedules within a transaction: the one that finds a tick due pushes its item and sets the next.
+"""Schedules within a transaction: whoever finds a tick due pushes its item and sets the next.
 
-No process is in charge of schedules. A schedule has a timer among the timers of delayed items.
-Every client that takes items sweeps these timers, and the transaction of the sweep reads and writes
-the schedule. So two that find the same tick conflict, and each tick is pushed exactly once.
+No process is in charge of schedules. A schedule has a timer among those of delayed items, which
+every client that takes items sweeps. The sweep reads and writes the schedule, so two sweeps that
+find the same tick conflict, and each tick is pushed exactly once.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def ticks_after(timing: Timing, after: int) -> Iterator[int]:
-    """Yield the ticks after a time, in order. Times are in milliseconds since 1970.
+    """Yield the ticks after a time, in order.
 
-    The ticks of an interval are its multiples since 1970. An expression of five fields follows the
-    clocks of its time zone as Debian's cron does. If its minutes and hours are fixed, a tick at an
-    hour that the clocks skip comes right after it, and one at an hour that they repeat comes once.
-    If its minutes or hours begin with `*`, or if it has six fields, it ticks whenever it matches.
-    Where clocks change by less than an hour, or at a broken hour (Lord Howe and Chatham Islands),
-    some ticks of the hours around the change are left out.
+    An interval ticks at its multiples since 1970. A five-field expression follows the clocks of its
+    time zone as Debian's cron does. With fixed minutes and hours, a tick at an hour that the clocks
+    skip comes right after it, and a tick at a repeated hour comes once. If the minutes or hours
+    begin with `*`, or with six fields, it ticks whenever it matches. Where clocks change by less
+    than an hour, or at a broken hour (Lord Howe and Chatham Islands), some ticks around the change
+    are left out.
 
     >>> from itertools import islice
     >>> list(islice(ticks_after(Timing(every=90_000), 100_000), 2))
@@ -100,7 +100,7 @@ def ticks_from(timing: Timing, first: int, n: int) -> tuple[int, ...]:
 
 
 def due_ticks(timing: Timing, first: int, now: int, limit: int) -> list[int]:
-    """Return the ticks from the first one that is due until now, but only the last `limit`.
+    """Return the last `limit` ticks from the first due one until now.
 
     >>> due_ticks(Timing(every=1000), 1000, 10**9, limit=2)
     [999999000, 1000000000]
@@ -120,14 +120,14 @@ def due_ticks(timing: Timing, first: int, now: int, limit: int) -> list[int]:
 
 
 def has_stopped(schedule: StoredSchedule, now: int) -> bool:
-    """Return whether workers have declared a schedule, but none within the last day."""
+    """Return whether workers once declared a schedule, but not within the last day."""
     return schedule.declared_at is not None and schedule.declared_at + DECLARED <= now
 
 
 def _first_tick(schedule: StoredSchedule, now: int) -> int | None:
     """Return the tick with which a schedule begins or goes on.
 
-    The clock of this client may be behind that of the one that has pushed the last tick.
+    This client's clock may be behind the clock of the client that pushed the last tick.
     """
     last = schedule.last or now
     return next_tick(schedule.definition.timing, last if now < last <= now + FAST else now)
@@ -174,8 +174,8 @@ class Schedules:
     ) -> None:
         """Add a schedule, or give it another definition.
 
-        A schedule that exists keeps its state, and its next tick unless its timing has changed or
-        a clock was set back. `declared_at` is the time at which a worker declares it.
+        An existing schedule keeps its state. It also keeps its next tick, unless its timing changed
+        or a clock was set back. `declared_at` is the time at which a worker declares it.
         """
         before = self.get(tr, name)
         after = (before or StoredSchedule(definition))._replace(
@@ -196,7 +196,7 @@ class Schedules:
     def pause(self, tr: Transaction, now: int, name: str, paused: bool) -> bool:
         """Pause or resume a schedule; return false if there is none of this name.
 
-        It has not missed the ticks in between.
+        Ticks in between do not count as missed.
         """
         before = self.get(tr, name)
         if before is None:
@@ -207,10 +207,10 @@ class Schedules:
         return True
 
     def run_now(self, tr: Transaction, now: int, name: str) -> bytes | None:
-        """Push an item as for a tick at this time; return its key.
+        """Push an item as for a tick now; return its key.
 
-        The result is `None` if there is no schedule of this name, or if its last item has not ended
-        and ticks do not overlap.
+        Return `None` if there is no such schedule, or if ticks do not overlap and its last item has
+        not ended.
 
         Raises:
             QueueFull: The queue is full.
@@ -223,14 +223,14 @@ class Schedules:
         return key
 
     def begin_again(self, tr: Transaction) -> None:
-        """Set the timers of all schedules, because all timers were deleted."""
+        """Set the timers of all schedules, after all timers were deleted."""
         for name, stored in self.all(tr).items():
             self._set_timer(tr, name, stored.next)
 
     def tick_all(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> bool:
-        """Push what the schedules among these timers are to push; return whether more is due.
+        """Push what the schedules among these deleted timers have due; return whether more is due.
 
-        The timers are deleted. The schedules get new ones.
+        The schedules get new timers.
         """
         layout = self._layout
         references = (layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers)
@@ -261,15 +261,9 @@ class Schedules:
         first: int,
         room: int,
     ) -> bool:
-        """Push what a schedule is to push by now, and set its timer; return whether more is due.
+        """Push up to `room` due items of a schedule, and set its timer; return whether more is due.
 
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            name: The name of the schedule.
-            before: The schedule.
-            first: Its first tick that is due.
-            room: The most items that it may push.
+        `first` is its first due tick.
         """
         if has_stopped(before, now):
             return False  # the next declaration sets the timer
@@ -296,14 +290,14 @@ class Schedules:
         return bool(left) and overlap == "allow"
 
     def _is_held(self, tr: Transaction, name: str, schedule: StoredSchedule) -> bool:
-        """Return whether ticks do not overlap, and the item of the last one has not ended."""
+        """Return whether ticks do not overlap and the last one's item has not ended."""
         unique = schedule.unique_key(name)
         return unique is not None and tr[self._layout.unique_key(unique)].present()
 
     def _push(
         self, tr: Transaction, now: int, name: str, schedule: StoredSchedule, tick: int
     ) -> tuple[bytes, StoredSchedule]:
-        """Push the item of a tick; return its key and the new state."""
+        """Push the item of a tick; return its key and the schedule's new state."""
         layout, group = self._layout, schedule.definition.group
         self._bounds.reserve(tr, group)
         priority = layout.unpack_level_prefix(layout.items + schedule.definition.level)

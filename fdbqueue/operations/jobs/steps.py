@@ -1,8 +1,8 @@
-"""The steps of jobs within a transaction: store results, suspend jobs, and send signals.
+"""The steps of jobs within a transaction: store results, suspend jobs, send signals.
 
-Every change of a step is made under the claim of its job: a client that has lost the claim stores
-nothing. A job that sleeps or waits is a delayed item. A signal stores the result of the step that
-waits for it, and makes the item ready.
+Every change of a step requires the job's claim, so a client that has lost the claim stores nothing.
+A job that sleeps or waits is a delayed item. A signal stores the result of the waiting step and
+makes the item ready.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_DROPPED = 10  # signals that have ended, which a new one deletes
 
 
 class DurableSteps:
-    """The steps of the jobs of one queue, and its signals. Each method is part of a transaction."""
+    """The steps and signals of one queue's jobs. Each method is part of a transaction."""
 
     def __init__(self, items: Items, claimed: ClaimedItems, changes: Changes) -> None:
         self._layout = items.layout
@@ -54,7 +54,7 @@ class DurableSteps:
     # Read
 
     def all(self, tr: ReadTransaction, position: bytes) -> list[NamedStep]:
-        """Return the steps of the item at a position, in the order in which they were stored."""
+        """Return an item's steps, in the order in which they were stored."""
         layout = self._layout
         rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
         steps = [NamedStep(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
@@ -67,7 +67,7 @@ class DurableSteps:
     # Under the claim of the job
 
     def begin(self, tr: ReadTransaction, claim: Claim, name: str) -> tuple[StoredStep | None, int]:
-        """Return a step of a claimed job, or `None`, and the number of its steps.
+        """Return a step of a claimed job, or `None`, and the number of the job's steps.
 
         Raises:
             LeaseLost: The claim is over.
@@ -98,10 +98,10 @@ class DurableSteps:
         due: int | None,
         wait: bytes = b"",
     ) -> None:
-        """Store steps of a claimed job, and end the claim until the job is due; `None` for never.
+        """Store a claimed job's steps, and end the claim until it is due; `None` for never.
 
-        A job that was cancelled ends instead. `name` is that of the step in which it is suspended,
-        and `wait` the signal that it waits for.
+        A cancelled job ends instead. `name` is the step that suspends the job, and `wait` the
+        signal that it waits for.
         """
         row = self._claimed.claimed(tr, claim)
         # A client has claimed it before it expired, so it does not expire meanwhile.
@@ -124,13 +124,7 @@ class DurableSteps:
     ) -> StoredStep | None:
         """Take a signal that was sent, end the wait for it, or suspend the job.
 
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            extension: The claim of the job.
-            steps: Steps to store, the last of which is the wait as it begins.
-            signal: The name of the signal.
-            lease: The length of the lease in seconds.
+        The last of the `steps` to store is the wait as it begins.
 
         Returns:
             The step, if it has ended; `None` if the job is suspended.
@@ -171,22 +165,22 @@ class DurableSteps:
     ) -> list[StoredStep] | None:
         """Return the steps that run other jobs; push the missing jobs, and suspend this one.
 
-        Each of the jobs stores its end in its step, and the last one makes this job ready: they are
-        a batch.
+        The jobs are a batch: each stores its end in its step, and the last one makes this job
+        ready.
 
         Args:
             tr: A transaction.
-            now: The time in milliseconds since 1970.
+            now: The time.
             claim: The claim of the job.
             steps: Other steps to store.
             names: The names of the steps.
             batch: The id of a new batch.
-            push: Pushes the jobs of the steps with these numbers for the batch; returns the
-                prefixes of their queues, and their ids.
+            push: Pushes the jobs of the steps with these numbers for the batch; returns their
+                queues' prefixes and their ids.
 
         Returns:
-            The steps, if all of the jobs have ended, or if a step does something else; `None` if
-            this job is suspended.
+            The steps, if all jobs have ended or a step does something else; `None` if this job is
+            suspended.
         """
         row = self._claimed.claimed(tr, claim)
         position = self._layout.position(row.key)
@@ -208,7 +202,7 @@ class DurableSteps:
         return None
 
     def _put(self, tr: Transaction, row: ItemRow, steps: list[NamedStep]) -> int:
-        """Store steps of a claimed job; return how many it has then."""
+        """Store steps of a claimed job; return its number of steps."""
         position = self._layout.position(row.key)
         keys = [self._layout.step_key(position, step.name) for step in steps]
         n = row.item.header.steps
@@ -223,7 +217,7 @@ class DurableSteps:
     # Signals
 
     def signal(self, tr: Transaction, now: int, name: str, key: str, signal: StoredSignal) -> int:
-        """Send a signal: store it, and end the steps that wait for it; return how many do."""
+        """Send a signal: store it, and end the steps that wait for it; return their number."""
         layout = self._layout
         stored_key = layout.entry_key(layout.signals, name, key)
         # Each step stores the value, and one transaction has to hold all of them.
@@ -266,7 +260,7 @@ class DurableSteps:
     def without(
         self, tr: ReadTransaction, dead: ItemRow, name: str
     ) -> tuple[ItemRow, list[bytes]] | None:
-        """Return a dead letter without a step and all that were stored later, to retry it.
+        """Return a dead letter without a step and all later ones, to retry it.
 
         Returns:
             The item, and the keys to clear if it is retried; `None` if there is no such step.

@@ -1,4 +1,4 @@
-"""The bounds of a queue and of its groups: a push over one is refused."""
+"""The bounds of a queue and its groups: a push over one is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rooms: TypeAlias = "dict[str | None, Room]"
 
 
 class Room(NamedTuple):
-    """How many items a queue or a group has, and how many it may have."""
+    """The number of a queue's or group's items, and its bound."""
 
     taken: int
     bound: int
@@ -33,21 +33,17 @@ class Room(NamedTuple):
 
 
 class Bounds:
-    """The bounds of one queue and of its groups. Each method is part of a transaction.
+    """The bounds of one queue and its groups. Each method is part of a transaction.
 
-    In a bounded queue, a transaction takes one place for each item that it adds. An item occupies a
-    place from its push until it ends: while it is ready, delayed or claimed. Pops,
-    acknowledgements, expiry, removal and death end an item. A claim, its release, a retried failure
-    and an expired lease only move it, and the number of taken places stays the same. So only
-    pushes, schedules and retries of dead letters take places. (`put_back` takes none: it may exceed
-    the bound.) The transaction reads the counters in its own snapshot, so their sum is exact.
+    An item occupies one place from its push until it ends, while it is ready, delayed or claimed.
+    So only pushes, schedules and retries of dead letters take places. (`put_back` takes none and
+    may exceed the bound.) All other operations leave the number of taken places unchanged or lower
+    it. The transaction reads the counters in its own snapshot, so their sum is exact. `Places` says
+    how pushes keep to a bound without conflicting far from it.
 
-    A group with a `max_size` has places of its own. The options of a queue say whether any group
-    has such a setting. Only then does a push read the settings of its groups, and conflict with
-    changes of them. Unbounded queues pay nothing.
-
-    `Places` says how pushes keep to a bound without conflicting with each other far from it. All
-    operations other than those above leave the number of taken places unchanged or lower it.
+    A group with a `max_size` has its own places. Only if the queue's options say that some group
+    has one does a push read its groups' settings, and conflict with changes of them. Unbounded
+    queues pay nothing.
     """
 
     def __init__(self, items: Items, places: Places) -> None:
@@ -58,11 +54,7 @@ class Bounds:
     def begin(
         self, tr: Transaction, options: Options, groups: Iterable[str | None]
     ) -> Callable[[], Rooms] | None:
-        """Start to read the bounds that new items of some groups meet.
-
-        Returns:
-            A function that waits for the reads; `None` if the queue and its groups have no bounds.
-        """
+        """Start to read the bounds that new items of some groups meet; `None` if there are none."""
         if options.max_size is None and not options.limited_groups:
             return None
         names = [group for group in {*groups} if group is not None and options.limited_groups]
@@ -144,7 +136,7 @@ class Bounds:
     # Refuse
 
     def rely_on_full(self, tr: Transaction, items: list[NewItem]) -> None:
-        """Conflict with every operation that makes room for items that were refused."""
+        """Conflict with every operation that makes room for refused items."""
         for group in self._rooms(tr, self._items.options.agreed, _numbers(items)):
             self._rely_on_full(tr, group)
 
@@ -154,7 +146,7 @@ class Bounds:
             tr.add_read_conflict_key(key)
 
     def refusal(self, tr: Transaction, items: list[NewItem]) -> QueueFull | None:
-        """Return the error of a push of items that were refused; `None` if no bound is left."""
+        """Return the error of a push of refused items; `None` if no bound is left."""
         numbers = _numbers(items)
         rooms = self._rooms(tr, self._items.options.agreed, numbers)
         full = [group for group, room in rooms.items() if room.left < numbers[group]]
@@ -165,14 +157,14 @@ class Bounds:
 
 
 def _numbers(items: Sequence[NewItem]) -> Counter[str | None]:
-    """Return the number of items for each group; `None` stands for the queue, with all of them."""
+    """Count items by group; `None` stands for the queue, with all of them."""
     numbers = Counter(item.level.group for item in items)
     numbers[None] = len(items)
     return numbers
 
 
 def _number_that_fits(items: Sequence[NewItem], left: Mapping[str | None, int]) -> int:
-    """Return how many of the first items fit, given the numbers of places that are left."""
+    """Return how many of the first items fit into the places that are left."""
     left = {**left}
     for number, item in enumerate(items):
         for group in {None, item.level.group} & left.keys():

@@ -1,4 +1,4 @@
-"""The limits of a claim: pause, rate and concurrency; and how transactions keep below a bound."""
+"""The limits of a claim (pause, rate, concurrency), and how transactions keep below a bound."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ First: TypeAlias = Callable[[Transaction, int], Sequence[StoredItem]]
 
 
 class Places:
-    """Numbered places below a bound, of which a transaction takes one for each item that it adds.
+    """Numbered places below a bound; a transaction takes one for each item that it adds.
 
     Places are never written; transactions only conflict on them. A counter says how many are taken.
-    A transaction reads it by a snapshot, so that it does not conflict with every other one. It
+    A transaction reads it by a snapshot, to avoid a conflict with every other transaction, and
     chooses places at random between the number of taken places and the bound. Two transactions
-    conflict if they choose the same place, or if one chooses a place with a number below the number
-    that the other one read. Conflicts are rare far from the bound, and frequent near it.
+    conflict if they choose the same place, or if one chooses a place below the number that the
+    other one read. Conflicts are rare far from the bound, and frequent near it.
 
-    Proof that the bound is never exceeded: consider all transactions that took places and have
-    committed. Let T be the one with the latest read version, and m the number of taken places that
-    T saw. Only the transactions that committed after this read version matter. No read version is
-    later, so all of them were checked against each other and against T. So their places differ. No
-    place is below m, because its transaction would have conflicted with T. No place is above the
-    bound. All other operations since then left the number of taken places unchanged or lowered it.
-    So the taken places never outnumber the bound.
+    Proof that the bound is never exceeded: consider all committed transactions that took places.
+    Let T be the one with the latest read version, and m the number of taken places that T saw. Only
+    transactions that committed after this read version matter. No read version is later, so all of
+    them were checked against each other and against T. So their places differ. No place is below m,
+    because its transaction would have conflicted with T, and no place is above the bound. All other
+    operations since then left the number of taken places unchanged or lowered it. So the taken
+    places never outnumber the bound.
 
     A transaction that also ends items sees their places as free. This is sound: it conflicts with
-    every other operation that ends or moves the same items, so each place is freed only once.
+    every other operation that ends or moves these items, so each place is freed only once.
     """
 
     def __init__(self, randrange: Callable[[int, int], int] | None = None) -> None:
@@ -53,7 +53,7 @@ class Places:
         n: int,
         choose: Callable[[int, int], int] | None = None,
     ) -> None:
-        """Take `n` places in addition to the places that the transaction already has.
+        """Take `n` places in addition to the transaction's own.
 
         Args:
             tr: The transaction.
@@ -61,8 +61,7 @@ class Places:
             taken: The number of taken places, including the transaction's own.
             bound: The number of places.
             n: The number of places to take; the bound must have room for them.
-            choose: Returns a number from the first one to below the second one; by default, it is
-                chosen at random.
+            choose: Like `random.randrange`, which is the default.
         """
         choose = choose or self._randrange
         assert choose is not None
@@ -90,10 +89,9 @@ class Places:
 class Slots:
     """The slots of one queue, which enforce its concurrency limit.
 
-    A queue with a limit has as many slots as the limit allows, and a claimed item holds one of
-    them. Only their number is stored; `Places` says how claims keep to the limit without
-    conflicting with each other far from it. A claim conflicts with an acknowledgement that frees a
-    slot only if it saw that none was free.
+    A queue has as many slots as its limit allows, and a claimed item holds one. Only their number
+    is stored; `Places` says how claims keep to the limit. A claim conflicts with an acknowledgement
+    that frees a slot only if it saw no free one.
 
     Cost: a claim reads one counter, whatever the limit is.
     """
@@ -114,12 +112,7 @@ class Slots:
     ) -> Sequence[StoredItem]:
         """Return up to `n` first items that may be claimed; none if the queue is paused.
 
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            n: The maximum number of items, from 1.
-            options: The options of the queue, as the transaction read them.
-            first: Reads the first items.
+        `options` are as the transaction read them, and `n` is at least 1.
         """
         if options is not None:
             if options.paused:
@@ -134,11 +127,7 @@ class Slots:
         return first(tr, n) if n else []
 
     def hold(self, tr: Transaction, now: int, options: Options | None, n: int) -> tuple[bytes, ...]:
-        """Take slots for `n` items that were admitted, which the transaction claims.
-
-        Returns:
-            The slots that each of them holds.
-        """
+        """Take slots for `n` admitted items; return the slots that each of them holds."""
         if options is not None and options.rate is not None:
             self._rate.note(tr, now, options, n)
         if options is None or options.concurrency is None or n == 0:

@@ -1,4 +1,4 @@
-"""The rates of groups and of queues within a transaction: how many items may be started now."""
+"""The rates of groups and queues within a transaction: how many items may start now."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ _FOREIGN = 1 << 62  # milliseconds
 class Starts:
     """When items of one queue were started. Each method is part of a transaction.
 
-    A group is a name, or `None` for the whole queue, which may have a rate of its own. A group with
-    a rate has one row for each transaction that has started some of its items, and the number of
-    all of these starts. A start is forgotten once it is older than the time of the rate.
+    A group is a name, or `None` for the whole queue. A group with a rate has one row for each
+    transaction that started items of it, and a count of these starts. A start is forgotten once it
+    is older than the rate's period.
 
-    A start has the read version of its transaction, and the time of the client. It is older than
-    some seconds if it is so by the versions of the database and by the clock of the client that
-    looks: a recovery advances the versions by a hundred seconds' worth, and clocks differ. By these
-    versions, no window of this length has more starts than the rate allows. If a recovery falls
-    into the window, the clocks decide.
+    A start has the read version of its transaction and the time of its client. Its age has to pass
+    by both the versions of the database and the clock of the client that looks: a recovery advances
+    the versions by a hundred seconds' worth, and clocks differ. By versions, no window of this
+    length has more starts than the rate allows. If a recovery falls into the window, the clocks
+    decide.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def counter(self, group: str | None) -> bytes:
-        """Return the key of the number of the starts of a group that are not forgotten."""
+        """Return the key of the number of a group's remembered starts."""
         return self._layout.group_key(self._layout.start_counts, group)
 
     def number(self, reads: ReadTransaction, group: str | None) -> int:
-        """Return the number of the starts of a group that are not forgotten."""
+        """Return the number of a group's remembered starts."""
         return decode_count(reads[self.counter(group)].value)
 
     def add(self, tr: Transaction, now: int, group: str | None, n: int) -> None:
-        """Note that the transaction starts `n` items of a group."""
+        """Record that the transaction starts `n` items of a group."""
         key = self._layout.start_key(group, now, tr.get_read_version().wait())
         tr.add(key, encode_count(n))
         tr.add(self.counter(group), encode_count(n))
 
     def take_back(self, tr: Transaction, group: str | None, time: int) -> None:
-        """Forget the start of an item of a group at a time in milliseconds since 1970."""
+        """Forget the start of a group's item at a time."""
         for row in tr.snapshot.get_range(*self._layout.starts_at(group, time)):
             if decode_count(row.value) > 0:
                 tr.add_read_conflict_key(row.key)
@@ -62,10 +62,10 @@ class Starts:
     def room(
         self, tr: Transaction, now: int, group: str | None, rate: Rate, n: int = 0
     ) -> tuple[int, int]:
-        """Return how many items of a group may be started now, and the time when more may be.
+        """Return how many items of a group may start now, and the time when more may.
 
-        Starts that are too old to count are forgotten, unless more than `n` may be started anyway.
-        The transaction conflicts with all others that start items of the group.
+        Forgets starts that are too old, unless more than `n` may start anyway. Conflicts with all
+        transactions that start items of the group.
         """
         most, period = rate
         left = most - self.number(tr, group)
@@ -77,10 +77,10 @@ class Starts:
     def _forget_old(
         self, tr: Transaction, now: int, group: str | None, period: int
     ) -> tuple[int, int]:
-        """Forget some of the starts of a group that are too old to count.
+        """Forget some of a group's starts that are too old to count.
 
         Returns:
-            Their number, and the time in milliseconds when more of them may be too old.
+            Their number, and the time when more of them may be too old.
         """
         version = tr.get_read_version().wait()
         begin, end = self._layout.range_of(self._layout.group_key(self._layout.starts, group))
@@ -104,16 +104,13 @@ class Starts:
         return number, due
 
     def clear(self, tr: Transaction, group: str | None) -> None:
-        """Forget all starts of a group, of whatever age."""
+        """Forget all starts of a group, of any age."""
         layout = self._layout
         tr.clear_range(*layout.range_of(layout.group_key(layout.starts, group)))
         tr.clear(self.counter(group))
 
     def forget(self, tr: Transaction, now: int, group: str, period: int) -> bool:
-        """Forget the starts of a group that are older than `period`; return whether none is left.
-
-        Of more than 100 starts, some are left.
-        """
+        """Forget up to 100 starts of a group older than `period`; return whether none is left."""
         self.room(tr, now, group, (0, period))
         return self.number(tr, group) == 0
 
@@ -121,10 +118,9 @@ class Starts:
 class QueueRate:
     """The rate of one queue. Each method is part of a transaction.
 
-    The starts of a queue are stored as a group's are, so no window has more than the rate allows.
-    Each transaction that starts items conflicts with all others that do so. A queue over its rate
-    has a timer: the sweep that finds it wakes clients that wait. A queue without a rate reads and
-    writes nothing for it.
+    Starts are stored as a group's are. Transactions that start items conflict with each other. A
+    queue over its rate has a timer: the sweep that finds it wakes waiting clients. A queue without
+    a rate reads and writes nothing for it.
 
     Claims read the rate with the other options. Pops look for it once the last sweep of their
     process has found one.
@@ -136,14 +132,14 @@ class QueueRate:
         self._starts = Starts(layout)
 
     def room(self, tr: Transaction, now: int, options: Options | None, n: int) -> int:
-        """Return how many of `n` items may be started, given the options of the queue."""
+        """Return how many of `n` items may start."""
         rate = _rate_of(options)
         if rate is None or n == 0:
             return n
         return min(n, self._starts.room(tr, now, None, rate, n - 1)[0])
 
     def note(self, tr: Transaction, now: int, options: Options | None, n: int) -> None:
-        """Note that the transaction starts `n` items, for which there must be room."""
+        """Record that the transaction starts `n` items, for which there must be room."""
         rate = _rate_of(options)
         if rate is None or n == 0:
             return
@@ -153,7 +149,7 @@ class QueueRate:
             self._set_timer(tr, due)
 
     def take_back(self, tr: Transaction, now: int, time: int) -> None:
-        """Forget the start of an item at a time in milliseconds since 1970; wake clients."""
+        """Forget the start of an item at a time; wake clients."""
         self._starts.take_back(tr, None, time)
         self._look_again(tr, now)
 
@@ -162,15 +158,15 @@ class QueueRate:
         return self.room(tr, now, self._options.read(tr), n) if self._options.has_any_rate else n
 
     def note_popped(self, tr: Transaction, now: int, n: int) -> None:
-        """Note that the transaction pops `n` items, for which there must be room."""
+        """Record that the transaction pops `n` items, for which there must be room."""
         self.note(tr, now, self._options.read(tr), n)
 
     def may_pop(self, tr: Transaction, now: int) -> bool:
-        """Return whether an item may be popped: the queue is not paused, nor over its rate."""
+        """Return whether the queue is neither paused nor over its rate."""
         return not self._options.is_paused(tr) and self.room_to_pop(tr, now, 1) > 0
 
     def is_used_up(self, reads: ReadTransaction, options: Options | None) -> bool:
-        """Return whether no item may be started before old starts are forgotten."""
+        """Return whether no item may start before old starts are forgotten."""
         rate = _rate_of(options)
         return rate is not None and self._starts.number(reads, None) >= rate[0]
 
@@ -182,9 +178,9 @@ class QueueRate:
             self._set_timer(tr, now)  # clients may wait, and the old rate may have had no timer
 
     def end_hold(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> None:
-        """Wake clients if the timer of the queue is among these timers, and its rate allows more.
+        """Wake clients if these deleted timers include the queue's and its rate allows more.
 
-        Otherwise a later sweep does so. The timers are deleted.
+        Otherwise a later sweep does so.
         """
         if any(self._layout.is_timer_of_queue(row.key) for row in timers):
             self._look_again(tr, now)
@@ -207,14 +203,14 @@ class QueueRate:
 
 
 def _rate_of(options: Options | None) -> Rate | None:
-    """Return the rate of a queue as a number and milliseconds."""
+    """Return a queue's rate as a number and milliseconds."""
     if options is None or options.rate is None:
         return None
     return options.rate[0], round(1000 * options.rate[1])
 
 
 def _age(began_at: int, version: int) -> int:
-    """Return the milliseconds since a start by the versions of the database."""
+    """Return the milliseconds since a start, by the versions of the database."""
     since = version - began_at
     # A higher version is that of another cluster, from whose backup the queue was restored.
     return _FOREIGN if since < 0 else since * 1000 // VERSIONS

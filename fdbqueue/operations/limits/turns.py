@@ -1,4 +1,4 @@
-"""Whose turn it is: the next items of the groups of a priority, as one transaction finds them.
+"""Whose turn it is: the next items of a priority's groups, as one transaction finds them.
 
 Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
 """
@@ -40,13 +40,13 @@ class Turn:
     Attributes:
         level: The level of the items.
         key: The key that every change of the turn changes.
-        own: The stored settings of the group.
-        settings: Those that hold for it.
-        passes: Those of the items that were found, and of the one behind them.
-        is_limited: Whether a limit of the group allows no more than the items that were found.
+        own: The group's stored settings.
+        settings: The settings that apply to it.
+        passes: The passes of the items that were found, and of the one behind them.
+        is_limited: Whether a limit allows no more than the items that were found.
         following: The row of the item behind those to take, once conflicts are known.
         stale: The turns that were met in vain on the way to this one.
-        is_idle: Whether the items without a group are known to have been gone, if it is theirs.
+        is_idle: For items without a group: whether they are known to be gone.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Turn:
         self._begin_read(level.begin, n)
 
     def begin_limits(self, layout: Layout, settings: GroupSettings) -> None:
-        """Start to read how many items of the group are claimed and started, if that is limited."""
+        """Start to read the group's claimed and started counts, as far as they are limited."""
         self.settings, group = settings, self.level.group
         if group is not None and settings.concurrency is not None:
             self._claimed = self._reads[layout.group_key(layout.group_slots, group)]
@@ -83,7 +83,7 @@ class Turn:
 
     @property
     def claimed_left(self) -> float:
-        """How many more items the concurrency of the group allows."""
+        """How many more items the group's concurrency allows."""
         return _left(self.settings.concurrency, self._claimed)
 
     @property
@@ -97,7 +97,7 @@ class Turn:
         return self.passes[-1], self.level.group or ""
 
     def may_go_on(self, taken: Counter[str | None]) -> bool:
-        """Return whether it has one more item; `taken` are the items that are taken before."""
+        """Return whether it has one more item, after the items in `taken`."""
         number = len(self.passes) - 1
         room = min(self.claimed_left, self.started_left)
         self.is_limited = taken[self.level.group] + number >= room
@@ -110,7 +110,7 @@ class Turn:
         )
 
     def row(self, index: int) -> KeyValue | None:
-        """Return the row of one of the items, counted from 0; `None` if there are not so many."""
+        """Return row `index`; `None` past the end."""
         while index >= len(self._rows) and not self._is_complete:
             if self._rows:
                 self._begin_read(self._rows[-1].key + b"\x00", len(self._rows))
@@ -134,7 +134,7 @@ def _left(most: int | None, count: Value | None) -> float:
 def begin_settings(
     reads: ReadTransaction, layout: Layout, groups: Iterable[str]
 ) -> Callable[[], dict[str, GroupSettings]]:
-    """Start to read the settings of some groups; return a function that waits for them."""
+    """Start to read the settings of some groups."""
     key, space = layout.group_key, layout.group_settings
     own = {group: reads[key(space, group)] for group in groups}
     for_all = reads[key(space, None)] if own else None
@@ -158,7 +158,7 @@ Taking: TypeAlias = Counter[Turn]
 
 
 class Turns:
-    """The order in which clients take the items of groups. Each method is part of a transaction.
+    """The order in which clients take items of groups. Each method is part of a transaction.
 
     `Groups` describes the turns, and changes them.
     """
@@ -215,17 +215,11 @@ class Turns:
         before: list[StoredItem],
         skipped: int = 0,
     ) -> list[StoredItem]:
-        """Return up to `n` next items of a priority, in the order of the turns.
+        """Return up to `n` (at least 1) next items of a priority, in the order of the turns.
 
-        The transaction conflicts with every change of the turns up to theirs; with a snapshot, with
-        none.
-
-        Args:
-            tr: A transaction, or its snapshot.
-            level: A level of the priority.
-            n: The most items, from 1.
-            before: The items that the transaction will take before these.
-            skipped: How many turns to pass over, unless there are not more.
+        Conflicts with every change of the turns up to theirs, unless `tr` is a snapshot. `before`
+        are items that the transaction takes first; `skipped` turns are passed over if there are
+        more.
         """
         taken = Counter(item.level.group for item in before)
         turns = self._all(tr, level, n, skipped)
@@ -260,9 +254,9 @@ class Turns:
         return found
 
     def _all(self, tr: ReadTransaction, level: Level, n: int, skipped: int) -> Iterator[Turn]:
-        """Yield the turn of the items without a group, and then the others in their order.
+        """Yield the turn of the items without a group, then the others in order.
 
-        They are read as they are needed, first as many as `n` items may need.
+        Reads turns as needed, first as many as `n` items may need.
         """
         layout, rest, reads = self._layout, level.rest, _snapshot(tr)
         key, limit = layout.group_key, n + skipped

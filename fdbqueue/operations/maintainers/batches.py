@@ -1,13 +1,12 @@
-"""Batches of jobs within a transaction: the one that ends the last job makes another item ready.
+"""Batches of jobs within a transaction: the last job to end makes another item ready.
 
-The item is a delayed one that is never due. Either it follows the jobs of the batch, exists from
-the beginning, and its first position is the id of the batch; or it is a job that waits for others
-in one of its steps, which gets their results. The jobs of the batch may be in any queue; their
-headers name the batch.
+That item is delayed and never due. Either it follows the jobs of the batch: it exists from the
+beginning, and its first position is the batch's id. Or it is a job that waits for others in its
+steps, which get their results. The batch's jobs may be in any queue; their headers name the batch.
 
-A batch has two rows. The definition changes when the batch closes, is cancelled or, if it is to be
-so, when a job has died. The counts of jobs that were pushed and have ended change by atomic adds
-only, so that neither pushes nor ends conflict with each other.
+A batch has two rows. The definition changes when the batch closes, is cancelled, or (if so
+configured) loses a job to death. The counts of pushed and ended jobs change only by atomic adds, so
+neither pushes nor ends conflict with each other.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def get_batch(tr: ReadTransaction, layout: Layout, position: bytes) -> StoredBat
 
 
 def get_counts(tr: ReadTransaction, layout: Layout, position: bytes) -> BatchCounts:
-    """Return the counts of a batch. With a snapshot, the read conflicts with nothing."""
+    """Return the counts of a batch; with a snapshot, without conflicts."""
     return decode_counts(tr[layout.batch_counts + position].value)
 
 
@@ -114,10 +113,10 @@ def count_pushed(tr: Transaction, layout: Layout, position: bytes, id: str, n: i
 
 
 def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
-    """Do one of the two steps of closing a batch; return whether there is another one.
+    """Do one of the two steps of closing a batch; return whether another one follows.
 
-    The first step lets no more jobs in. The second one, which has to be another transaction, ends
-    the own part of the batch, and makes its item ready if all jobs have ended before.
+    The first step lets no more jobs in. The second, in another transaction, ends the batch's own
+    part, and makes its item ready if all jobs have ended.
     """
     batch = get_batch(tr, layout, position)
     if batch is None or batch.stage == "closed":
@@ -132,10 +131,7 @@ def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
 
 
 class Memberships:
-    """The batches in which the items of one queue count when they end.
-
-    It maintains their counts; see `transitions.Maintainer`.
-    """
+    """The counts of the batches to which one queue's items belong (`transitions.Maintainer`)."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -148,11 +144,10 @@ class Memberships:
 
 
 def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End) -> None:
-    """Do what follows from the end of an item. An item without a header costs nothing.
+    """Count an item's end in its batches, and delete the rows of its followers.
 
-    The rows of its followers end with it.
-
-    It is called once for each transition that ends an item, or makes it a dead letter:
+    An item without a header costs nothing. Called once for each transition that ends an item or
+    makes it a dead letter:
 
     | Transition | Outcome |
     | --- | --- |
@@ -162,15 +157,15 @@ def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End)
     | expiry | `"expired"` |
     | pop | `"popped"` |
 
-    The removal of a dead letter or of a done item is no second end. Neither does a queue that is
-    cleared end its items. A dead letter that is retried can end again.
+    Removing a dead letter or a done item is no second end, and clearing a queue ends no items. A
+    dead letter that is retried can end again.
 
     Args:
         tr: The transaction that ends it.
         own: The layout of its queue.
-        now: The time in milliseconds since 1970.
-        item: The item, as it was while it was ready or claimed.
-        end: How it has ended.
+        now: The time.
+        item: The item as it was while ready or claimed.
+        end: How it ended.
     """
     header, position = item.header, own.position(item.key)
     if header is NO_HEADER:
@@ -200,15 +195,10 @@ def count_end(
     ended_at: bytes,
     end: End,
 ) -> None:
-    """Count the ends of jobs in their batches; where they are the last ones, make the item ready.
+    """Count the ends of jobs in their batches; make a batch's item ready with its last end.
 
-    Args:
-        tr: The transaction.
-        own: The layout of the queue of the jobs.
-        now: The time in milliseconds since 1970.
-        memberships: The batches, one that has several of the jobs as often.
-        ended_at: The position of a job.
-        end: How they have ended.
+    `own` is the layout of the jobs' queue, `ended_at` the position of one of the jobs. A batch that
+    has several of the jobs is listed once for each.
     """
     of_batch: dict[tuple[bytes, bytes], list[Membership]] = {}
     for membership in memberships:
@@ -244,19 +234,19 @@ _MAX_ENDED = 50  # batches: their items, of up to 100,000 bytes each, are stored
 
 
 def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes | None:
-    """Count jobs of a queue that is to be emptied as cancelled, in the batches of other queues.
+    """Count jobs of a queue that will be emptied as cancelled, in other queues' batches.
 
-    Their rows forget these batches, so each job is counted once, however often this is called.
-    A queue whose jobs never counted in other queues costs one read.
+    Their rows forget these batches, so each job counts once, however often this is called. A queue
+    whose jobs never counted in other queues costs one read.
 
     Args:
         tr: The transaction.
         own: The layout of the queue.
-        now: The time in milliseconds since 1970.
-        after: The result of the call before; empty for the first one.
+        now: The time.
+        after: The result of the previous call; empty for the first.
 
     Returns:
-        The last key that this call has changed or left alone; `None` if no job is left.
+        The last key that this call handled; `None` if no job is left.
     """
     if not tr[own.linked].present():
         return None
@@ -289,7 +279,7 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes
 
 
 def _waiting_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict[str, StoredStep]:
-    """Return the steps in which a job waits for others that it runs, by their names."""
+    """Return the steps in which a job waits for others that it runs, by name."""
     rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
     steps = {layout.unpack_step_key(row.key): decode_step(row.value) for row in rows}
     return {
@@ -300,7 +290,7 @@ def _waiting_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict
 def end_batch(
     tr: Transaction, layout: Layout, now: int, id: bytes, batch: StoredBatch, counts: BatchCounts
 ) -> None:
-    """Make the item of a batch ready, all of whose jobs have ended, as its last end does."""
+    """Make the item of a batch ready whose jobs have all ended, as its last end does."""
     tr.add_read_conflict_key(layout.batch_counts + id)
     make_ready(tr, layout, now, batch.job or id, batch.kind, counts)
     if batch.kind == "run":
@@ -319,9 +309,9 @@ def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> Non
 
 
 def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes) -> bool:
-    """Return whether a batch does not let an item begin, given its header and first position.
+    """Return whether a batch keeps an item from beginning, given its header and first position.
 
-    Either the batch is cancelled that it is a job of, or it waited for one that was.
+    Either its own batch is cancelled, or a batch that it waited for was.
     """
     batches = [each for each in memberships_of(header.batch) if each.cancels]
     awaited = get_batch(tr, own, first) if header.awaits else None
@@ -334,7 +324,7 @@ def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes)
 def _store_result(
     tr: Transaction, layout: Layout, now: int, job: bytes, step: str, end: End
 ) -> None:
-    """Store how a job has ended in the step that waits for it."""
+    """Store how a job ended in the step that waits for it."""
     key = layout.step_key(job, step)
     value = tr[key].value
     if value is None:  # the job that waited was cancelled
@@ -359,25 +349,24 @@ def _end_some(
 ) -> bool:
     """Take places for ends in a batch that is not open, or make its item ready if they are last.
 
-    Return whether they are. A batch that is closed from the beginning, with the number of its jobs,
-    has ended its own part. Without an end of a job in `ended`, the batch ends its own part now.
+    Return whether they are last. A batch that is created closed has ended its own part. Without a
+    job in `ended`, the batch ends its own part now. `counts` come from a snapshot read of this
+    transaction.
 
-    The batch itself counts as one more job, which ends when it is closed. So with P jobs there are
-    T = P + 1 ends, and this function is called in the transaction of each one that commits after
-    the first step of closing. It sees m ends before its own one, by a snapshot, and either takes
-    one of T - 1 places (see `Places`), or, if m = T - 1, makes the item ready.
+    The batch itself counts as one more job, which ends when it is closed. So P jobs have T = P + 1
+    ends, and this function runs in the transaction of each end that commits after the first step of
+    closing. It sees m earlier ends, by a snapshot, and either takes one of T - 1 places (see
+    `Places`), or, if m = T - 1, makes the item ready.
 
     Proof that exactly one transaction makes it ready. P is final, because a push reads the
-    definition, which the first step of closing changes: it commits before that, or never. So is
-    the number of ends that commit before: they read the definition, too. All others call this
-    function. By the proof of `Places`, those that take places and the ends before them never exceed
-    T - 1. So at least one of the T ends makes the item ready. Such an end has seen that all others
-    have ended, and nothing ends twice: at most one does.
+    definition, which the first step of closing changes: it commits before that, or never. The
+    number of ends that commit before is final for the same reason. All others call this function.
+    By the proof of `Places`, the ends that take places and the ends before them never exceed T - 1.
+    So at least one of the T ends makes the item ready. Such an end has seen that all others have
+    ended, and nothing ends twice: at most one does.
 
-    Several ends of one transaction take their places together, or one after the other; each sees
-    those before.
-
-    `counts` are the batch's, by a snapshot read of this transaction.
+    Several ends of one transaction take their places together or one after the other; each sees the
+    ones before.
     """
     seen, n = counts.ended + (batch.stage == "closed"), ended.ended or 1
     if seen + n > counts.pushed:
@@ -402,7 +391,7 @@ def make_ready(
     kind: BatchKind,
     counts: BatchCounts,
 ) -> None:
-    """Let the item that waits for a batch be due now; one that follows it gets the counts."""
+    """Make the item that waits for a batch due now; one that follows it gets the counts."""
     stored = tr[layout.delayed + position].value
     if stored is None:
         moved = tr[layout.moved + position].value

@@ -1,4 +1,4 @@
-"""Groups within a transaction: the stored turns, who is held back, and when that ends.
+"""Groups within a transaction: the stored turns, and which groups are held, until when.
 
 Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
 """
@@ -46,26 +46,23 @@ _turn_of = attrgetter("turn")
 
 
 class Groups:
-    """The groups of one queue, which share what is taken. Each method is part of a transaction.
+    """The groups of one queue, which share its capacity. Each method is part of a transaction.
 
-    Within a priority, the items of a group are in the order of their arrival, and groups take
-    turns: a group with ready items has one turn, and the turns are in the order of their passes.
-    An item that is taken moves the turn of its group behind by the inverse of the weight of the
-    group. A group that had no items starts at the highest pass that was taken, or at its own if
-    that is higher, so it neither catches up nor gains by being away. The items without a group are
-    one more group. It has no turn of its own, so that queues without groups pay nothing: its pass
-    is compared with the turns once an item of a group is ready. The next item that is taken of a
-    group finds that they are gone.
+    Within a priority, a group's items are in order of arrival, and groups take turns: a group with
+    ready items has one turn, and turns are ordered by pass. Taking an item moves its group's turn
+    back by the inverse of the group's weight. A group that had no items starts at the highest pass
+    that was taken, or at its own if that is higher, so it neither catches up nor gains by being
+    away. The items without a group are one more group. Queues without groups pay nothing for it,
+    because it has no stored turn: its pass is compared with the turns once an item of a group is
+    ready. The next transaction that takes an item of a group finds that they are gone.
 
     A group that may have no more items claimed or started, or that is paused, is *held*: it has no
-    turns, so that nobody meets it. The transaction that frees one of its slots gives them back, and
-    so does a sweep once its rate allows more. A group of which one item may be claimed at a time is
-    a sequence: after a failure, it is held until the failed item is available again.
+    turns, so clients do not meet it. The turns return with the transaction that frees one of its
+    slots, or with a sweep once its rate allows more. A group with a concurrency of one is a
+    sequence: after a failure, it is held until the failed item is available again.
 
-    A push to a group that has ready items reads one key, which only the first and the last of them
-    change. So it conflicts with a push of the first one and with a pop or claim of the last one.
-
-    The class maintains all of this (`transitions.Maintainer`).
+    A push to a group that has ready items reads one key, which only the first and the last of these
+    items change. So it conflicts with a push of the first one and a pop or claim of the last one.
     """
 
     def __init__(self, layout: Layout, levels: Levels, options: StoredOptions) -> None:
@@ -82,7 +79,7 @@ class Groups:
     ) -> Callable[[], None] | None:
         """Start the reads for transitions of items of groups; see `transitions.Maintainer`.
 
-        An item that becomes ready conflicts with whatever changes that its group has ready items.
+        An item that becomes ready conflicts with any change to whether its group has ready items.
         """
         taken: list[StoredItem] = []
         members: dict[Level, Value] = {}
@@ -131,12 +128,10 @@ class Groups:
     # Taking
 
     def begin_taking(self, tr: Transaction, items: list[StoredItem], are_claimed: bool) -> Taking:
-        """Add read conflicts for items that were found in turns, and for what made them the next.
+        """Add read conflicts for items found in turns, and for what made them the next.
 
-        Call it before any write: the engine compares a read conflict with the writes before it.
-
-        Returns:
-            How many items are taken in each turn, for `note_gone`.
+        Call it before any write: the engine compares a read conflict with earlier writes. Return
+        how many items are taken in each turn.
         """
         turns: Taking = Counter(filter(None, map(_turn_of, items)))
         if not turns:
@@ -165,7 +160,7 @@ class Groups:
         taking: Taking,
         are_claimed: bool,
     ) -> None:
-        """Note that ready items were deleted: those found in turns were taken, others removed."""
+        """Record that ready items were deleted: taken if found in turns, otherwise removed."""
         stale = dict.fromkeys(each for turn in taking for each in turn.stale)
         for others in [each for each in stale if each.level.group is None]:
             tr[others.key] = encode_pass(others.passes[0]) + IDLE
@@ -192,7 +187,10 @@ class Groups:
     def _take(
         self, tr: Transaction, now: int, turn: Turn, n: int, n_so_far: int, are_claimed: bool
     ) -> None:
-        """Move the turn of a group from which `n` items were taken, after others in other turns."""
+        """Move back the turn of a group from which `n` items were taken.
+
+        `n_so_far` includes items taken in the group's other turns.
+        """
         layout, level, group = self._layout, turn.level, turn.level.group
         rest = level.rest
         following, pass_ = turn.following, turn.passes[n]
@@ -218,7 +216,7 @@ class Groups:
             tr[layout.timer_key(layout.turns + rest, pass_, packed)] = turn.own
 
     def _note_removed(self, tr: Transaction, now: int, level: Level) -> None:
-        """End the turn of a group without ready items, after some were removed."""
+        """End the turn of a group whose last ready items were removed."""
         layout, group, rest = self._layout, level.group or "", level.rest
         if [*tr.get_range(level.begin, level.end, limit=1)]:
             return
@@ -228,7 +226,7 @@ class Groups:
         self._forget_idle(tr, now, rest)
 
     def _become_idle(self, tr: Transaction, level: Level, pass_: int) -> None:
-        """Note that a group has no ready items of a priority."""
+        """Record that a group has no ready items of a priority."""
         layout, group, rest = self._layout, level.group or "", level.rest
         tr.clear(layout.group_key(layout.group_members, group, rest))
         tr.compare_and_clear(layout.group_key(layout.group_counts, group), ZERO)
@@ -238,7 +236,7 @@ class Groups:
     def _forget_idle(self, tr: Transaction, now: int, rest: bytes) -> None:
         """Forget some groups without ready items of a priority that gain nothing by being known.
 
-        Call it once the starts of the transaction are noted, so that they are not forgotten.
+        Call it after recording the transaction's starts, so that they are not forgotten.
         """
         layout = self._layout
         # A pass that is not above the highest one that was taken is no disadvantage any more.
@@ -256,10 +254,7 @@ class Groups:
             tr.clear(row.key)
 
     def _begin_shares_again(self, tr: Transaction, rest: bytes, pass_: int) -> None:
-        """Begin shares behind a group without items, if nobody has a turn in the priority.
-
-        So they begin again for those that have taken most as well.
-        """
+        """Restart all shares behind a group without items, if nobody has a turn."""
         turns = self._layout.range_of(self._layout.turns + rest)
         rows, others = (
             tr.snapshot.get_range(*turns, limit=1),
@@ -271,7 +266,7 @@ class Groups:
     # Returning
 
     def _begin_turn(self, tr: Transaction, level: Level) -> None:
-        """Give a group that had no ready items of a priority a turn, unless it is held."""
+        """Give a turn to a group that had no ready items of a priority, unless it is held."""
         layout, group, rest = self._layout, level.group or "", level.rest
         self._options.note_groups(tr)
         tr[layout.group_members + level.packed_group + rest] = b""
@@ -289,7 +284,7 @@ class Groups:
     # Holding back
 
     def _goes_on(self, tr: Transaction, now: int, group: str) -> bool:
-        """Give a group that was held its turns again if it may go on; return whether it was."""
+        """Release a held group if it may go on; return whether it was released."""
         held = self._held(group)
         if not tr[held].present():
             return False
@@ -297,9 +292,9 @@ class Groups:
         return not tr[held].present()
 
     def _note_failed(self, tr: Transaction, now: int, failed: ItemRow) -> None:
-        """Hold a sequence until its failed item, which was just delayed, is available again.
+        """Hold a sequence until its failed item, just delayed, is available again.
 
-        If it waits for another one already, it waits for the one that is due last.
+        If the sequence already waits for an item, it waits for the one due last.
         """
         group = failed.item.level.group
         if group is not None and read_settings(tr.snapshot, self._layout, group).is_sequence:
@@ -314,9 +309,9 @@ class Groups:
         return 0 if stored is None else int(decode_metadata(stored)[0][0])
 
     def _note_available(self, tr: Transaction, now: int, item: StoredItem) -> None:
-        """Let a sequence that was held until a delayed item was available go on.
+        """Resume a sequence that waited for a delayed item.
 
-        The item may have been removed, so this wakes a client that waits.
+        The item may have been removed, so this wakes a waiting client.
         """
         layout, group = self._layout, item.level.group
         if group is None:
@@ -328,10 +323,10 @@ class Groups:
             Waiters(layout, layout.waiters).wake(tr, 1)
 
     def end_holds(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> int:
-        """Let the groups among these timers go on if their rates allow it; return how many do.
+        """Release the groups among these timers if their rates allow it; return their number.
 
-        The timers are deleted. Groups that have to wait for longer get new ones. The timer of the
-        queue stands for some of the groups that wait to be settled.
+        The timers are deleted, and groups that must wait longer get new ones. The queue's own timer
+        stands for groups that wait to be settled.
         """
         layout = self._layout
         references = {layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers}
@@ -343,15 +338,15 @@ class Groups:
         return [self._goes_on(tr, now, group) for group in groups].count(True)
 
     def settle_all(self, tr: Transaction, now: int) -> None:
-        """Let the next sweeps settle all groups, after new settings of all or in a cleared queue.
+        """Let the next sweeps settle all groups, after new default settings or a clear.
 
-        A transaction that has not seen these settings has committed before them, or never does. The
-        sweeps also look at the rate of the queue.
+        A transaction that has not seen these settings commits before them, or never. The sweeps
+        also look at the queue's rate.
         """
         self._settle_from(tr, now, _FIRST_GROUP)
 
     def is_settling(self, reads: ReadTransaction) -> bool:
-        """Return whether groups are left that the next sweeps settle."""
+        """Return whether the next sweeps have groups left to settle."""
         return reads[self._progress].present()
 
     def _settle_from(self, tr: Transaction, due: int, group: bytes) -> None:
@@ -361,7 +356,7 @@ class Groups:
     def _settle_some(self, tr: Transaction, now: int) -> None:
         """Settle groups that are held, have claimed or started items, or wait for a failed one.
 
-        A group without starts left that is not held would not be met again once they are over.
+        An unheld group with no starts left would not be found again after they are over.
         """
         layout, begin = self._layout, tr[self._progress].value
         if begin is None:
@@ -381,16 +376,16 @@ class Groups:
             tr.clear(self._progress)
 
     def take_back(self, tr: Transaction, position: bytes, time: int) -> None:
-        """Forget the start of an item at a time in milliseconds since 1970.
+        """Forget the start of an item at a time.
 
-        Call it before its slot is freed: then its group goes on.
+        Call it before freeing the item's slot, which lets its group go on.
         """
         group = self._levels.level_of(self._layout.items + position).group
         if group is not None:
             self._starts.take_back(tr, group, time)
 
     def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
-        """Hold a group that may have no more items claimed or started; release any other one.
+        """Hold a group that may have no more items claimed or started; release any other.
 
         With `is_new_rate`, a group may go on earlier than its timer says.
         """
@@ -421,9 +416,9 @@ class Groups:
         return limit is not None and decode_count(reads[self._slot(group)].value) >= limit
 
     def is_held_wrongly(self, reads: ReadTransaction, group: str) -> bool:
-        """Return whether a group is held although it may go on, or has turns although it may not.
+        """Return whether a group is held although it may go on, or the reverse.
 
-        A group that has a timer is held rightly: a sweep looks at it.
+        A group with a timer is held rightly: a sweep looks at it.
         """
         settings = read_settings(reads, self._layout, group)
         held, is_full = reads[self._held(group)].value, self._is_full(reads, group, settings)
@@ -434,14 +429,14 @@ class Groups:
         return is_full != (held is not None)
 
     def _hold(self, tr: Transaction, group: str, due: int | None) -> None:
-        """Take its turns from a group, until it is due or something is freed."""
+        """Take a group's turns away, until it is due or something is freed."""
         layout = self._layout
         for rest, pass_ in self._passes(tr, group).items():
             tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
         self.set_held(tr, group, due)
 
     def set_held(self, tr: Transaction, group: str, due: int | None) -> None:
-        """Note that a group has no turns, until it is due or something is freed."""
+        """Record that a group has no turns, until it is due or something is freed."""
         layout = self._layout
         tr[self._held(group)] = b"" if due is None else encode_count(due)
         if due is not None:
@@ -458,7 +453,7 @@ class Groups:
         tr.clear(self._held(group))
 
     def _passes(self, tr: Transaction, group: str) -> dict[bytes, int]:
-        """Return the passes of a group in the priorities in which it has ready items."""
+        """Return a group's passes in the priorities where it has ready items."""
         prefix = self._layout.group_key(self._layout.group_members, group)
         rows = tr.get_range(prefix, prefix + b"\xff", streaming_mode=WANT_ALL)
         members = [row.key[len(prefix) :] for row in rows]
@@ -482,7 +477,7 @@ class Groups:
         return self._layout.group_key(self._layout.group_slots, group)
 
     def index_entries(self, reads: ReadTransaction, level: Level) -> dict[bytes, bytes]:
-        """Return the rows that a group with ready items in a level has."""
+        """Return the rows of a group with ready items in a level."""
         layout, group, rest = self._layout, level.group or "", level.rest
         rows = {layout.group_key(layout.group_members, group, rest): b""}
         if not reads[self._held(group)].present():
@@ -514,7 +509,7 @@ class Groups:
                 self._set_turns(tr, group, own)
 
     def _set_turns(self, tr: Transaction, group: str, own: bytes) -> None:
-        """Store its settings in the turns of a group, so that clients find both at once."""
+        """Store a group's settings in its turns, so that clients find both at once."""
         layout = self._layout
         for rest, pass_ in self._passes(tr, group).items():
             tr[layout.turn_key(layout.turns, rest, pass_, group)] = own

@@ -1,9 +1,9 @@
 """The history of a queue: samples of its totals, waiting times and run times, within a day.
 
-The totals of a queue only grow. So what happened in a period is the difference between the totals
-at its beginning and those at the beginning of a later one. The first transaction of a period that
-changes them stores what they were, and deletes the samples that are too old. Nothing runs while
-nobody uses the queue, and a period without a sample is one in which nothing happened.
+Totals only grow, so the events of a period are the difference between two samples. The first
+transaction of a period that changes the totals stores their old values and deletes samples that are
+too old. Nothing runs while nobody uses the queue; a period without a sample is one in which nothing
+happened.
 """
 
 from __future__ import annotations
@@ -40,16 +40,15 @@ _WINDOWS = ((300, _SHORT), (3_600, _SHORT), (86_400, _LONG))
 
 
 def _number(seconds: int, now: int) -> int:
-    """Return the number of the period of this length that a time in milliseconds is in."""
+    """Return the number of the period of this length that contains a time."""
     return now // (1000 * seconds)
 
 
 class History:
-    """The samples, waiting times and run times that one client notes in its transactions.
+    """The samples and times that one client records in its transactions.
 
-    It maintains them (`transitions.Maintainer`). That costs nothing most of the time: a client
-    looks once in each period of 30 seconds whether there is a sample, and notes waiting times and
-    run times once a second.
+    It maintains them (`transitions.Maintainer`) at little cost: a client looks for a sample once in
+    each period of 30 seconds, and records waiting times and run times once a second.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -59,7 +58,7 @@ class History:
         self._waits_noted = self._runs_noted = 0
 
     def _sample_keys(self, now: int) -> dict[int, bytes]:
-        """Return the keys of the samples of the present periods, by their lengths."""
+        """Return the keys of the present periods' samples, by length."""
         layout = self._layout
         return {
             seconds: layout.entry_key(layout.samples, seconds, _number(seconds, now))
@@ -67,7 +66,7 @@ class History:
         }
 
     def begin_again(self, tr: Transaction, now: int) -> None:
-        """Store samples without numbers, in a transaction that has cleared history and totals.
+        """Store empty samples, in a transaction that has cleared history and totals.
 
         A client that knows of a sample of the present period does not look for it again.
         """
@@ -75,7 +74,7 @@ class History:
             tr[key] = encode_sample(())
 
     def note_change(self, tr: Transaction, now: int) -> None:
-        """Store samples of the totals, unless there are some of the present periods.
+        """Store samples of the totals for present periods that have none.
 
         Call this before the transaction changes the totals.
         """
@@ -128,7 +127,7 @@ class History:
             tr.add(self._layout.runs, encode_times(runs))
 
     def _wait_of(self, item: StoredItem, now: int) -> int | None:
-        """Return for how many milliseconds an item has been ready; `None` if nothing says so."""
+        """Return how many milliseconds an item has been ready; `None` if unknown."""
         since = item.header.since
         if since is None and not item.header.attempts:
             pushed = self._layout.pushed_at(item.key)
@@ -137,7 +136,7 @@ class History:
 
 
 def _begin_sample(tr: ReadTransaction, layout: Layout) -> Callable[[], tuple[int, ...]]:
-    """Start to read the totals of a queue; return a function that waits for them."""
+    """Start to read the totals of a queue."""
     rows = tr.get_range(*totals_range(layout.subspace), streaming_mode=WANT_ALL)
     waits, runs = tr.get(layout.waits), tr.get(layout.runs)
 
@@ -151,13 +150,7 @@ def _begin_sample(tr: ReadTransaction, layout: Layout) -> Callable[[], tuple[int
 
 
 def read_history(tr: ReadTransaction, layout: Layout, now: int) -> list[HistoryWindow]:
-    """Return the last 5 minutes, hour and day of a queue.
-
-    Args:
-        tr: A transaction.
-        layout: The keys of the queue.
-        now: The time in milliseconds since 1970.
-    """
+    """Return the last 5 minutes, hour and day of a queue."""
     rows = tr.get_range(*layout.range_of(layout.samples), streaming_mode=WANT_ALL)
     begun = _begin_sample(tr, layout)
     samples: dict[int, dict[int, tuple[int, ...]]] = {seconds: {} for seconds in _KEPT}
@@ -176,7 +169,7 @@ def _window(
     present: tuple[int, ...],
     now: int,
 ) -> HistoryWindow:
-    """Return what changed within this many seconds, by periods of a length in seconds."""
+    """Return what changed within the last `seconds`, in periods of `period` seconds."""
     first = _number(period, now) + 1 - seconds // period
     # A client whose clock is ahead stores a sample too early: later ones may have smaller totals.
     ends = pairwise(accumulate([*samples.values(), present], _larger))

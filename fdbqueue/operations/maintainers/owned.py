@@ -1,4 +1,4 @@
-"""The rows that an item owns besides its own: they are deleted with the item.
+"""The rows that an item owns besides its own, and that are deleted with it.
 
 | Rows | Owned by an item |
 | --- | --- |
@@ -22,7 +22,7 @@ from fdbqueue.types import Transaction
 
 
 class OwnedRows:
-    """The rows that the items of one queue own. It maintains them (`transitions.Maintainer`)."""
+    """The rows that one queue's items own (`transitions.Maintainer`)."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -38,12 +38,12 @@ class OwnedRows:
                     self.store_result(tr, after.key, end.returned)
 
     def store_result(self, tr: Transaction, key: bytes, returned: bytes | None) -> None:
-        """Store the result of a done item: what its handler has returned, as JSON."""
+        """Store a done item's result, as JSON."""
         if returned is not None:
             tr[self._layout.returned + self._layout.position(key)] = returned
 
     def _delete(self, tr: Transaction, before: ItemRow, after: ItemRow | None) -> None:
-        """Delete what an item does not own any more, in a new state, at a new position or gone."""
+        """Delete what an item no longer owns: in a new state, at a new position, or gone."""
         layout, item = self._layout, before.item
         header, position = item.header, layout.position(item.key)
         if after is not None and after.key == before.key:
@@ -66,7 +66,7 @@ class OwnedRows:
     def _end_waits(
         self, tr: Transaction, position: bytes, header: Header, following: Header
     ) -> None:
-        """Clear the wait for a signal, and the own batch, that an item does not have any more."""
+        """Clear the wait for a signal, and the own batch, that an item no longer has."""
         layout = self._layout
         if header.waits and header.waits != following.waits:
             tr.clear(layout.signal_waits + header.waits)
@@ -75,7 +75,7 @@ class OwnedRows:
                 tr.clear(rows + (header.origin or position))
 
     def _store(self, tr: Transaction, before: ItemRow | None, after: ItemRow) -> None:
-        """Store what an item owns in its new state, and did not own before."""
+        """Store what an item newly owns."""
         layout, new = self._layout, after.item.header
         header = NO_HEADER if before is None else before.item.header
         has_moved = before is None or before.key != after.key

@@ -1,7 +1,7 @@
 """Unique keys within a transaction: at most one item that has not ended holds a key.
 
-An item holds its key while it is ready or delayed, and while it is claimed unless a claim frees the
-key. The row of a key has the position of the item that holds it.
+An item holds its key while ready or delayed, and while claimed unless a claim frees the key. The
+key's row has the position of the holder.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ _MAX_DROPPED = 100  # keys whose periods are over that a push with a period dele
 
 
 class UniqueKeys:
-    """The unique keys of one queue. It maintains them; see `transitions.Maintainer`.
+    """The unique keys of one queue (`transitions.Maintainer`).
 
-    If the next tick of a schedule waits until an item has ended, it is due once the item frees its
-    key, or ends.
+    If a schedule's next tick waits for an item, it is due once the item frees its key, or ends.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -69,25 +68,16 @@ class UniqueKeys:
         tr.clear(self._layout.entry_key(self._layout.unique_ends, ends, name))
 
     def drop_ended_periods(self, tr: Transaction, now: int, limit: int = _MAX_DROPPED) -> int:
-        """Delete up to `limit` keys whose periods are over, without conflicts.
-
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            limit: The maximum number of keys.
-
-        Returns:
-            The number of keys.
-        """
+        """Delete up to `limit` keys whose periods are over, without conflicts; count them."""
         layout = self._layout
         return drop_ended(tr, layout, now, layout.unique_ends, layout.unique_keys, limit)
 
     # Items that return
 
     def hold_again(self, tr: Transaction, changes: list[Change]) -> list[Change]:
-        """Let items that return hold the unique keys again that their claims have freed.
+        """Give returning items the unique keys again that their claims have freed.
 
-        An item whose key another one holds meanwhile waits without it.
+        An item whose key has a new holder waits without it.
         """
         freed = [_freed_by(after) for _, _, after, _ in changes]
         keys = [key for key in freed if key is not None]
@@ -104,11 +94,11 @@ class UniqueKeys:
 
 
 def _freed_by(row: ItemRow | None) -> str | None:
-    """Return the unique key that the claim of an item has freed that waits again, or `None`."""
+    """Return the unique key that a returning item's claim has freed, or `None`."""
     header = NO_HEADER if row is None or row.state in ENDED else row.item.header
     return None if header.unique else header.held_while_waiting
 
 
 def _held_by(row: ItemRow | None) -> str | None:
-    """Return the unique key that the item of a row holds, or `None`."""
+    """Return the unique key that a row's item holds, or `None`."""
     return None if row is None or row.state in ENDED else row.item.header.unique

@@ -23,18 +23,16 @@ class GroupInfo:
         name: Its name.
         ready: The number of its ready items.
         claimed: The number of its claimed items.
-        weight: Its share of what is taken from a priority, in proportion to the weights of other
-            groups.
+        weight: Its share of a priority, in proportion to other groups' weights.
         concurrency: The most of its items that may be claimed at a time; `None` for no limit.
         paused: Whether it is paused.
-        rate: The most of its items that may be started in a time, and that time in seconds; `None`
-            for no limit.
-        in_order: Whether a failed item is tried again before those behind it, because one of its
-            items may be claimed at a time.
-        held_by: What keeps its ready items from being handed out: `"paused"`; `"concurrency"` if it
-            has as many items claimed as it may; `"retry"` if a failed item waits for its next
-            attempt; `"rate"` if as many were started as may be; `None` for nothing.
-        held_until: When its rate allows more to be started, if that holds it.
+        rate: The most items that may start in a period, and the period in seconds; `None` for
+            no limit.
+        in_order: Whether a failed item is tried again before those behind it, because one of
+            its items may be claimed at a time.
+        held_by: What holds its ready items back: `"paused"`; `"concurrency"`; `"retry"` while a
+            failed item waits for its next attempt; `"rate"`; `None` for nothing.
+        held_until: When its rate allows more items to start, if that holds it.
         delayed: The number of its delayed items.
         max_size: The most ready, delayed and claimed items it may have; `None` for no bound.
     """
@@ -54,7 +52,7 @@ class GroupInfo:
 
 
 def held_by(settings: GroupSettings, claimed: int, due: bytes) -> HeldBy:
-    """Return what holds a group back that is held; `due` is when its rate allows more, or empty."""
+    """Return what holds a held group; `due` is when its rate allows more, or empty."""
     if settings.paused:
         return "paused"
     if due:
@@ -65,13 +63,9 @@ def held_by(settings: GroupSettings, claimed: int, due: bytes) -> HeldBy:
 def list_groups(
     tr: ReadTransaction, layout: Layout, after: str | None, limit: int
 ) -> list[GroupInfo]:
-    """Return up to `limit` groups that have ready, delayed or claimed items or settings, by name.
+    """Return up to `limit` (at least 1) groups after a name, in order of their names.
 
-    Args:
-        tr: A transaction, or its snapshot.
-        layout: The layout of the queue.
-        after: The name behind which to begin, or `None`.
-        limit: The most groups, from 1.
+    These are the groups that have ready, delayed or claimed items, or settings.
     """
     spaces = layout.group_counts, layout.group_slots, layout.group_settings, layout.group_delays
     begun = [

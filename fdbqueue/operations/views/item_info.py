@@ -1,4 +1,4 @@
-"""Everything that is known of an item, why it waits, and whether a search finds it."""
+"""Everything known of an item, why it waits, and whether a search finds it."""
 
 from __future__ import annotations
 
@@ -60,13 +60,7 @@ def _progress(lease: Lease | None) -> Progress | None:
 
 
 class ItemInfos(Generic[_T]):
-    """Everything about the items of one queue. Each method is part of a transaction.
-
-    Args:
-        items: The items of the queue within a transaction.
-        codec: The conversion between items and rows.
-        kind: The kind of the queue.
-    """
+    """Everything about the items of one queue. Each method is part of a transaction."""
 
     def __init__(self, items: Items, codec: RowCodec[_T], kind: str | None) -> None:
         self._layout = items.layout
@@ -87,7 +81,7 @@ class ItemInfos(Generic[_T]):
     def begin(
         self, tr: ReadTransaction, found: ItemRow, counts_ahead: bool = False
     ) -> Callable[[], ItemInfo]:
-        """Start to read what is known of an item; return a function that waits for it."""
+        """Start to read everything known of an item."""
         state, key, header = found.state, found.key, found.item.header
         is_done = found.finished_at > 0
         position = self._layout.position(key)
@@ -144,7 +138,7 @@ class ItemInfos(Generic[_T]):
     def begin_match(
         self, tr: ReadTransaction, wanted: Filter, found: ItemRow
     ) -> Callable[[], bool]:
-        """Start to read whether an item passes a filter; return a function that waits for it."""
+        """Start to read whether an item passes a filter."""
         if not self._may_match(tr, wanted, found):
             return _never
         error, client, job = wanted.error, wanted.client, wanted.job
@@ -198,7 +192,7 @@ def _is_named(name: str, wanted: str) -> bool:
 
 
 def _has(text: str | None, part: str | None) -> bool:
-    """Return whether a text contains a part, ignoring case; any text has the part `None`."""
+    """Return whether a text contains a part, ignoring case; `None` is part of any text."""
     return part is None or part.casefold() in (text or "").casefold()
 
 
@@ -210,12 +204,8 @@ def _begin_held(
 ) -> Callable[[Options | None], ItemHeldBy | None]:
     """Start to read what holds the group of a ready item back.
 
-    The reads are snapshot reads: claims of other items change the counters all the time.
-
-    Returns:
-        A function that waits for it and returns what holds the item back, given the options of the
-        queue. Cost: one read for the item of a group, one for the concurrency of the queue, and one
-        for its rate.
+    These are snapshot reads, because claims of other items change the counters all the time. Cost:
+    one read each for the item of a group, the queue's concurrency, and its rate.
     """
     reads: ReadTransaction = getattr(tr, "snapshot", tr)
     group = item.level.group
@@ -240,7 +230,7 @@ def _begin_held(
 
 
 def _begin_ahead(tr: ReadTransaction, item: StoredItem) -> Callable[[], int | None]:
-    """Start to count the items of its group that are ahead of a ready item in its priority."""
+    """Start to count the items of its group ahead of a ready item in its priority."""
     if item.level.group is None:
         return lambda: None
     reads: ReadTransaction = getattr(tr, "snapshot", tr)
@@ -255,18 +245,11 @@ def _waits_for(
     job: StoredJob | None,
     failed: Sequence[FailedAttempt],
 ) -> WaitsFor | None:
-    """Return what an item waits for if it is delayed or no worker knows its job; else `None`.
+    """Return what a delayed item, or one with an unknown job, waits for; else `None`.
 
-    Cost: none for most items. A read for a job that is suspended in a step, two for one that waits
-    for a batch, and a range read of its steps for one that runs others; two reads for the name of
-    each other queue.
-
-    Args:
-        tr: A transaction.
-        own: The layout of the queue.
-        found: The item.
-        job: The job that is its value, if it is one.
-        failed: Its failed attempts, as far as they are kept.
+    Cost: none for most items. A job suspended in a step takes one read, one that waits for a batch
+    two, and one that runs others a range read of its steps; the name of each other queue takes two.
+    `failed` are the attempts that are kept.
     """
     header = found.item.header
     if found.state not in ("ready", "delayed"):
@@ -291,7 +274,7 @@ def _waits_for(
 
 
 def _parent_of(tr: ReadTransaction, own: Layout, found: ItemRow) -> JobRef | None:
-    """Return the job that runs an item in a step, whether that has ended or not, or `None`."""
+    """Return the job that runs an item in a step, ended or not, or `None`."""
     for each in memberships_of(found.item.header.batch):
         if each.job:
             return _ref(tr, each.layout(own), each.job, each.step)

@@ -1,4 +1,4 @@
-"""The numbers of a queue: its statistics and its size, as its counters have them."""
+"""The statistics and the size of a queue, from its counters."""
 
 from __future__ import annotations
 
@@ -50,13 +50,7 @@ class Numbers:
 def begin_stats(
     tr: ReadTransaction, subspace: Subspace, counters: Counters, first_key: FirstKey
 ) -> Callable[[], QueueStats]:
-    """Start to read what the counters of a queue leave open about its statistics.
-
-    Args:
-        tr: A transaction.
-        subspace: The subspace of the queue.
-        counters: Its counters, from `counters_range`.
-        first_key: Reads the first key from a key on.
+    """Start to read what a queue's counters (`counters_range`) leave open about its statistics.
 
     Returns:
         A function that waits for the reads and returns the statistics, without the options.
@@ -123,11 +117,7 @@ def _counts_by_priority(layout: Layout, counters: Counters) -> dict[Any, int]:
 def _begin_oldest(
     tr: ReadTransaction, layout: Layout, counters: Counters, first_key: FirstKey
 ) -> Callable[[], Moment | None]:
-    """Start to read the first key of some levels.
-
-    Returns:
-        A function that waits for the reads and returns when the oldest ready item was pushed.
-    """
+    """Start to read when the oldest ready item was pushed, from the first keys of some levels."""
     # All items of a FIFO queue are in one level, which has no counter.
     prefixes = [*islice(counters.levels, _MAX_LEVELS)] or [layout.items]
     firsts = [(prefix, first_key(tr, prefix + b"\x00")) for prefix in prefixes]
@@ -156,5 +146,5 @@ def _begin_oldest(
 
 
 def _is_of_group(layout: Layout, key: bytes, prefix: bytes) -> bool:
-    """Return whether a key is that of an item of a group in the priority with this prefix."""
+    """Return whether the key's item is of a group, in the priority with this prefix."""
     return key.startswith(prefix) and not layout.is_item_key(key, prefix)
