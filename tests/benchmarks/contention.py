@@ -27,8 +27,8 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -37,24 +37,14 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from fdb.subspace_impl import Subspace
-from rich.bar import Bar
 from rich.progress import Progress
 from rich.table import Table
 
 import fdbqueue
-from fdbqueue.embedded.database import Database as Embedded
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
-from recipes.high_contention_queue import HighContentionQueue
 from recipes.priority_queue import PriorityQueue as Recipe
-from tests.benchmarks.comparison import account
-from tests.benchmarks.report import console, new_table, print_machine
-from tests.benchmarks.servers import (
-    has_postgres,
-    has_redis,
-    postgres_address,
-    postgres_server,
-    redis_server,
-)
+from tests.benchmarks.contenders import postgres, postgres_address, redis
+from tests.benchmarks.report import account, console, new_table, print_machine
 
 SPACE = Subspace(("benchmark", "contention"))
 VALUE = b"x" * 100
@@ -143,22 +133,8 @@ def read_modify_write() -> Operation:
     return cast(Operation, operation)
 
 
-def blind_write() -> Operation:
-    @fdbqueue.transactional
-    def operation(tr: Any, own: bytes) -> bytes:
-        tr[own] = VALUE
-        return own
-
-    return cast(Operation, operation)
-
-
 def plain_recipe() -> Operation:
     queue = Recipe(SPACE["recipe"])
-    return lambda db, _: queue.pop_min(db)
-
-
-def staging_recipe() -> Operation:
-    queue = HighContentionQueue(SPACE["staging"])
     return lambda db, _: queue.pop_min(db)
 
 
@@ -196,9 +172,7 @@ REDIS = "Redis: ZPOPMIN"
 
 OPERATIONS: dict[str, Callable[[], Operation]] = {
     READ_MODIFY_WRITE: read_modify_write,
-    "raw: blind write": blind_write,
     PLAIN: plain_recipe,
-    "recipe's staging": staging_recipe,
     POP: pop,
     CLAIM: claim,
     PUSH: push,
@@ -222,7 +196,7 @@ def fill(db: Any, name: str, length: int) -> None:
         for _ in range(0, length, 1000):
             library().push_many(db, [VALUE] * 1000)
         return
-    items = SPACE["recipe"] if name == PLAIN else SPACE["staging"][0]
+    items = SPACE["recipe"]
 
     @fdbqueue.transactional
     def put(tr: Any, begin: int) -> None:
@@ -393,58 +367,6 @@ class Setting:
         return table
 
 
-def plot(settings: Iterable[Setting]) -> Table:
-    """Draw the operations a second of every contender as bars, for all settings."""
-    chart = Table(title="operations a second", box=None, show_header=False)
-    rates = {(each, name): each.rate(name) for each in settings for name in each.measured}
-    most = max(rates.values())
-    shown: Setting | None = None
-    for (setting, name), rate in rates.items():
-        is_first, shown = setting is not shown, setting
-        if is_first:
-            chart.add_row()
-        bar = Bar(most, 0, rate, width=60)
-        chart.add_row(str(setting) if is_first else "", name, bar, f"{rate:,.0f}")
-    return chart
-
-
-def goals(settings: Iterable[Setting], is_cluster: bool) -> Table:
-    """Compare what was measured with the goals."""
-    by_name = {str(setting): setting for setting in settings}
-    lone, many, some, spread = (by_name.get(name) for name in ("1/1", "64/4", "16/4", "64/8"))
-    single = by_name.get("16/16")
-    table = new_table("goals", "goal", "measured")
-
-    def add(what: str, limit: str, figure: float) -> None:
-        table.add_row(what, limit, f"{figure:.2f}")
-
-    if is_cluster and lone:
-        add("1/1: pop / plain recipe", "≥ 0.95", lone.ratio(POP, PLAIN))
-    if is_cluster and many:
-        add("64/4: pop / plain recipe", "≥ 10", many.ratio(POP, PLAIN))
-        add("64/4: pop / raw", "", many.ratio(POP, READ_MODIFY_WRITE))
-        add("64/4: commits per item", "≤ 0.15", many.commits(POP))
-        add("64/4: slowest process / fastest", "≥ 0.5", many.fairness(POP))
-        if POSTGRES in many.measured:
-            add("64/4: pop / Postgres", "≥ 1", many.ratio(POP, POSTGRES))
-        if REDIS in many.measured:
-            add("64/4: pop / Redis", "", many.ratio(POP, REDIS))
-        add("64/4: claim / raw", "≥ 1", many.ratio(CLAIM, READ_MODIFY_WRITE))
-        if lone:
-            ratio = many.latency(POP, 99) / lone.latency(POP, 50)
-            add("64/4: 99 % of pops / median of a lone pop", "< 20", ratio)
-    if is_cluster and many and spread:
-        add("64/8: pop / pop in 64/4", "", spread.rate(POP) / many.rate(POP))
-    if is_cluster and single:
-        add("16/16: pop / plain recipe", "≥ 1", single.ratio(POP, PLAIN))
-        add("16/16: claim / raw", "≥ 0.6", single.ratio(CLAIM, READ_MODIFY_WRITE))
-        add("16/16: raw / plain recipe", "", single.ratio(READ_MODIFY_WRITE, PLAIN))
-    if not is_cluster and some and lone:
-        add("16/4: pop / pop of a lone client", "≥ 1", some.rate(POP) / lone.rate(POP))
-        add("16/4: slowest process / fastest", "no starvation", some.fairness(POP))
-    return table
-
-
 def beside(db: Any, url: str, seconds: float, rounds: int, clients: int) -> None:
     """Run pushers beside poppers, and compare their rates with those of each alone."""
     shares = []
@@ -468,28 +390,6 @@ def beside(db: Any, url: str, seconds: float, rounds: int, clients: int) -> None
         f"poppers {popped:.2f} of their rate alone, together {pushed + popped:.2f}; no item was "
         "lost or popped twice"
     )
-
-
-@contextmanager
-def peers() -> Iterator[dict[str, str]]:
-    """Run the peers that are installed, and yield their addresses."""
-    with ExitStack() as stack:
-
-        def directory() -> Path:
-            new = tempfile.TemporaryDirectory(prefix="fdbqueue-peer-")
-            return Path(stack.enter_context(new))
-
-        addresses: dict[str, str] = {}
-        if has_postgres():
-            port = stack.enter_context(postgres_server(directory(), connections=600))
-            addresses[POSTGRES] = postgres_address(port)
-        else:
-            console.print("Postgres is skipped: pip install 'psycopg[binary]', install postgresql")
-        if has_redis():
-            addresses[REDIS] = str(stack.enter_context(redis_server(directory())))
-        else:
-            console.print("Redis is skipped: pip install redis, install redis-server")
-        yield addresses
 
 
 def setting(text: str) -> Setting:
@@ -516,11 +416,18 @@ def main() -> None:
         "--beside", type=int, default=64, help="number of pushers and of poppers; 0: none"
     )
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fdbqueue-contention-") as directory, peers() as urls:
+    with (
+        tempfile.TemporaryDirectory(prefix="fdbqueue-contention-") as directory,
+        ExitStack() as stack,
+    ):
         print_machine(Path(directory))
         url = given.url or directory
         db = fdbqueue.open(url)
-        urls = dict.fromkeys(CONTENDERS, url) | urls
+        urls = dict.fromkeys(CONTENDERS, url)
+        if (port := postgres(stack, connections=600)) is not None:
+            urls[POSTGRES] = postgres_address(port)
+        if (port := redis(stack)) is not None:
+            urls[REDIS] = str(port)
         with Progress(console=console, transient=True) as progress:
             for each in given.settings:
                 task = progress.add_task(str(each), total=given.rounds * len(urls))
@@ -528,8 +435,6 @@ def main() -> None:
                     each.round(db, urls, given.seconds, partial(progress.advance, task))
                 progress.remove_task(task)
                 console.print(each.table())
-        console.print(plot(given.settings))
-        console.print(goals(given.settings, is_cluster=not isinstance(db, Embedded)))
         if given.beside:
             beside(db, url, given.seconds, given.rounds, given.beside)
 
