@@ -36,7 +36,7 @@ from fdbqueue import PriorityQueue
 
 # Operations on one machine
 
-VALUE = {
+VALUE: dict[str, Any] = {
     "id": 12345678,
     "to": "ada@example.com",
     "subject": "a hundred bytes of JSON",

@@ -118,7 +118,7 @@ def run_client(
 ) -> None:
     """Run one process; send the numbers that it pushed and popped, and the longest operation."""
     contender = kind(path, durable)
-    pushed, popped = [], []
+    pushed, popped = list[int](), list[int]()
 
     def push() -> None:
         pushed.append(first + len(pushed))

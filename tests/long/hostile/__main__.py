@@ -72,30 +72,24 @@ def main() -> int:
     return 1 if verdict.problems else 0
 
 
+NAMES = {
+    "eio": "syncs that failed with EIO",
+    "enospc": "syncs that failed with ENOSPC",
+    "full": "writes that failed with ENOSPC",
+    "unwritable": "writes that failed with EIO",
+    "hangs": "syncs that hung",
+    "cuts": "power cuts",
+    "faults": "bursts of faults of the disk",
+    "restarts": "restarts of all processes",
+}
+
+
 def table(storm: Storm, problems: list[str]) -> dict[str, int]:
     """Return what was done, what processes have met, and what is wrong."""
-    counts = storm.counts
-    taken_back = [problem for problem in problems if problem.startswith("power cut")]
-    now = Counter(problem.partition(":")[0] for problem in problems if problem not in taken_back)
-    return {
-        "operations": counts["operations"],
-        "kills": counts["kills"],
-        "stops": counts["stops"],
-        "cancelled calls": counts["cancelled"],
-        "vanished clients": counts["vanished"],
-        "bursts of faults of the disk": counts["faults"],
-        "  syncs that failed with EIO": counts["eio"],
-        "  syncs that failed with ENOSPC": counts["enospc"],
-        "  writes that failed with ENOSPC": counts["full"],
-        "  writes that failed with EIO": counts["unwritable"],
-        "  syncs that hung": counts["hangs"],
-        "  ms until work went on, at most": round(1000 * storm.slowest_recovery),
-        "power cuts": len(storm.power_cuts),
-        "lost": now["lost"],
-        "doubled": now["doubled"],
-        "other problems": now.total() - now["lost"] - now["doubled"],
-        "taken back by power cuts": len(taken_back),
-    }
+    kinds = Counter(problem.partition(":")[0].partition(" at ")[0] for problem in problems)
+    counts = {NAMES.get(name, name): number for name, number in storm.counts.items()}
+    recovery = {"ms until work went on, at most": round(1000 * storm.slowest_recovery)}
+    return counts | recovery | {"lost": 0, "doubled": 0} | kinds
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ import os
 import time
 from asyncio import CancelledError
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -218,6 +218,7 @@ def account(
     left: Mapping[str, Sequence[str]],
     server_kills: Sequence[tuple[float, float]] = (),
     disk_faults: Sequence[tuple[float, float]] = (),
+    handled: Collection[str] = (),
 ) -> Verdict:
     """Account for every value.
 
@@ -226,6 +227,7 @@ def account(
         left: The values in each queue at the end, including dead letters.
         server_kills: The times just before and just after each kill of an HTTP server.
         disk_faults: The times when each fault of the disk began and ended.
+        handled: The queues of workers, whose values `account_effects` accounts for.
     """
     heeded = [
         _with_disk_faults(_with_server_kills(each, server_kills), disk_faults)
@@ -236,7 +238,7 @@ def account(
         verdict.outcomes[f"{each.outcome} ({each.why})" if each.why else each.outcome] += 1
         if each.outcome == "failed":
             verdict.problems.append(f"failed: {each}")
-    for queue in sorted({each.queue for each in heeded} | left.keys()):
+    for queue in sorted({each.queue for each in heeded}.union(left).difference(handled)):
         own = [each for each in heeded if each.queue == queue]
         _Queue(own, left.get(queue, ()), verdict).account()
     return verdict

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -158,31 +157,9 @@ def test_a_sync_hangs_until_it_is_released(disk: Disk) -> None:
     assert len([each for each in read_record(disk.record) if each.kind == "E"]) > len(ends)
 
 
-def test_a_slow_sync_succeeds(disk: Disk) -> None:
-    with Committer(disk) as committer:
-        fault = disk.slow_syncs("-wal", 0.01)
-        assert committer.commit() == "done"
-    assert fault.met >= 1
-
-
 def test_a_false_sync_is_not_one_in_the_record(disk: Disk) -> None:
     with Committer(disk) as committer:
         fault = disk.false_syncs("-wal", times=1)
         assert committer.commit() == "done"
         fault.end()
     assert -1 in [each.at for each in read_record(disk.record) if each.kind == "E"]
-
-
-def test_a_process_can_be_killed_while_its_sync_hangs(disk: Disk) -> None:
-    with Committer(disk) as committer, disk.hanging_syncs("-wal", times=1) as fault:
-        committer.begin()
-        fault.wait_until_met()
-        disk.kill(committer.process)
-    with Committer(disk) as committer:
-        assert committer.commit() == "done"
-
-
-def test_processes_without_the_environment_are_not_recorded(disk: Disk) -> None:
-    command = [sys.executable, "-c", COMMITS, str(disk.root)]
-    subprocess.run(command, input=b"", env=os.environ, cwd=ROOT, check=True, timeout=60)
-    assert disk.position == 0
