@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_threads_share_a_sync_and_processes_do_not_wait_for_each_other(
     disk.flows.clear()
     threads = [in_thread(lambda: one.set(b"1", b"v"))]
     assert disk.hanging.acquire(timeout=60)
-    threads += [in_thread(lambda n=n: one.set(b"%d" % n, b"v")) for n in (2, 3, 4)]
+    threads += [in_thread(partial(one.set, b"%d" % n, b"v")) for n in (2, 3, 4)]
 
     def is_there() -> bool:
         ahead = other.create_transaction()

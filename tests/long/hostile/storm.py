@@ -52,7 +52,7 @@ FAULTS = ("eio", "eio", "enospc", "full", "unwritable", "hangs", "hangs")
 OF_VALUES = ("lost", "doubled", "appeared", "not cleared", "check of", "does not")
 WRITTEN = ["-wal", ".sqlite", ".copy"]
 """The files whose writes may fail."""
-OPENING = 20.0  # seconds that processes may take to start and to open the database
+OPENING = 30.0  # seconds that processes may take to start and to open the database
 CUT_SHARE = 0.05  # share of the moments at which the power is cut
 REST = 60.0  # seconds until leases, delays and requests of dead processes must have expired
 
@@ -521,7 +521,7 @@ class Storm:
 
     def _drained(self, db: Any, name: str, problems: list[str], waits: bool) -> list[str]:
         """Empty a queue, including claimed, delayed and staged items; return its values."""
-        values = []
+        values = list[str]()
         deadline = time.monotonic() + REST
         self._check(db, name, problems)
         while True:
