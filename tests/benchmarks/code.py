@@ -42,7 +42,7 @@ def _modules(*folders: Path) -> list[Path]:
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
-def _lines_of_code(path: Path) -> int:
+def lines_of_code(path: Path) -> int:
     """Return the number of lines without docstrings, comments and blank lines."""
     text = path.read_text()
     docstrings = {
@@ -76,10 +76,10 @@ def _show_lines() -> None:
     rooms = Counter[str]()
     for path in _modules(_LIBRARY):
         parts = path.relative_to(_LIBRARY).parts
-        rooms[parts[0] if len(parts) > 1 else "top level"] += _lines_of_code(path)
+        rooms[parts[0] if len(parts) > 1 else "top level"] += lines_of_code(path)
     print(f"lines of code in fdbqueue/: {rooms.total():,} ({_listed(rooms)})")
     print(f"    of it the core ({', '.join(_CORE)}): {sum(rooms[room] for room in _CORE):,}")
-    print(f"lines of code in cli/: {sum(map(_lines_of_code, _modules(_ROOT / 'cli'))):,}")
+    print(f"lines of code in cli/: {sum(map(lines_of_code, _modules(_ROOT / 'cli'))):,}")
 
 
 def _listed(counts: Counter[str]) -> str:
