@@ -6,8 +6,7 @@
 Clients are threads of several processes: `64/4` means 64 threads in 4 processes. In each round
 every contender, in random order, runs for the same time on a queue that is long enough. Figures are
 medians of the rounds, and ratios are computed within a round. Compare ratios only: `raw` is the
-rate of the engine without conflicts. In the end, pushers and poppers run together, and every item
-is accounted for.
+rate of the engine without conflicts.
 
 If their servers and clients are installed, Postgres and Redis run beside it, with each pop on disk
 before it returns: `FOR UPDATE SKIP LOCKED`, which is not strict, and `ZPOPMIN`. Run them against a
@@ -32,7 +31,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from itertools import chain, count, repeat
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -44,7 +43,7 @@ import fdbqueue
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from recipes.priority_queue import PriorityQueue as Recipe
 from tests.benchmarks.contenders import postgres, postgres_address, redis
-from tests.benchmarks.report import account, console, new_table, print_machine
+from tests.benchmarks.report import console, new_table, print_machine
 
 SPACE = Subspace(("benchmark", "contention"))
 VALUE = b"x" * 100
@@ -152,12 +151,6 @@ def claim() -> Operation:
     return lambda db, _: (claim := queue.claim(db)) and claim.item.value
 
 
-def push() -> Operation:
-    queue = library()
-    numbers = count()
-    return lambda db, own: queue.push(db, b"%b %d" % (own, next(numbers))).value
-
-
 def peer_pop() -> Operation:
     return lambda peer, _: peer.pop()
 
@@ -166,7 +159,6 @@ READ_MODIFY_WRITE = "raw: read, modify, write"
 PLAIN = "plain recipe"
 POP = "this library: pop"
 CLAIM = "this library: claim"
-PUSH = "this library: push"
 POSTGRES = "Postgres: SKIP LOCKED"
 REDIS = "Redis: ZPOPMIN"
 
@@ -175,12 +167,11 @@ OPERATIONS: dict[str, Callable[[], Operation]] = {
     PLAIN: plain_recipe,
     POP: pop,
     CLAIM: claim,
-    PUSH: push,
     POSTGRES: peer_pop,
     REDIS: peer_pop,
 }
 PEERS: dict[str, Callable[[str], Peer]] = {POSTGRES: Postgres, REDIS: Redis}
-CONTENDERS = [name for name in OPERATIONS if name != PUSH and name not in PEERS]
+CONTENDERS = [name for name in OPERATIONS if name not in PEERS]
 
 
 def queue_length(seconds: float) -> int:
@@ -367,31 +358,6 @@ class Setting:
         return table
 
 
-def beside(db: Any, url: str, seconds: float, rounds: int, clients: int) -> None:
-    """Run pushers beside poppers, and compare their rates with those of each alone."""
-    shares = []
-    length = queue_length(seconds)
-    for _ in range(rounds):
-        rates = []
-        for names in ([PUSH], [POP], [PUSH, POP]):
-            db.clear_range_startswith(SPACE.key())
-            fill(db, POP, length)
-            done = measure(url, names, clients, 4, seconds)
-            rates += [done[name].rate for name in names]
-        left = []
-        while items := library().pop_many(db, 1000):
-            left += [item.value for item in items]
-        account([repeat(VALUE, length), *done[PUSH].values], [left, *done[POP].values])
-        shares.append((rates[2] / rates[0], rates[3] / rates[1]))
-    db.clear_range_startswith(SPACE.key())
-    pushed, popped = (statistics.median(column) for column in zip(*shares))
-    console.print(
-        f"{clients} pushers beside {clients} poppers: the pushers reach {pushed:.2f} and the "
-        f"poppers {popped:.2f} of their rate alone, together {pushed + popped:.2f}; no item was "
-        "lost or popped twice"
-    )
-
-
 def setting(text: str) -> Setting:
     clients, processes = map(int, text.split("/"))
     if clients % processes:
@@ -412,9 +378,6 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument(
-        "--beside", type=int, default=64, help="number of pushers and of poppers; 0: none"
-    )
     given = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="fdbqueue-contention-") as directory,
@@ -435,8 +398,6 @@ def main() -> None:
                     each.round(db, urls, given.seconds, partial(progress.advance, task))
                 progress.remove_task(task)
                 console.print(each.table())
-        if given.beside:
-            beside(db, url, given.seconds, given.rounds, given.beside)
 
 
 if __name__ == "__main__":

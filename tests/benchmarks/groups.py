@@ -5,8 +5,7 @@
 It pushes, claims and acknowledges in queues whose items have no group, or 1, 100 or 100,000 groups:
 without limits, with a concurrency, and with a rate that no group reaches. All queues hold as many
 items. Their rounds take turns; a table has the medians of calls a second, and their part of those
-of the queue without groups. A second table has what one call costs in reads and mutations, and how
-many transactions conflict if each thread is a process of its own.
+of the queue without groups. A second table has what one call costs in reads and mutations.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import Claim, PriorityQueue
-from fdbqueue.testing import FaultyTransaction
 from tests.benchmarks.report import console, new_table, print_machine
 from tests.support.counting import CountingDatabase
 
@@ -129,7 +127,7 @@ class Tenants:
             self.rates[name].append(self.size.calls / seconds)
 
     def costs(self) -> list[str]:
-        """Return the reads and mutations of each call, alone, and the conflicts of many."""
+        """Return the reads and mutations of each call."""
         shown = []
         counted = CountingDatabase(self.db)
         queue, claims = self.open(counted), list[Claim[Any]]()
@@ -146,38 +144,12 @@ class Tenants:
                 reads.append(counted.reads)
                 mutations.append(len(counted.mutations))
             shown.append(f"{statistics.median(reads):g} / {statistics.median(mutations):g}")
-        for call in calls.values():
-            # Each thread has its own objects, so that they do not share transactions.
-            own = [ConflictsDatabase(self.db) for _ in range(self.size.threads)]
-            handles = [(self.open(db), db) for db in own]
-            bodies = [lambda handle=handle, call=call: call(*handle) for handle in handles]
-            before = sum(db.conflicts for db in own)
-            in_threads(bodies, self.size.calls)
-            conflicts = sum(db.conflicts for db in own) - before
-            shown.append(f"{conflicts / self.size.calls:.1%}")
         return shown
 
 
 def _some(claim: Claim[Any] | None) -> Claim[Any]:
     assert claim is not None
     return claim
-
-
-class ConflictsDatabase(CountingDatabase):
-    """A database that counts the commits that conflict.
-
-    Attributes:
-        conflicts: Their number.
-    """
-
-    conflicts = 0
-
-    def commit(self, transaction: FaultyTransaction) -> None:
-        try:
-            super().commit(transaction)
-        except fdbqueue.error_classes() as error:
-            self.conflicts += error.code == 1020
-            raise
 
 
 def in_threads(bodies: list[Callable[[], object]], calls: int) -> float:
@@ -223,11 +195,7 @@ def compare(engine: str, db: Any, size: Size) -> None:
         cells = [f"{medians[call]:,.0f} ({medians[call] / plain[call]:.2f})" for call in CALLS]
         rates.add_row(queue.title, *cells)
     console.print(rates)
-    costs = new_table(
-        f"{engine}: reads / mutations of a call, and conflicts of {size.threads} processes",
-        *CALLS,
-        *(f"{call} conflicts" for call in CALLS),
-    )
+    costs = new_table(f"{engine}: reads / mutations of a call", *CALLS)
     for queue in queues:
         costs.add_row(queue.title, *queue.costs())
     console.print(costs)

@@ -42,9 +42,7 @@ from tests.long.hostile.ledger import DISK_ERRORS, Gone, Ledger
 
 KINDS = ("threads", "aio", "http", "worker")
 WORLDS = ("spared", "killed")
-QUEUES = [
-    f"{world}-{name}" for world in WORLDS for name in ("jobs", "grouped", "swept", "left", *JOBS)
-]
+QUEUES = [f"{world}-{name}" for world in WORLDS for name in ("jobs", "grouped", "left", *JOBS)]
 LEASE = 0.3  # seconds
 JOB_LEASE = 1.0  # seconds
 MAX_ATTEMPTS = 2
@@ -323,21 +321,6 @@ class Grouped(Jobs):
             operation.done([])
 
 
-class Swept(Jobs):
-    """A queue that is cleared from time to time; its items are never put back."""
-
-    base = "swept"
-
-    async def step(self, rng: random.Random) -> None:
-        (step,) = rng.choices([self.push, self.pop, self.claim, self.clear], [60, 15, 20, 5])
-        await step(rng)
-
-    async def clear(self, rng: random.Random) -> None:
-        with self.ledger.operation("clear", self.name) as operation:
-            await self.queue.clear(self.db)
-            operation.done()
-
-
 def named_values(client: str) -> Iterator[str]:
     """Yield values that no other client uses."""
     number = 0
@@ -378,7 +361,7 @@ def threads(setting: Setting, ledger: Ledger) -> None:
     works = [
         kind(setting, each, Blocking(setting.open(db, kind)), ledger, values)
         for each in (db, TroubledDatabase(db, setting.seed))
-        for kind in (Jobs, Jobs, Grouped, Swept)
+        for kind in (Jobs, Jobs, Grouped)
     ]
     rngs = [random.Random(f"{setting.seed} {number}") for number in range(THREADS)]
 
@@ -416,12 +399,11 @@ def asynchronous(setting: Setting, ledger: Ledger) -> None:
         return kind(setting, db, aio.PriorityQueue(setting.open(db, kind)), ledger, values)
 
     async def live() -> None:
-        works, swept = [*map(work, (Jobs, Jobs, Grouped))], work(Swept)
+        works = [*map(work, (Jobs, Jobs, Grouped))]
         running = [asyncio.create_task(rng.choice(works).step(rng)) for _ in range(TASKS)]
         for _ in range(rng.randrange(5, 40)):
             if setting.must_stop():
                 break
-            await swept.step(rng)  # never cancelled, because a pop must not outlast a clear
             for number, task in enumerate(running):
                 if rng.random() < 0.3:
                     await cancel(task, rng)

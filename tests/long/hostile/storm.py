@@ -49,7 +49,7 @@ SERVER_SHARE = 0.1  # share of the kills and stops that hit the HTTP server
 QUIET = 300.0  # seconds without any operation after which a storm has failed
 FAULT = (0.05, 1.0)  # seconds that a fault of the disk lasts
 FAULTS = ("eio", "eio", "enospc", "full", "unwritable", "hangs", "hangs")
-OF_VALUES = ("lost", "doubled", "appeared", "not cleared", "check of", "does not")
+OF_VALUES = ("lost", "doubled", "appeared", "check of", "does not")
 WRITTEN = ["-wal", ".sqlite", ".copy"]
 """The files whose writes may fail."""
 OPENING = 30.0  # seconds that processes may take to start and to open the database

@@ -112,13 +112,6 @@ LOST = {"outcome": "nothing", "why": "lease lost"}
         ([nothing("push", 201, "a", why=DISK_FAILED)], "a", "appeared"),
         ([PUSH, nothing("pop", 3, why=DISK_FAILED, at_most=1)], "a", "failed"),  # it worked
         ([PUSH, nothing("pop", 199, why=HALF_CLOSED, at_most=1)], "", None),
-        # Clears
-        ([PUSH, done("clear", 3)], "", None),
-        ([PUSH, done("clear", 3)], "a", "not cleared"),
-        ([PUSH, done("clear", 3), done("pop", 5, "a")], "", "not cleared"),
-        ([done("push", 9, "a"), done("clear", 3)], "", "lost"),
-        ([PUSH, unknown("clear", 3)], "", None),
-        ([PUSHES, unknown("clear", 3)], "b", "lost: a"),  # the clear had no effect
         # Claims
         ([PUSH, CLAIM, LATER, end("ack", 12, LATER)], "", None),
         ([PUSH, CLAIM, LATER, end("ack", 12)], "", "not fenced"),
