@@ -55,7 +55,11 @@ def empty(port: Any) -> None:
 
 def queues(directory: str, durability: str, port: Any) -> None:
     """Run a server for the queues in a directory."""
-    app = create_app(fdbqueue.open(directory, durability=durability))
+    db = fdbqueue.open(directory, durability=durability)
+    mail = fdbqueue.PriorityQueue.named(db, "mail")
+    for _ in range(20):  # so that no claim finds nothing
+        mail.push_many(db, range(1000))
+    app = create_app(db)
     run(server_config(app), listening_socket("127.0.0.1", 0), port)
 
 

@@ -129,12 +129,11 @@ def test_the_integrity_check_finds_each_kind_of_damage(damaged: Path) -> None:
         db.check_integrity()
 
 
-@pytest.mark.parametrize("kind", [LEAF, INTERIOR])
 def test_a_damaged_database_never_returns_an_incomplete_list(
-    sound: Path, tmp_path: Path, rng: random.Random, kind: int
+    sound: Path, tmp_path: Path, rng: random.Random
 ) -> None:
     """With a leaf in place of another page, SQLite silently skips the rows of that page."""
-    damaged = overwritten(sound, tmp_path / "db", copied, kind, rng)
+    damaged = overwritten(sound, tmp_path / "db", copied, rng.choice([LEAF, INTERIOR]), rng)
     backup = tmp_path / "jobs.jsonl"
     backup.write_text("the last good one")
     commands = [["items", "jobs"], ["export", "jobs"], ["export", "jobs", str(backup)], ["ls"]]

@@ -21,7 +21,7 @@ from fdbqueue.embedded.transaction.attempt import Attempt
 from tests.embedded.model import ATOMICS, KEYS, ModelStore, ModelTransaction
 from tests.long.programs import Program, Step, shortened
 
-PROGRAMS = int(os.environ.get("FDBQ_PROGRAMS", "2000"))  # run more by hand
+PROGRAMS = int(os.environ.get("FDBQ_PROGRAMS", "500"))  # run more by hand
 TRANSACTIONS = 3
 VALUES = [b"", b"\x00", b"\x01", b"\x01\x02"]
 STORED = -1  # the number of the rows that are there before the transactions
