@@ -32,7 +32,6 @@ def main() -> None:
     print(f"longest chain of imports: {len(chain)}: {' > '.join(chain)}")
     print(f"public names: {len(fdbqueue.__all__)}")
     _show_calls()
-    _show_job()
 
 
 # Lines
@@ -164,19 +163,6 @@ def _show_calls() -> None:
         engine = sum(n for (path, _), n in calls.functions.items() if path.startswith("embedded"))
         total = calls.functions.total()
         print(f"calls of a {name}: {total} in {calls.files} files, {engine} of them the engine's")
-
-
-def _show_job() -> None:
-    db = fdbqueue.open("memory:")
-    jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-
-    def run() -> None:
-        jobs.push(db, 1)
-        fdbqueue.Worker(db, jobs, str).run(drain=True)
-
-    run()
-    calls = _calls_of(run)
-    print(f"one job through a Worker: {calls.functions.total()} calls in {calls.files} files")
 
 
 if __name__ == "__main__":

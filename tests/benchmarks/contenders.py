@@ -1,4 +1,4 @@
-"""What the benchmarks compare with this library, and the servers of these peers.
+"""What the benchmarks compare with this library.
 
 `Storage` is a queue on one machine, whose operations `tests.benchmarks.embedded` measures one by
 one. `Peer` is a queue with workers, for `tests.benchmarks.tasks` and `.steps`. Every queue of a
@@ -12,17 +12,11 @@ import asyncio
 import json
 import logging
 import os
-import shutil
-import signal
-import socket
 import sqlite3
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -245,88 +239,10 @@ def storages() -> list[type[Storage]]:
 
 # Servers
 
-
-def postgres_address(port: int) -> str:
-    """Return the connection string of the server at a port."""
-    return f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
-
-
-@contextmanager
-def redis_server(directory: Path) -> Iterator[int]:
-    """Run a Redis server that writes each change to disk before it answers; yield its port."""
-    port = _free_port()
-    options = {
-        "port": str(port),
-        "bind": "127.0.0.1",
-        "dir": str(directory),
-        "save": "",
-        "appendonly": "yes",
-        "appendfsync": "always",
-    }
-    command = ["redis-server"]
-    for option, value in options.items():
-        command += [f"--{option}", value]
-    with _server(command, lambda: import_module("redis").Redis("127.0.0.1", port).ping(), None):
-        yield port
-
-
-@contextmanager
-def postgres_server(directory: Path, connections: int = 100) -> Iterator[int]:
-    """Run a Postgres server with its defaults, but not as root; yield its port."""
-    port = _free_port()
-    user = "postgres" if os.geteuid() == 0 else None
-    if user:
-        shutil.chown(directory, user)
-    initdb, postgres = str(_postgres_program("initdb")), str(_postgres_program("postgres"))
-    data = str(directory / "data")
-    subprocess.run(
-        [initdb, "-A", "trust", "-U", "postgres", "-D", data],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        user=user,
-        group=user,
-        cwd=directory,
-    )
-    command = [postgres, "-D", data, "-p", str(port), "-k", str(directory)]
-    command += ["-c", "listen_addresses=127.0.0.1", "-c", f"max_connections={connections}"]
-    with _server(
-        command, lambda: import_module("psycopg").connect(postgres_address(port)).close(), user
-    ):
-        yield port
-
-
-def _postgres_program(name: str) -> str | None:
-    """Return the path of a program of Postgres; in Debian's directory, of the newest version."""
-    found = sorted(map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")))
-    return shutil.which(name) or (found[-1] if found else None)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-@contextmanager
-def _server(command: list[str], is_up: Callable[[], object], user: str | None) -> Iterator[None]:
-    """Run a server: wait until it answers, and end it with SIGINT."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=user, group=user
-    )
-    try:
-        for _ in range(100):
-            time.sleep(0.1)
-            with suppress(Exception):
-                is_up()
-                break
-        else:
-            raise RuntimeError(f"no answer from {command[0]}")
-        yield
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(20)
-
+REDIS = int(os.environ.get("FDBQ_BENCHMARK_REDIS", "0"))
+"""The port of a server without data: `redis-server --appendonly yes --appendfsync always`."""
+POSTGRES = os.environ.get("FDBQ_BENCHMARK_POSTGRES", "")
+"""The connection string of a server without data and with its defaults."""
 
 # Workers
 
@@ -425,13 +341,13 @@ class Huey(Peer):
 class Procrastinate(Peer):
     """procrastinate, on Postgres."""
 
-    port: int
+    address: str
     name: str = "procrastinate"
     setting: str = "Postgres: synchronous_commit=on; async handler, delete_jobs=always"
 
     def app(self) -> tuple[Any, Any]:
         procrastinate = import_module("procrastinate")
-        connector = procrastinate.PsycopgConnector(conninfo=postgres_address(self.port))
+        connector = procrastinate.PsycopgConnector(conninfo=self.address)
         app = procrastinate.App(connector=connector)
 
         async def job(pushed: int) -> None:
@@ -440,8 +356,7 @@ class Procrastinate(Peer):
         return app, app.task(name="job")(job)
 
     def clear(self) -> None:
-        address = postgres_address(self.port)
-        with import_module("psycopg").connect(address, autocommit=True) as connection:
+        with import_module("psycopg").connect(self.address, autocommit=True) as connection:
             connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         with self.app()[0].open() as app:
             app.schema_manager.apply_schema()
@@ -578,20 +493,13 @@ _DBOS_JOB = {"queue_name": "jobs", "workflow_name": "job"}
 
 @dataclass(frozen=True)
 class Dbos(Peer):
-    """DBOS, on SQLite, or on Postgres if the address of a server is given."""
+    """DBOS, on SQLite; its workflows have steps, or none."""
 
     path: Path
-    port: int = 0
     steps: int = 0
+    name: str = "DBOS, SQLite"
+    setting: str = "its defaults, a queue without limits; workflows are kept"
     concurrencies: tuple[int, ...] = (1,)
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return f"DBOS, {'Postgres' if self.port else 'SQLite'}"
-
-    @property
-    def setting(self) -> str:  # type: ignore[override]
-        return "its defaults, a queue without limits; workflows are kept"
 
     @property
     def per_job(self) -> int:  # type: ignore[override]
@@ -599,21 +507,13 @@ class Dbos(Peer):
 
     @property
     def url(self) -> str:
-        if not self.port:
-            return f"sqlite:///{self.path}"
-        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/dbos"
+        return f"sqlite:///{self.path}"
 
     def client(self) -> Any:
         return import_module("dbos").DBOSClient(system_database_url=self.url)
 
     def clear(self) -> None:
-        if self.port:
-            address = postgres_address(self.port)
-            with import_module("psycopg").connect(address, autocommit=True) as connection:
-                connection.execute("DROP DATABASE IF EXISTS dbos WITH (FORCE)")
-                connection.execute("CREATE DATABASE dbos")
-        else:
-            self.path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
         self.launch()()  # creates the tables
 
     def pusher(self) -> Callable[[int], object]:
@@ -652,50 +552,19 @@ class Dbos(Peer):
 # Which peers there are
 
 
-def _has(module: str) -> bool:
-    if not find_spec(module):
-        print(f"{module} is skipped, because it is not installed")
-    return find_spec(module) is not None
+def task_peers(directory: Path) -> Iterator[Peer]:
+    """Yield the peers of workers that are installed, and whose servers run."""
+    if find_spec("huey"):
+        yield Huey(directory / "huey.db")
+    if find_spec("dbos"):
+        yield Dbos(directory / "dbos.sqlite")
+    kinds: dict[str, Callable[[int], Peer]] = {"rq": Rq, "dramatiq": Dramatiq, "celery": Celery}
+    yield from (kind(REDIS) for module, kind in kinds.items() if REDIS and find_spec(module))
+    if POSTGRES and find_spec("procrastinate"):
+        yield Procrastinate(POSTGRES)
 
 
-@contextmanager
-def _directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="fdbqueue-peer-") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-def redis(stack: ExitStack) -> int | None:
-    """Run a server until the stack is closed; return its port, or `None`."""
-    if _has("redis") and shutil.which("redis-server"):
-        return stack.enter_context(redis_server(stack.enter_context(_directory())))
-    return None
-
-
-def postgres(stack: ExitStack, connections: int = 100) -> int | None:
-    """Run a server until the stack is closed; return its port, or `None`."""
-    if _has("psycopg") and _postgres_program("initdb"):
-        directory = stack.enter_context(_directory())
-        return stack.enter_context(postgres_server(directory, connections))
-    return None
-
-
-def task_peers(stack: ExitStack) -> Iterator[Peer]:
-    """Yield the peers of workers; their servers run until the stack is closed."""
-    if _has("huey"):
-        yield Huey(stack.enter_context(_directory()) / "huey.db")
-    if _has("dbos"):
-        yield Dbos(stack.enter_context(_directory()) / "dbos.sqlite")
-    if (port := redis(stack)) is not None:
-        kinds: dict[str, Callable[[int], Peer]] = {"rq": Rq, "dramatiq": Dramatiq, "celery": Celery}
-        yield from (kind(port) for module, kind in kinds.items() if _has(module))
-    if _has("procrastinate") and (port := postgres(stack)) is not None:
-        yield Procrastinate(port)
-
-
-def step_peers(stack: ExitStack) -> Iterator[Peer]:
-    """Yield the peers of steps; their server runs until the stack is closed."""
-    if _has("dbos"):
-        yield Dbos(stack.enter_context(_directory()) / "dbos.sqlite", steps=STEPS)
-        if (port := postgres(stack)) is not None:
-            yield Dbos(Path(), port, STEPS)
+def step_peers(directory: Path) -> Iterator[Peer]:
+    """Yield the peers of steps that are installed."""
+    if find_spec("dbos"):
+        yield Dbos(directory / "dbos.sqlite", STEPS)

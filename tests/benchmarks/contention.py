@@ -8,7 +8,7 @@ every contender, in random order, runs for the same time on a queue that is long
 medians of the rounds, and ratios are computed within a round. Compare ratios only: `raw` is the
 rate of the engine without conflicts.
 
-If their servers and clients are installed, Postgres and Redis run beside it, with each pop on disk
+If `contenders.py` is told their servers, Postgres and Redis run beside it, with each pop on disk
 before it returns: `FOR UPDATE SKIP LOCKED`, which is not strict, and `ZPOPMIN`. Run them against a
 cluster, whose pops are on disk, too. Their commits are not counted.
 
@@ -27,7 +27,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -42,7 +41,7 @@ from rich.table import Table
 import fdbqueue
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from recipes.priority_queue import PriorityQueue as Recipe
-from tests.benchmarks.contenders import postgres, postgres_address, redis
+from tests.benchmarks import contenders
 from tests.benchmarks.report import console, new_table, print_machine
 
 SPACE = Subspace(("benchmark", "contention"))
@@ -379,18 +378,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
     given = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="fdbqueue-contention-") as directory,
-        ExitStack() as stack,
-    ):
+    with tempfile.TemporaryDirectory(prefix="fdbqueue-contention-") as directory:
         print_machine(Path(directory))
         url = given.url or directory
         db = fdbqueue.open(url)
         urls = dict.fromkeys(CONTENDERS, url)
-        if (port := postgres(stack, connections=600)) is not None:
-            urls[POSTGRES] = postgres_address(port)
-        if (port := redis(stack)) is not None:
-            urls[REDIS] = str(port)
+        if contenders.POSTGRES:
+            urls[POSTGRES] = contenders.POSTGRES
+        if contenders.REDIS:
+            urls[REDIS] = str(contenders.REDIS)
         with Progress(console=console, transient=True) as progress:
             for each in given.settings:
                 task = progress.add_task(str(each), total=given.rounds * len(urls))

@@ -231,7 +231,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="of a run; default: 3; 0.3 with --quick")
     parser.add_argument("--counts", type=int, nargs="+", help="of processes; default: 1 2 4 8")
     parser.add_argument("--durability", choices=["os", "full"], help="default: both")
-    parser.add_argument("--no-peers", action="store_true", help="measure fdbqueue only")
     parser.add_argument("--directory", help="where databases are made; a real disk, not tmpfs")
     given = parser.parse_args()
     parts = given.parts or [*PARTS]
@@ -239,7 +238,7 @@ def main() -> None:
     length = given.seconds or (0.3 if given.quick else 3)
     counts = sorted(given.counts or ((1, 4) if given.quick else (1, 2, 4, 8)))
     durabilities = {"os": [False], "full": [True], None: [False, True]}[given.durability]
-    kinds = [Library] if given.no_peers else storages()
+    kinds = storages()
     with tempfile.TemporaryDirectory(prefix="fdbqueue-benchmark-", dir=given.directory) as folder:
         root = Path(folder)
         print_machine(root)

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from rich.console import Console
 from rich.table import Column, Table
 
 console = Console(width=140, highlight=False)
-
-_PACKAGES = ("fdbqueue", "huey", "rq", "procrastinate", "dramatiq", "celery", "dbos")
 
 
 def new_table(title: str, *columns: str) -> Table:
@@ -37,14 +34,9 @@ def print_machine(directory: Path) -> None:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     console.print(f"{os.cpu_count()} cores, {memory:.0f} GiB RAM, load average {load}")
-    console.print(f"{platform.platform()}, Python {platform.python_version()}")
-    found = [f"SQLite {sqlite3.sqlite_version}"]
-    for name in _PACKAGES:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    console.print(", ".join(found))
+    console.print(
+        f"{platform.platform()}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    )
     console.print(f"An fsync at {directory} takes {_fsync(directory) * 1e3:.2f} ms")
 
 

@@ -8,9 +8,8 @@
 Handlers are empty, and every queue is durable: also the result of each step is on disk before the
 next one begins. In each round every contender, in random order, works for about two seconds.
 Figures are medians of the rounds. Each contender runs one or several jobs at a time in a process;
-its better setting counts. Peers are measured if they and their servers are installed: `pip install
-huey rq dramatiq celery redis procrastinate 'psycopg[binary]' dbos`, `apt-get install redis-server
-postgresql`.
+its better setting counts. Peers are measured if they are installed, and if `contenders.py` is told
+their servers: `pip install huey rq dramatiq celery redis procrastinate 'psycopg[binary]' dbos`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -271,8 +270,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.quick:
         given.rounds, given.jobs, given.pushes = 2, 300, 20
-    with ExitStack() as stack:
-        root = stack.enter_context(tempfile.TemporaryDirectory(prefix="fdbqueue-benchmark-"))
+    with tempfile.TemporaryDirectory(prefix="fdbqueue-benchmark-") as root:
         print_machine(Path(root))
         urls = {"embedded": f"{root}/jobs"} | ({"cluster": given.cluster} if given.cluster else {})
         if given.steps:
@@ -281,7 +279,7 @@ def main() -> None:
             works = [(name, None) for name in (*HANDLERS, "job", "job_in_transaction")]
             works.append(("job", 1_000_000))
         ours = [Library(*each, *work) for each in urls.items() for work in works]
-        others = [*(step_peers if given.steps else task_peers)(stack)]
+        others = [*(step_peers if given.steps else task_peers)(Path(root))]
         console.print(compare_rates([*ours, *others], given.rounds, given.jobs))
         if not given.steps:
             waiting = [each for each in ours if "transaction" not in each.work and not each.keep]
