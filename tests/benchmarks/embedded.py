@@ -19,10 +19,10 @@ import random
 import shutil
 import statistics
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, cycle
 from pathlib import Path
@@ -74,17 +74,10 @@ def compare_operations(
 
 def threads_rate(operation: Callable[[], object], threads: int, count: int) -> float:
     """Return the operations a second of several threads on one database."""
-
-    def work() -> None:
-        for _ in range(count // threads):
-            operation()
-
-    workers = [threading.Thread(target=work) for _ in range(threads)]
     start = time.perf_counter()
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(threads) as pool:
+        for future in [pool.submit(operation) for _ in range(count)]:
+            future.result()
     return count / (time.perf_counter() - start)
 
 

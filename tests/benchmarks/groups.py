@@ -14,9 +14,9 @@ import argparse
 import random
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -154,23 +154,15 @@ def _some(claim: Claim[Any] | None) -> Claim[Any]:
 
 def in_threads(bodies: list[Callable[[], object]], calls: int) -> float:
     """Make a number of calls, each thread one after the other; return the seconds."""
-    numbers, errors = iter(range(calls)), list[BaseException]()
+    numbers = iter(range(calls))
 
     def work(body: Callable[[], object]) -> None:
-        try:
-            for _ in islice(numbers, calls):
-                body()
-        except BaseException as error:
-            errors.append(error)
+        for _ in islice(numbers, calls):
+            body()
 
-    threads = [threading.Thread(target=work, args=(body,)) for body in bodies]
     began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(len(bodies)) as threads:
+        list(threads.map(work, bodies))
     return time.perf_counter() - began
 
 
