@@ -34,9 +34,8 @@ def print_machine(directory: Path) -> None:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     console.print(f"{os.cpu_count()} cores, {memory:.0f} GiB RAM, load average {load}")
-    console.print(
-        f"{platform.platform()}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
-    )
+    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    console.print(f"{platform.platform()}, {versions}")
     console.print(f"An fsync at {directory} takes {_fsync(directory) * 1e3:.2f} ms")
 
 
