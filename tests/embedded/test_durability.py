@@ -197,16 +197,6 @@ def test_after_a_failed_sync_nothing_commits_and_nothing_is_told(
                 read(db)
 
 
-def test_a_process_that_opens_a_database_whose_sync_failed_is_told_so(
-    two: tuple[Database, Database], disk: Disk
-) -> None:
-    disk.failures = 1
-    with pytest.raises(CommitUnknownResult):
-        two[0][b"k"] = b"v"
-    with pytest.raises(SyncFailed):
-        Database(two[0].path)
-
-
 def test_the_first_process_that_opens_it_after_all_have_closed_it_writes_it_again(
     two: tuple[Database, Database], disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -263,24 +253,6 @@ def test_a_copy_that_cannot_be_made_is_tried_again_at_the_next_opening(
                 Database(tmp_path / "db")
     with Database(tmp_path / "db") as db:
         assert db[b"k"] == b"v"
-
-
-def test_a_commit_whose_result_is_unknown_is_not_repeated(
-    two: tuple[Database, Database], disk: Disk
-) -> None:
-    one, other = two
-    jobs = fdbqueue.PriorityQueue.named(one, "jobs")
-    jobs.push(one, "first")
-    disk.breaks()
-    with pytest.raises(CommitUnknownResult):
-        jobs.push(one, "second")
-    with pytest.raises(SyncFailed):
-        jobs.pop(one)
-    disk.is_repaired()
-    one.close()
-    other.close()
-    with Database(one.path) as db:
-        assert [item.value for item in jobs.items(db)] == ["first", "second"]
 
 
 def test_each_wait_for_a_commit_that_the_disk_did_not_confirm_raises(

@@ -66,30 +66,11 @@ def main() -> int:
         verdict = storm.run(amount)
     print(verdict)
     print(*verdict.problems[:20], sep="\n")
-    for name, number in table(storm, verdict.problems).items():
+    kinds = Counter(problem.partition(":")[0].partition(" at ")[0] for problem in verdict.problems)
+    for name, number in {**storm.counts, "lost": 0, "doubled": 0, **kinds}.items():
         print(f"{name:40}{number:>10,}")
     print(f"{time.monotonic() - began:.0f} s")
     return 1 if verdict.problems else 0
-
-
-NAMES = {
-    "eio": "syncs that failed with EIO",
-    "enospc": "syncs that failed with ENOSPC",
-    "full": "writes that failed with ENOSPC",
-    "unwritable": "writes that failed with EIO",
-    "hangs": "syncs that hung",
-    "cuts": "power cuts",
-    "faults": "bursts of faults of the disk",
-    "restarts": "restarts of all processes",
-}
-
-
-def table(storm: Storm, problems: list[str]) -> dict[str, int]:
-    """Return what was done, what processes have met, and what is wrong."""
-    kinds = Counter(problem.partition(":")[0].partition(" at ")[0] for problem in problems)
-    counts = {NAMES.get(name, name): number for name, number in storm.counts.items()}
-    recovery = {"ms until work went on, at most": round(1000 * storm.slowest_recovery)}
-    return counts | recovery | {"lost": 0, "doubled": 0} | kinds
 
 
 if __name__ == "__main__":

@@ -224,8 +224,6 @@ class Storm:
     server_kills: list[tuple[float, float]] = field(default_factory=list)
     disk_faults: list[tuple[float, float]] = field(default_factory=list)
     power_cuts: list[PowerCut] = field(default_factory=list)
-    slowest_recovery: float = 0.0
-    """The longest time from the end of a fault until an operation succeeded, in seconds."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def run(self, amount: Amount) -> Verdict:
@@ -291,9 +289,9 @@ class Storm:
         """Count the lines that the clients have written; return whether there were any."""
         lines = [line for client in self.clients for line in client.new_lines()]
         self.counts["operations"] += sum('"ended"' in line for line in lines)
-        if self._recovers_since is not None:
-            done = [json.loads(line)["ended"] for line in lines if '"outcome": "done"' in line]
-            self._note_recovery(min((at for at in done if at > self._recovers_since), default=None))
+        done = (json.loads(line)["ended"] for line in lines if '"outcome": "done"' in line)
+        if any(at > (self._recovers_since or math.inf) for at in done):
+            self._recovers_since = None
         self.counts["cancelled"] += sum('"why": "cancelled"' in line for line in lines)
         gone = ('"why": "half', '"why": "vanished', '"why": "cut')
         self.counts["vanished"] += sum(any(why in line for why in gone) for line in lines)
@@ -317,12 +315,6 @@ class Storm:
             self._kill(self._rng.choice(victims))
         elif victims:
             self._stop(self._rng.choice(victims))
-
-    def _note_recovery(self, at: float | None) -> None:
-        """Note when the first operation has succeeded after the end of a fault."""
-        if at is not None and self._recovers_since is not None:
-            self.slowest_recovery = max(self.slowest_recovery, at - self._recovers_since)
-            self._recovers_since = None
 
     def _disturb(self, disk: Disk, amount: Amount) -> None:
         """Begin or end a fault of the disk, or note a power cut."""
