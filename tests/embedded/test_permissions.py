@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -225,6 +226,27 @@ def test_a_directory_of_another_user_is_opened_only_if_it_is_shared_with_a_group
     member = start(path, BEN, TEAM)
     expected = "done" if mode & stat.S_IWGRP else "UnsafeDirectory"
     assert member.said.startswith(expected)
+
+
+@needs_root
+def test_a_directory_that_its_owner_opened_for_one_user_alone_is_refused(
+    everybody: Path, start: Start
+) -> None:
+    """With an access control list: the group is not this user's."""
+    path = everybody / "db"
+    path.mkdir()
+    os.chown(path, ANNA, ANNA)
+    path.chmod(0o770)
+    # Of the owner, of Ben, of the group, their mask, and of all others: tag, permissions, user.
+    entries = ((1, 7, -1), (2, 7, BEN), (4, 5, -1), (16, 7, -1), (32, 0, -1))
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", acl)
+    except (AttributeError, OSError) as error:
+        pytest.skip(f"no access control lists here: {error}")
+    process = start(path, BEN)
+    assert process.said.startswith("UnsafeDirectory")
+    assert contents(path) == {}
 
 
 @needs_root
