@@ -308,8 +308,11 @@ def test_an_idle_transaction_expires_and_lets_the_log_be_reset(
     with Database(path, "os") as idle, Database(path, "os") as busy:
         transaction = idle.create_transaction()
         transaction[b"k"].wait()
-        while log.stat().st_size < 2_000_000:
-            busy[b"k"] = b"x" * 50_000
+        long = busy.create_transaction()
+        for number in range(45):
+            long[b"%d" % number] = b"x" * 50_000
+        long.commit().wait()
+        assert log.stat().st_size > 2_000_000
         wait_until(lambda: transaction._attempt.snapshot.expires < 0)
         for _ in range(2):
             busy[b"k"] = b"short"
