@@ -26,7 +26,7 @@ from fdbqueue.testing import FaultyDatabase
 ROOT = Path(__file__).parents[3]
 _DATABASE, _LEDGER = "HOSTILE_DATABASE", "HOSTILE_LEDGER"
 _END = 60.0  # seconds that a process may take to end
-_INTERRUPTED = 128 + signal.SIGTERM  # the code of `fdbq` before its workers work
+_INTERRUPTED = (128 + signal.SIGTERM, -signal.SIGTERM)  # the codes before the workers work
 
 # What the jobs call
 
@@ -88,7 +88,7 @@ class Process:
         if code == -signal.SIGKILL:
             self.killed_at = min(self.killed_at, time.time())
         elif code is not None:
-            is_early = code == _INTERRUPTED and not self.ledger.exists()
+            is_early = code in _INTERRUPTED and not self.ledger.exists()
             is_expected = self._is_ending and (code == 0 or is_early)
             assert is_expected, f"{self.name}: {code}\n{self.output.read_text()}"
         return code is None and not self._is_ending
