@@ -22,13 +22,12 @@ from fdb.subspace_impl import Subspace
 from hypothesis import settings
 
 import fdbqueue
-from fdbqueue.coordination import waiting
-from fdbqueue.errors import QueueNotFound, SyncFailed
-from fdbqueue.layout.names import NAMES, ROOT
+from fdbqueue.errors import SyncFailed
 from fdbqueue.testing import Clock
-from tests.support.asleep import Asleep
+from tests.support.asleep import asleep  # noqa: F401
+from tests.support.cleaning import left_behind, remove
 from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
-from tests.support.failing_disk import Disk
+from tests.support.failing_disk import disk  # noqa: F401
 
 ENGINES = ("memory", "cluster")
 """The engines of most tests. `memory:` is the embedded engine on a file system in memory; the tests
@@ -58,12 +57,7 @@ def cluster_or_reason(
             _note(request.config, f"cluster ({cluster.source})")
             yield cluster
             if cluster.is_own:
-                # Receipts of clients that renamed or dropped a queue are kept for a day; the count
-                # of names that were given up is kept forever; the row of a worker that was killed
-                # until another one starts.
-                kept = [ROOT[number].key() for number in (2, 3, 6)]
-                rows = fdbqueue.open(cluster.file)[b"":b"\xff"]
-                left = [row for row in rows if not row.key.startswith(tuple(kept))]
+                left = left_behind(fdbqueue.open(cluster.file))
                 assert not left, f"the tests left keys behind: {left[:5]}"
     except NoCluster as error:
         _note(request.config, f"no cluster: {error}")
@@ -131,37 +125,6 @@ def db(url: str, space: Subspace, name: str) -> Iterator[Any]:
         database.close()
 
 
-def remove(db: Any, space: Subspace, name: str) -> None:
-    """Clear the subspace of a test, and all of its queues, whose names start with `name`."""
-    db.options.set_transaction_timeout(30_000)
-    db.options.set_transaction_retry_limit(-1)
-    db.options.set_transaction_size_limit(10_000_000)
-    for queue in _restored(db, name):
-        with suppress(QueueNotFound):
-            fdbqueue.admin.drop(db, queue)
-    _clear(db, space, name)
-
-
-def _keys_of(space: Subspace, name: str) -> bytes:
-    return bytes(space.pack((name,)).removesuffix(b"\x00"))
-
-
-@fdbqueue.transactional
-def _restored(tr: Any, name: str) -> list[str]:
-    """Return the queues that were restored, or are being restored: `_clear` has not their keys."""
-    names = tr.get_range_startswith(_keys_of(NAMES, name))
-    begun = tr.get_range_startswith(_keys_of(ROOT[5], name))
-    restored = [NAMES.unpack(row.key)[0] for row in names if row.value.startswith(ROOT[4].key())]
-    return restored + [ROOT[5].unpack(row.key)[0] for row in begun]
-
-
-@fdbqueue.transactional
-def _clear(tr: Any, space: Subspace, name: str) -> None:
-    names = (_keys_of(each, name) for each in (NAMES, ROOT, ROOT[1]))
-    for prefix in (space.key(), name.encode(), *names):  # `name` begins the data of its jobs
-        tr.clear_range_startswith(prefix)
-
-
 @pytest.fixture
 def space() -> Subspace:
     """Return a subspace that only this test uses."""
@@ -178,22 +141,6 @@ def name() -> str:
 def queue(space: Subspace) -> fdbqueue.PriorityQueue:
     """Return an empty priority queue."""
     return fdbqueue.PriorityQueue(space["queue"])
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    """Return the disk of the embedded engine in this process, whose syncs can fail or hang."""
-    disk = Disk(monkeypatch)
-    yield disk
-    disk.is_repaired()
-    disk.flows.set()
-
-
-@pytest.fixture
-def asleep(monkeypatch: pytest.MonkeyPatch) -> Asleep:
-    """Let clients sleep until they are woken; return an event that is set once one sleeps."""
-    monkeypatch.setattr(waiting, "MAX_SLEEP", 600.0)
-    return Asleep(monkeypatch)
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.benchmarks.code import longest_chain
+from tests.benchmarks.code import lines_of_code, longest_chain
 
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "fdbqueue"
@@ -144,19 +142,22 @@ def imported(tree: ast.AST) -> Iterator[str]:
             )
 
 
-@pytest.mark.parametrize("path", [*MODULES[1:], *COMMANDS], ids=relative)
-def test_imports_point_down(path: Path) -> None:
-    module = dotted(path)
-    room = room_of(module)
-    allowed = {room, *ROOMS.get(room, ()), *ANYBODYS}
-    if room == "cli":
-        allowed.add("")  # the public names
-    outside = {
-        name
-        for name in imported(ast.parse(path.read_text()))
-        if room_of(name) not in allowed and name not in BESIDE.get(room.partition(".")[0], ())
-    }
-    assert outside == EXCEPTIONS.get(module, set())
+def test_imports_point_down() -> None:
+    found: dict[str, set[str]] = {}
+    for path in [*MODULES[1:], *COMMANDS]:
+        room = room_of(dotted(path))
+        allowed = {room, *ROOMS.get(room, ()), *ANYBODYS}
+        if room == "cli":
+            allowed.add("")  # the public names
+        outside = {
+            name
+            for name in imported(ast.parse(path.read_text()))
+            if room_of(name) not in allowed and name not in BESIDE.get(room.partition(".")[0], ())
+        }
+        if outside:
+            found[dotted(path)] = outside
+    assert found == EXCEPTIONS
+    assert len(EXCEPTIONS) <= 2
 
 
 def test_the_embedded_engine_is_a_library_of_its_own() -> None:
@@ -171,10 +172,6 @@ def test_the_embedded_engine_is_a_library_of_its_own() -> None:
     assert users - own - of_commands == {"database.opening"}
     used = {room for module in own for room in rooms_from[module]}
     assert used == {"embedded", "errors", "types"}
-
-
-def test_few_modules_are_exceptions() -> None:
-    assert len(EXCEPTIONS) <= 2
 
 
 def test_imports_have_no_cycles() -> None:
@@ -192,19 +189,15 @@ def test_the_longest_chain_of_imports_is_limited() -> None:
     assert len(longest_chain()) <= 16
 
 
-@pytest.mark.parametrize("path", sorted((LIBRARY / "operations").rglob("*.py")), ids=relative)
-def test_code_inside_a_transaction_cannot_use_clocks_or_randomness(path: Path) -> None:
-    names = {
-        name.split(".")[0]
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for name in (
-            [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else [alias.name for alias in node.names]
-        )
-    }
-    assert not names & NOT_IN_A_TRANSACTION
+def test_code_inside_a_transaction_cannot_use_clocks_or_randomness() -> None:
+    for path in (LIBRARY / "operations").rglob("*.py"):
+        names = set[str]()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names.add((node.module or "").split(".")[0])
+            elif isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+        assert not names & NOT_IN_A_TRANSACTION, path
 
 
 def packs(path: Path) -> bool:
@@ -277,37 +270,26 @@ def test_tests_are_in_the_rooms_of_the_code_they_test() -> None:
     assert {path.name for path in LIBRARY.iterdir() if path.is_dir()} <= folders | {"__pycache__"}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=relative)
-def test_no_test_imports_from_another_test_module(path: Path) -> None:
-    assert not re.search(r"^from [\w.]*\b(test_\w+|conftest) import", path.read_text(), re.M)
+def test_no_test_imports_from_another_test_module() -> None:
+    pattern = re.compile(r"^from [\w.]*\b(test_\w+|conftest) import", re.M)
+    tests = (ROOT / "tests").rglob("*.py")
+    assert not [path for path in tests if pattern.search(path.read_text())]
 
 
-@pytest.mark.parametrize("path", [*MODULES, *COMMANDS], ids=relative)
-def test_no_module_has_more_than_500_lines_of_code(path: Path) -> None:
-    text = path.read_text()
-    of_docstrings = {
-        number
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    lines = enumerate(text.splitlines(), start=1)
-    assert sum(1 for n, line in lines if line.strip() and n not in of_docstrings) <= 500
+def test_no_module_has_more_than_500_lines_of_code() -> None:
+    lengths = {relative(path): lines_of_code(path) for path in [*MODULES, *COMMANDS]}
+    assert not {path: n for path, n in lengths.items() if n > 500}
 
 
-@pytest.mark.parametrize(
-    "path", [each for each in RECIPES if each.stem not in USES], ids=lambda path: path.name
-)
-def test_a_recipe_needs_only_open_and_transactional(path: Path) -> None:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fdbqueue"):
-            names |= {alias.name for alias in node.names}
-        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "fdbqueue":
-            names.add(node.attr)
-    assert names <= {"open", "transactional"}
+def test_a_recipe_needs_only_open_and_transactional() -> None:
+    for path in [each for each in RECIPES if each.stem not in USES]:
+        names = set[str]()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fdbqueue"):
+                names |= {alias.name for alias in node.names}
+            if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "fdbqueue":
+                names.add(node.attr)
+        assert names <= {"open", "transactional"}, path
 
 
 def test_recipes_run_as_programs() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import os
 import subprocess
@@ -63,20 +62,6 @@ def test_public_names_are_few() -> None:
     assert sum(len(module.__all__) for module in modules) <= 130
     for module in modules:
         assert all(hasattr(module, name) for name in module.__all__)
-
-
-def test_few_arguments_may_be_anything() -> None:
-    annotations = [
-        argument.annotation
-        for package in PACKAGES
-        for path in package.rglob("*.py")
-        for function in ast.walk(ast.parse(path.read_text()))
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-        for argument in ast.walk(function.args)
-        if isinstance(argument, ast.arg) and argument.annotation is not None
-    ]
-    anything = [each for each in annotations if ast.unparse(each) == "Any"]
-    assert len(anything) / len(annotations) < 0.03
 
 
 SPECIAL = {

@@ -22,7 +22,6 @@ import fdbqueue
 _ROOT = Path(__file__).parents[2]
 _LIBRARY = _ROOT / "fdbqueue"
 _CORE = ("queue", "coordination", "operations", "layout", "database")
-_KINDS = {"Queue", "FifoQueue", "PriorityQueue", "TaskQueue"}
 _WARM = 20
 """Rounds before one is counted."""
 
@@ -31,16 +30,8 @@ def main() -> None:
     _show_lines()
     chain = longest_chain()
     print(f"longest chain of imports: {len(chain)}: {' > '.join(chain)}")
-    trees = {path: ast.parse(path.read_text()) for path in _modules(_LIBRARY, _ROOT / "cli")}
-    kinds = Counter(
-        path.relative_to(_ROOT).parts[1] for path in trees for _ in _of_kind(trees[path])
-    )
-    print(f"isinstance on the kind of a queue: {kinds.total()} ({_listed(kinds)})")
-    naming = [path for path in trees if "max_attempts" in path.read_text()]
-    print(f"files that name max_attempts: {len(naming)}")
     print(f"public names: {len(fdbqueue.__all__)}")
     _show_calls()
-    _show_job()
 
 
 # Lines
@@ -50,7 +41,7 @@ def _modules(*folders: Path) -> list[Path]:
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
-def _lines_of_code(path: Path) -> int:
+def lines_of_code(path: Path) -> int:
     """Return the number of lines without docstrings, comments and blank lines."""
     text = path.read_text()
     docstrings = {
@@ -84,10 +75,10 @@ def _show_lines() -> None:
     rooms = Counter[str]()
     for path in _modules(_LIBRARY):
         parts = path.relative_to(_LIBRARY).parts
-        rooms[parts[0] if len(parts) > 1 else "top level"] += _lines_of_code(path)
+        rooms[parts[0] if len(parts) > 1 else "top level"] += lines_of_code(path)
     print(f"lines of code in fdbqueue/: {rooms.total():,} ({_listed(rooms)})")
     print(f"    of it the core ({', '.join(_CORE)}): {sum(rooms[room] for room in _CORE):,}")
-    print(f"lines of code in cli/: {sum(map(_lines_of_code, _modules(_ROOT / 'cli'))):,}")
+    print(f"lines of code in cli/: {sum(map(lines_of_code, _modules(_ROOT / 'cli'))):,}")
 
 
 def _listed(counts: Counter[str]) -> str:
@@ -122,15 +113,6 @@ def longest_chain() -> list[str]:
     return [name.removeprefix("fdbqueue.") for name in longest]
 
 
-def _of_kind(tree: ast.AST) -> Iterable[ast.Call]:
-    """Yield the calls of `isinstance` with a kind of queue."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
-            named = {getattr(each, "id", getattr(each, "attr", "")) for each in ast.walk(node)}
-            if named & _KINDS:
-                yield node
-
-
 # Calls
 
 
@@ -139,8 +121,6 @@ class _Calls:
 
     def __init__(self) -> None:
         self.functions = Counter[tuple[str, str]]()
-        self.frames: list[str] = []
-        """The functions of the library on the stack at the first use of a transaction."""
 
     def __enter__(self) -> _Calls:
         threading.setprofile(self._note)
@@ -155,26 +135,10 @@ class _Calls:
         path = Path(frame.f_code.co_filename)
         if event == "call" and path.is_relative_to(_LIBRARY):
             self.functions[str(path.relative_to(_LIBRARY)), frame.f_code.co_name] += 1
-            if not self.frames and "embedded/transaction" in str(path) and _uses(frame):
-                self.frames = _stack(frame)
 
     @property
     def files(self) -> int:
         return len({path for path, _ in self.functions})
-
-
-def _uses(frame: FrameType) -> bool:
-    return frame.f_code.co_name in {"get", "get_range", "__getitem__", "set", "__setitem__", "add"}
-
-
-def _stack(frame: FrameType | None) -> list[str]:
-    found = []
-    while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(_LIBRARY) and "embedded" not in path.parts:
-            found.append(f"{path.stem}.{frame.f_code.co_name}")
-        frame = frame.f_back
-    return found[::-1]
 
 
 def _calls_of(function: Callable[[], object]) -> _Calls:
@@ -195,25 +159,10 @@ def _show_calls() -> None:
         claimed.push(db, 1)
         counted["claim"] = _calls_of(lambda: claims.append(claimed.claim(db, lease=60)))
         counted["ack"] = _calls_of(lambda: claimed.ack(db, claims.pop()))
-    frames = counted["push"].frames
-    print(f"frames of a push before its first read: {len(frames)}: {' > '.join(frames)}")
     for name, calls in counted.items():
         engine = sum(n for (path, _), n in calls.functions.items() if path.startswith("embedded"))
         total = calls.functions.total()
         print(f"calls of a {name}: {total} in {calls.files} files, {engine} of them the engine's")
-
-
-def _show_job() -> None:
-    db = fdbqueue.open("memory:")
-    jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-
-    def run() -> None:
-        jobs.push(db, 1)
-        fdbqueue.Worker(db, jobs, str).run(drain=True)
-
-    run()
-    calls = _calls_of(run)
-    print(f"one job through a Worker: {calls.functions.total()} calls in {calls.files} files")
 
 
 if __name__ == "__main__":

@@ -1,32 +1,42 @@
-"""The queues that `tests.benchmarks.embedded` compares, in one form.
+"""What the benchmarks compare with this library.
 
-An item is a number, which is stored as the id in some 90 bytes of JSON.
+`Storage` is a queue on one machine, whose operations `tests.benchmarks.embedded` measures one by
+one. `Peer` is a queue with workers, for `tests.benchmarks.tasks` and `.steps`. Every queue of a
+`Peer` is durable: a push that returned is on disk. None keeps jobs that are done, unless its
+setting says so.
 """
 
 from __future__ import annotations
 
-import heapq
+import asyncio
 import json
+import logging
 import os
 import sqlite3
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, ClassVar, Protocol
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Subspace
+from fdbqueue import PriorityQueue
 
-VALUE = {
+# Operations on one machine
+
+VALUE: dict[str, Any] = {
     "id": 12345678,
     "to": "ada@example.com",
     "subject": "a hundred bytes of JSON",
     "n": [1, 2, 3],
     "x": "abc",
 }
-ID: int = VALUE["id"]
 LOCK_TIMEOUT = 60  # seconds that a process may wait for SQLite's lock
 
 
@@ -34,20 +44,15 @@ def value_of(number: int) -> dict[str, Any]:
     return {**VALUE, "id": number}
 
 
-class Contender(Protocol):
-    """A queue on one machine. Each operation is a transaction of its own."""
-
-    def push(self, number: int) -> object: ...
-    def pop(self) -> int | None: ...
-    def peek(self) -> object: ...
-
-
-class SharedContender(Contender, Protocol):
-    """A queue that several processes open in the same directory."""
+class Storage(Protocol):
+    """A queue that several processes open in the same directory, with a transaction a call."""
 
     name: ClassVar[str]
 
     def __init__(self, path: Path, durable: bool) -> None: ...
+    def push(self, number: int) -> object: ...
+    def pop(self) -> int | None: ...
+    def peek(self) -> object: ...
 
     def fill(self, numbers: Iterable[int]) -> None:
         """Push many items, as fast as possible."""
@@ -96,46 +101,6 @@ class Library:
         self.db.close()
 
 
-class LibraryInTransactions(Library):
-    """This library, in transactions that the program runs itself."""
-
-    def __init__(self, path: Path, durable: bool) -> None:
-        super().__init__(path, durable)
-        queue = self.queue
-        own = Subspace(("own",)).pack((os.getpid(),))
-
-        @fdbqueue.transactional
-        def push(tr: Any, number: int) -> object:
-            return queue.push(tr, value_of(number), 1)
-
-        @fdbqueue.transactional
-        def pop(tr: Any) -> int | None:
-            item = queue.pop(tr)
-            return item.value["id"] if item else None
-
-        @fdbqueue.transactional
-        def write(tr: Any) -> None:
-            tr[own] = bytes(90)
-
-        @fdbqueue.transactional
-        def read_and_write(tr: Any) -> None:
-            tr[own] = bytes(tr[own].value or bytes(90))
-
-        self._push, self._pop, self._write, self._read_and_write = push, pop, write, read_and_write
-
-    def push(self, number: int) -> object:
-        return self._push(self.db, number)
-
-    def pop(self) -> int | None:
-        return self._pop(self.db)
-
-    def write(self) -> object:
-        return self._write(self.db)
-
-    def read_and_write(self) -> object:
-        return self._read_and_write(self.db)
-
-
 class BareSqlite:
     """The SQL statements that this library cannot do without, and nothing else.
 
@@ -148,7 +113,7 @@ class BareSqlite:
     _COUNTERS = (b"\x02q\x00\x15\x01\x15\x01", b"\x02q\x00\x15\x02")
     _PREFIX = b"\x02q\x00\x14\x15\x01\x18"
     _SUFFIX = b"\x01................\x00"
-    _HEAD, _TAIL = json.dumps(VALUE, separators=(",", ":")).encode().split(b"%d" % ID)
+    _HEAD, _TAIL = json.dumps(VALUE, separators=(",", ":")).encode().split(b"%d" % VALUE["id"])
 
     def __init__(self, path: Path, durable: bool) -> None:
         path.mkdir(exist_ok=True)
@@ -229,7 +194,7 @@ class BareSqlite:
         self._connection.close()
 
 
-class Huey:
+class HueyStorage:
     """huey's SqliteStorage: a priority queue in SQLite."""
 
     name: ClassVar[str] = "huey"
@@ -267,96 +232,339 @@ class Huey:
         self._storage.close()
 
 
-class DiskCache:
-    """diskcache's Deque, which has no priorities."""
+def storages() -> list[type[Storage]]:
+    """Return this library, bare SQLite, and huey if it is installed."""
+    return [Library, BareSqlite, *([HueyStorage] if find_spec("huey") else [])]
 
-    name: ClassVar[str] = "diskcache"
 
-    def __init__(self, path: Path, durable: bool) -> None:
-        diskcache = import_module("diskcache")
-        self._cache = diskcache.Cache(
-            str(path),
-            timeout=LOCK_TIMEOUT,
-            eviction_policy="none",
-            sqlite_synchronous=2 if durable else 1,
+# Servers
+
+REDIS = int(os.environ.get("FDBQ_BENCHMARK_REDIS", "0"))
+"""The port of a server without data: `redis-server --appendonly yes --appendfsync always`."""
+POSTGRES = os.environ.get("FDBQ_BENCHMARK_POSTGRES", "")
+"""The connection string of a server without data and with its defaults."""
+
+# Workers
+
+started_jobs: SimpleQueue[tuple[int, int]] = SimpleQueue()
+"""For each job that this process started, the times of its push and its start, in nanoseconds."""
+
+
+def handle(pushed: int) -> None:
+    """Handle a job: note that it started, and nothing else."""
+    started_jobs.put((pushed, time.monotonic_ns()))
+
+
+class Peer:
+    """A queue with workers. It can be sent to another process, and connects there."""
+
+    name: str
+    setting: str
+    """The settings of the queue and its workers, for the table."""
+    concurrencies: tuple[int, ...] = (1, 10)
+    """The numbers of jobs at a time in a worker process that are worth a try."""
+    per_job = 1
+    """How often a job calls `handle`."""
+
+    def clear(self) -> None:
+        """Empty the queue."""
+        raise NotImplementedError
+
+    def pusher(self) -> Callable[[int], object]:
+        """Connect; return a function that pushes a job, given the time."""
+        raise NotImplementedError
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        """Connect; return a function that does jobs until there are none, or forever."""
+        raise NotImplementedError
+
+    def load(self, jobs: int) -> None:
+        """Empty the queue and push a number of jobs."""
+        self.clear()
+        push = self.pusher()
+        for _ in range(jobs):
+            push(0)
+
+
+def _until(is_done: Callable[[], object], stop: Callable[[], object]) -> None:
+    """Look in a thread until all is done, then stop."""
+
+    def look() -> None:
+        while not is_done():
+            time.sleep(0.2)
+        stop()
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+@dataclass(frozen=True)
+class Huey(Peer):
+    """huey, on SQLite."""
+
+    path: Path
+    name: str = "huey, SQLite"
+    setting: str = "SqliteHuey(fsync=True), WAL, threads; a job is deleted before it is run"
+
+    def open(self) -> tuple[Any, Any]:
+        huey = import_module("huey").SqliteHuey(filename=str(self.path), fsync=True)
+        return huey, huey.task()(handle)
+
+    def clear(self) -> None:
+        self.open()[0].flush()
+
+    def pusher(self) -> Callable[[int], object]:
+        return self.open()[1]  # type: ignore[no-any-return]
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        huey, _ = self.open()
+        consumer = import_module("huey.consumer")
+        if not drain:
+            run: Callable[[], object] = consumer.Consumer(huey, concurrency).run
+            return run
+        over = threading.Event()
+        worker = consumer.Worker(huey, over, default_delay=0.1, max_delay=0.1, backoff=1)
+        worker.sleep = lambda: huey.pending_count() or over.set()  # stop when no job is left
+
+        def work() -> None:
+            while not over.is_set():
+                worker.loop()
+
+        def run_all() -> None:
+            with ThreadPoolExecutor(concurrency) as threads:
+                for each in [threads.submit(work) for _ in range(concurrency)]:
+                    each.result()
+
+        return run_all
+
+
+@dataclass(frozen=True)
+class Procrastinate(Peer):
+    """procrastinate, on Postgres."""
+
+    address: str
+    name: str = "procrastinate"
+    setting: str = "Postgres: synchronous_commit=on; async handler, delete_jobs=always"
+
+    def app(self) -> tuple[Any, Any]:
+        procrastinate = import_module("procrastinate")
+        connector = procrastinate.PsycopgConnector(conninfo=self.address)
+        app = procrastinate.App(connector=connector)
+
+        async def job(pushed: int) -> None:
+            handle(pushed)
+
+        return app, app.task(name="job")(job)
+
+    def clear(self) -> None:
+        with import_module("psycopg").connect(self.address, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        with self.app()[0].open() as app:
+            app.schema_manager.apply_schema()
+
+    def pusher(self) -> Callable[[int], object]:
+        app, job = self.app()
+        app.open()
+        return lambda now: job.defer(pushed=now)
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        app, _ = self.app()
+
+        async def work() -> None:
+            async with app.open_async():
+                await app.run_worker_async(
+                    concurrency=concurrency, wait=not drain, delete_jobs="always"
+                )
+
+        return lambda: asyncio.run(work())
+
+
+_REDIS = "Redis: appendonly yes, appendfsync always"
+
+
+def connected(port: int) -> Any:
+    return import_module("redis").Redis("127.0.0.1", port)
+
+
+class _RedisPeer(Peer):
+    port: int
+
+    def clear(self) -> None:
+        connected(self.port).flushall()
+
+
+@dataclass(frozen=True)
+class Rq(_RedisPeer):
+    """rq, on Redis."""
+
+    port: int
+    name: str = "rq"
+    setting: str = f"{_REDIS}; SimpleWorker, result_ttl=0"
+    concurrencies: tuple[int, ...] = (1,)
+
+    def open(self) -> Any:
+        return import_module("rq").Queue(connection=connected(self.port))
+
+    def pusher(self) -> Callable[[int], object]:
+        queue = self.open()
+        return lambda now: queue.enqueue(handle, now, result_ttl=0)
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        queue = self.open()
+        worker = import_module("rq").SimpleWorker([queue], connection=queue.connection)
+        return lambda: worker.work(burst=drain, logging_level=logging.WARNING)
+
+
+@dataclass(frozen=True)
+class Dramatiq(_RedisPeer):
+    """dramatiq, on Redis."""
+
+    port: int
+    name: str = "dramatiq"
+    setting: str = f"{_REDIS}; threads"
+
+    def open(self) -> tuple[Any, Callable[[int], object]]:
+        brokers = import_module("dramatiq.brokers.redis")
+        broker = brokers.RedisBroker(host="127.0.0.1", port=self.port)
+        job = import_module("dramatiq").actor(handle, broker=broker, actor_name="job")
+        return broker, job.send
+
+    def pusher(self) -> Callable[[int], object]:
+        return self.open()[1]
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        broker, _ = self.open()
+        worker = import_module("dramatiq").Worker(broker, worker_threads=concurrency)
+
+        def work() -> None:
+            worker.start()
+            if not drain:
+                threading.Event().wait()
+            broker.join("default")
+            worker.join()
+            worker.stop()
+
+        return work
+
+
+@dataclass(frozen=True)
+class Celery(_RedisPeer):
+    """Celery, on Redis."""
+
+    port: int
+    name: str = "Celery"
+    setting: str = f"{_REDIS}; task_acks_late, task_ignore_result; solo pool, or threads"
+
+    def open(self) -> tuple[Any, Any]:
+        app = import_module("celery").Celery("jobs", broker=f"redis://127.0.0.1:{self.port}/0")
+        app.conf.update(task_acks_late=True, task_ignore_result=True)
+        return app, app.task(name="job")(handle)
+
+    def pusher(self) -> Callable[[int], object]:
+        return self.open()[1].delay  # type: ignore[no-any-return]
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        app, _ = self.open()
+        connection = connected(self.port)
+        worker = app.WorkController(
+            pool="solo" if concurrency == 1 else "threads",
+            concurrency=concurrency,
+            without_gossip=True,
+            without_mingle=True,
+            without_heartbeat=True,
         )
-        self._deque = diskcache.Deque.fromcache(self._cache)
+        state = import_module("celery.worker.state")
 
-    def push(self, number: int) -> object:
-        return self._deque.append(json.dumps(value_of(number)))
+        def work() -> None:
+            if drain:
+                _until(
+                    lambda: not connection.llen("celery") and not connection.hlen("unacked"),
+                    lambda: setattr(state, "should_stop", 0),
+                )
+            worker.start()
 
-    def pop(self) -> int | None:
-        try:
-            value = self._deque.popleft()
-        except IndexError:
-            return None
-        number: int = json.loads(value)["id"]
-        return number
-
-    def peek(self) -> object:
-        return json.loads(self._deque.peekleft())
-
-    def fill(self, numbers: Iterable[int]) -> None:
-        with self._cache.transact():
-            for number in numbers:
-                self.push(number)
-
-    def drain(self) -> list[int]:
-        with self._cache.transact():
-            return list(iter(self.pop, None))
-
-    def close(self) -> None:
-        self._cache.close()
+        return work
 
 
-class PersistQueue:
-    """persist-queue's FIFOSQLiteQueue, which always syncs and serves one process."""
+# Steps
 
-    name: ClassVar[str] = "persist-queue"
-
-    def __init__(self, path: Path) -> None:
-        serializer = import_module("persistqueue.serializers.json")
-        self._queue = import_module("persistqueue").FIFOSQLiteQueue(
-            str(path), multithreading=True, auto_commit=True, serializer=serializer
-        )
-
-    def push(self, number: int) -> object:
-        return self._queue.put(value_of(number))
-
-    def pop(self) -> int | None:
-        number: int = self._queue.get(block=False)["id"]
-        return number
-
-    def peek(self) -> object:
-        return self._queue.size  # it has no peek
+STEPS = 10  # of each job
+_DBOS_JOB = {"queue_name": "jobs", "workflow_name": "job"}
 
 
-class Heap:
-    """The standard library's heap: not durable, and for one process."""
+@dataclass(frozen=True)
+class Dbos(Peer):
+    """DBOS, on SQLite; its workflows have steps, or none."""
 
-    name: ClassVar[str] = "heapq"
+    path: Path
+    steps: int = 0
+    name: str = "DBOS, SQLite"
+    setting: str = "its defaults, a queue without limits; workflows are kept"
+    concurrencies: tuple[int, ...] = (1,)
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, bytes]] = []
-        self._count = 0
+    @property
+    def per_job(self) -> int:  # type: ignore[override]
+        return self.steps or 1
 
-    def push(self, number: int) -> object:
-        self._count += 1
-        heapq.heappush(self._heap, (1, self._count, json.dumps(value_of(number)).encode()))
-        return self._count
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
 
-    def pop(self) -> int | None:
-        number: int = json.loads(heapq.heappop(self._heap)[2])["id"]
-        return number
+    def client(self) -> Any:
+        return import_module("dbos").DBOSClient(system_database_url=self.url)
 
-    def peek(self) -> object:
-        return json.loads(self._heap[0][2])
+    def clear(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.launch()()  # creates the tables
+
+    def pusher(self) -> Callable[[int], object]:
+        client = self.client()
+        return lambda now: client.enqueue(_DBOS_JOB, now)
+
+    def launch(self) -> Callable[[], object]:
+        """Begin to work; return a function that ends it."""
+        dbos = import_module("dbos")
+        config = {"name": "jobs", "system_database_url": self.url, "application_version": "1"}
+        dbos.DBOS(config={**config, "log_level": "ERROR"})
+        step = dbos.DBOS.step(name="step")(handle)
+
+        def job(pushed: int) -> None:
+            for _ in range(self.steps):
+                step(pushed)
+
+        dbos.DBOS.workflow(name="job")(job if self.steps else handle)
+        dbos.DBOS.launch()
+        dbos.DBOS.register_queue("jobs")
+        end: Callable[[], object] = dbos.DBOS.destroy
+        return end
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        client = self.client()
+
+        def work() -> None:
+            end = self.launch()
+            while not drain or client.list_queued_workflows(limit=1):
+                time.sleep(0.2)
+            end()
+
+        return work
 
 
-def shared_contenders(with_peers: bool) -> list[type[SharedContender]]:
-    """Return this library and, if wanted, bare SQLite and the peers that are installed."""
-    if not with_peers:
-        return [Library]
-    peers: dict[str, type[SharedContender]] = {"huey": Huey, "diskcache": DiskCache}
-    installed = [peer for module, peer in peers.items() if find_spec(module)]
-    return [Library, BareSqlite, *installed]
+# Which peers there are
+
+
+def task_peers(directory: Path) -> Iterator[Peer]:
+    """Yield the peers of workers that are installed, and whose servers run."""
+    if find_spec("huey"):
+        yield Huey(directory / "huey.db")
+    if find_spec("dbos"):
+        yield Dbos(directory / "dbos.sqlite")
+    kinds: dict[str, Callable[[int], Peer]] = {"rq": Rq, "dramatiq": Dramatiq, "celery": Celery}
+    yield from (kind(REDIS) for module, kind in kinds.items() if REDIS and find_spec(module))
+    if POSTGRES and find_spec("procrastinate"):
+        yield Procrastinate(POSTGRES)
+
+
+def step_peers(directory: Path) -> Iterator[Peer]:
+    """Yield the peers of steps that are installed."""
+    if find_spec("dbos"):
+        yield Dbos(directory / "dbos.sqlite", STEPS)

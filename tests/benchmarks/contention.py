@@ -6,10 +6,9 @@
 Clients are threads of several processes: `64/4` means 64 threads in 4 processes. In each round
 every contender, in random order, runs for the same time on a queue that is long enough. Figures are
 medians of the rounds, and ratios are computed within a round. Compare ratios only: `raw` is the
-rate of the engine without conflicts. In the end, pushers and poppers run together, and every item
-is accounted for.
+rate of the engine without conflicts.
 
-If their servers and clients are installed, Postgres and Redis run beside it, with each pop on disk
+If `contenders.py` is told their servers, Postgres and Redis run beside it, with each pop on disk
 before it returns: `FOR UPDATE SKIP LOCKED`, which is not strict, and `ZPOPMIN`. Run them against a
 cluster, whose pops are on disk, too. Their commits are not counted.
 
@@ -27,34 +26,23 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from itertools import chain, count, repeat
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from fdb.subspace_impl import Subspace
-from rich.bar import Bar
 from rich.progress import Progress
 from rich.table import Table
 
 import fdbqueue
-from fdbqueue.embedded.database import Database as Embedded
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
-from recipes.high_contention_queue import HighContentionQueue
 from recipes.priority_queue import PriorityQueue as Recipe
-from tests.benchmarks.comparison import account
+from tests.benchmarks import contenders
 from tests.benchmarks.report import console, new_table, print_machine
-from tests.benchmarks.servers import (
-    has_postgres,
-    has_redis,
-    postgres_address,
-    postgres_server,
-    redis_server,
-)
 
 SPACE = Subspace(("benchmark", "contention"))
 VALUE = b"x" * 100
@@ -143,22 +131,8 @@ def read_modify_write() -> Operation:
     return cast(Operation, operation)
 
 
-def blind_write() -> Operation:
-    @fdbqueue.transactional
-    def operation(tr: Any, own: bytes) -> bytes:
-        tr[own] = VALUE
-        return own
-
-    return cast(Operation, operation)
-
-
 def plain_recipe() -> Operation:
     queue = Recipe(SPACE["recipe"])
-    return lambda db, _: queue.pop_min(db)
-
-
-def staging_recipe() -> Operation:
-    queue = HighContentionQueue(SPACE["staging"])
     return lambda db, _: queue.pop_min(db)
 
 
@@ -176,12 +150,6 @@ def claim() -> Operation:
     return lambda db, _: (claim := queue.claim(db)) and claim.item.value
 
 
-def push() -> Operation:
-    queue = library()
-    numbers = count()
-    return lambda db, own: queue.push(db, b"%b %d" % (own, next(numbers))).value
-
-
 def peer_pop() -> Operation:
     return lambda peer, _: peer.pop()
 
@@ -190,23 +158,19 @@ READ_MODIFY_WRITE = "raw: read, modify, write"
 PLAIN = "plain recipe"
 POP = "this library: pop"
 CLAIM = "this library: claim"
-PUSH = "this library: push"
 POSTGRES = "Postgres: SKIP LOCKED"
 REDIS = "Redis: ZPOPMIN"
 
 OPERATIONS: dict[str, Callable[[], Operation]] = {
     READ_MODIFY_WRITE: read_modify_write,
-    "raw: blind write": blind_write,
     PLAIN: plain_recipe,
-    "recipe's staging": staging_recipe,
     POP: pop,
     CLAIM: claim,
-    PUSH: push,
     POSTGRES: peer_pop,
     REDIS: peer_pop,
 }
 PEERS: dict[str, Callable[[str], Peer]] = {POSTGRES: Postgres, REDIS: Redis}
-CONTENDERS = [name for name in OPERATIONS if name != PUSH and name not in PEERS]
+CONTENDERS = [name for name in OPERATIONS if name not in PEERS]
 
 
 def queue_length(seconds: float) -> int:
@@ -222,7 +186,7 @@ def fill(db: Any, name: str, length: int) -> None:
         for _ in range(0, length, 1000):
             library().push_many(db, [VALUE] * 1000)
         return
-    items = SPACE["recipe"] if name == PLAIN else SPACE["staging"][0]
+    items = SPACE["recipe"]
 
     @fdbqueue.transactional
     def put(tr: Any, begin: int) -> None:
@@ -393,105 +357,6 @@ class Setting:
         return table
 
 
-def plot(settings: Iterable[Setting]) -> Table:
-    """Draw the operations a second of every contender as bars, for all settings."""
-    chart = Table(title="operations a second", box=None, show_header=False)
-    rates = {(each, name): each.rate(name) for each in settings for name in each.measured}
-    most = max(rates.values())
-    shown: Setting | None = None
-    for (setting, name), rate in rates.items():
-        is_first, shown = setting is not shown, setting
-        if is_first:
-            chart.add_row()
-        bar = Bar(most, 0, rate, width=60)
-        chart.add_row(str(setting) if is_first else "", name, bar, f"{rate:,.0f}")
-    return chart
-
-
-def goals(settings: Iterable[Setting], is_cluster: bool) -> Table:
-    """Compare what was measured with the goals."""
-    by_name = {str(setting): setting for setting in settings}
-    lone, many, some, spread = (by_name.get(name) for name in ("1/1", "64/4", "16/4", "64/8"))
-    single = by_name.get("16/16")
-    table = new_table("goals", "goal", "measured")
-
-    def add(what: str, limit: str, figure: float) -> None:
-        table.add_row(what, limit, f"{figure:.2f}")
-
-    if is_cluster and lone:
-        add("1/1: pop / plain recipe", "≥ 0.95", lone.ratio(POP, PLAIN))
-    if is_cluster and many:
-        add("64/4: pop / plain recipe", "≥ 10", many.ratio(POP, PLAIN))
-        add("64/4: pop / raw", "", many.ratio(POP, READ_MODIFY_WRITE))
-        add("64/4: commits per item", "≤ 0.15", many.commits(POP))
-        add("64/4: slowest process / fastest", "≥ 0.5", many.fairness(POP))
-        if POSTGRES in many.measured:
-            add("64/4: pop / Postgres", "≥ 1", many.ratio(POP, POSTGRES))
-        if REDIS in many.measured:
-            add("64/4: pop / Redis", "", many.ratio(POP, REDIS))
-        add("64/4: claim / raw", "≥ 1", many.ratio(CLAIM, READ_MODIFY_WRITE))
-        if lone:
-            ratio = many.latency(POP, 99) / lone.latency(POP, 50)
-            add("64/4: 99 % of pops / median of a lone pop", "< 20", ratio)
-    if is_cluster and many and spread:
-        add("64/8: pop / pop in 64/4", "", spread.rate(POP) / many.rate(POP))
-    if is_cluster and single:
-        add("16/16: pop / plain recipe", "≥ 1", single.ratio(POP, PLAIN))
-        add("16/16: claim / raw", "≥ 0.6", single.ratio(CLAIM, READ_MODIFY_WRITE))
-        add("16/16: raw / plain recipe", "", single.ratio(READ_MODIFY_WRITE, PLAIN))
-    if not is_cluster and some and lone:
-        add("16/4: pop / pop of a lone client", "≥ 1", some.rate(POP) / lone.rate(POP))
-        add("16/4: slowest process / fastest", "no starvation", some.fairness(POP))
-    return table
-
-
-def beside(db: Any, url: str, seconds: float, rounds: int, clients: int) -> None:
-    """Run pushers beside poppers, and compare their rates with those of each alone."""
-    shares = []
-    length = queue_length(seconds)
-    for _ in range(rounds):
-        rates = []
-        for names in ([PUSH], [POP], [PUSH, POP]):
-            db.clear_range_startswith(SPACE.key())
-            fill(db, POP, length)
-            done = measure(url, names, clients, 4, seconds)
-            rates += [done[name].rate for name in names]
-        left = []
-        while items := library().pop_many(db, 1000):
-            left += [item.value for item in items]
-        account([repeat(VALUE, length), *done[PUSH].values], [left, *done[POP].values])
-        shares.append((rates[2] / rates[0], rates[3] / rates[1]))
-    db.clear_range_startswith(SPACE.key())
-    pushed, popped = (statistics.median(column) for column in zip(*shares))
-    console.print(
-        f"{clients} pushers beside {clients} poppers: the pushers reach {pushed:.2f} and the "
-        f"poppers {popped:.2f} of their rate alone, together {pushed + popped:.2f}; no item was "
-        "lost or popped twice"
-    )
-
-
-@contextmanager
-def peers() -> Iterator[dict[str, str]]:
-    """Run the peers that are installed, and yield their addresses."""
-    with ExitStack() as stack:
-
-        def directory() -> Path:
-            new = tempfile.TemporaryDirectory(prefix="fdbqueue-peer-")
-            return Path(stack.enter_context(new))
-
-        addresses: dict[str, str] = {}
-        if has_postgres():
-            port = stack.enter_context(postgres_server(directory(), connections=600))
-            addresses[POSTGRES] = postgres_address(port)
-        else:
-            console.print("Postgres is skipped: pip install 'psycopg[binary]', install postgresql")
-        if has_redis():
-            addresses[REDIS] = str(stack.enter_context(redis_server(directory())))
-        else:
-            console.print("Redis is skipped: pip install redis, install redis-server")
-        yield addresses
-
-
 def setting(text: str) -> Setting:
     clients, processes = map(int, text.split("/"))
     if clients % processes:
@@ -512,15 +377,16 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument(
-        "--beside", type=int, default=64, help="number of pushers and of poppers; 0: none"
-    )
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fdbqueue-contention-") as directory, peers() as urls:
+    with tempfile.TemporaryDirectory(prefix="fdbqueue-contention-") as directory:
         print_machine(Path(directory))
         url = given.url or directory
         db = fdbqueue.open(url)
-        urls = dict.fromkeys(CONTENDERS, url) | urls
+        urls = dict.fromkeys(CONTENDERS, url)
+        if contenders.POSTGRES:
+            urls[POSTGRES] = contenders.POSTGRES
+        if contenders.REDIS:
+            urls[REDIS] = str(contenders.REDIS)
         with Progress(console=console, transient=True) as progress:
             for each in given.settings:
                 task = progress.add_task(str(each), total=given.rounds * len(urls))
@@ -528,10 +394,6 @@ def main() -> None:
                     each.round(db, urls, given.seconds, partial(progress.advance, task))
                 progress.remove_task(task)
                 console.print(each.table())
-        console.print(plot(given.settings))
-        console.print(goals(given.settings, is_cluster=not isinstance(db, Embedded)))
-        if given.beside:
-            beside(db, url, given.seconds, given.rounds, given.beside)
 
 
 if __name__ == "__main__":

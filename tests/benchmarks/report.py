@@ -8,9 +8,11 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -28,57 +30,13 @@ def new_table(title: str, *columns: str) -> Table:
 
 
 def print_machine(directory: Path) -> None:
-    """Print the machine, and the file system and the fsync of a directory."""
+    """Print the machine, and the time of an fsync in a directory."""
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    console.print(f"CPU: {_cpu()}, {os.cpu_count()} cores, {memory:.0f} GiB RAM")
-    console.print(f"System: {platform.system()} {platform.release()}, load average {load}")
-    console.print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}")
-    packages = (
-        "fdbqueue",
-        "huey",
-        "diskcache",
-        "persist-queue",
-        "rq",
-        "procrastinate",
-        "dramatiq",
-        "celery",
-        "dbos",
-        "absurd-sdk",
-        "ballast.py",
-    )
-    console.print("Packages: " + ", ".join(filter(None, map(_package, packages))))
-    fsync = f"{_fsync(directory) * 1e3:.2f} ms"
-    console.print(f"Disk: {_file_system(directory)} at {directory}, an fsync takes {fsync}")
-
-
-def _cpu() -> str:
-    """Return the model of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except FileNotFoundError:
-        return platform.processor() or platform.machine()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
-
-
-def _package(name: str) -> str | None:
-    """Return the name and version of a package if it is installed."""
-    try:
-        return f"{name} {version(name)}"
-    except PackageNotFoundError:
-        return None
-
-
-def _file_system(directory: Path) -> str:
-    """Return the type of the file system that holds a directory."""
-    try:
-        lines = Path("/proc/self/mounts").read_text().splitlines()
-    except FileNotFoundError:
-        return "unknown file system"
-    mounts = [line.split()[1:3] for line in lines]
-    holding = [each for each in mounts if directory.resolve().is_relative_to(each[0])]
-    return max(holding, key=lambda each: len(each[0]))[1]
+    console.print(f"{os.cpu_count()} cores, {memory:.0f} GiB RAM, load average {load}")
+    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    console.print(f"{platform.platform()}, {versions}")
+    console.print(f"An fsync at {directory} takes {_fsync(directory) * 1e3:.2f} ms")
 
 
 def _fsync(directory: Path) -> float:
@@ -98,3 +56,15 @@ def seconds(action: Callable[[], object], count: int = 1) -> float:
     for _ in range(count):
         action()
     return (time.perf_counter() - start) / count
+
+
+def account(pushed: Iterable[Iterable[Any]], found: Iterable[Iterable[Any]]) -> None:
+    """Compare the items that were pushed with those that were popped or left.
+
+    Raises:
+        RuntimeError: Items were lost or popped twice.
+    """
+    expected, actual = (Counter(chain.from_iterable(parts)) for parts in (pushed, found))
+    if expected != actual:
+        lost, doubled = (sorted(each.elements()) for each in (expected - actual, actual - expected))
+        raise RuntimeError(f"lost: {len(lost)}, {lost[:5]}; doubled: {len(doubled)}, {doubled[:5]}")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import math
-import threading
 from collections.abc import Callable
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fdb import fdboptions
 
 import fdbqueue
-from fdbqueue.embedded import Database, KeySelector
-from fdbqueue.embedded.directory import LOCK_FILE
-from tests.support.waiting import wait_until
+from fdbqueue.embedded import KeySelector
 
 Action = Callable[[Any], Any]
 
@@ -62,140 +56,72 @@ def touch(key: bytes) -> Action:
     return lambda tr: tr.add_write_conflict_key(key)
 
 
+def reads(*arguments: Any) -> Action:
+    return lambda tr: list(tr.get_range(*arguments))
+
+
+def without_range(*later: Action) -> Action:
+    """Write without a conflict range, and then do something else."""
+
+    def action(tr: Any) -> None:
+        tr.options.set_next_write_no_write_conflict_range()
+        for each in later:
+            each(tr)
+
+    return action
+
+
+def read(key: bytes) -> Action:
+    return lambda tr: tr[key].wait()
+
+
+def selects(selector: KeySelector) -> Action:
+    return lambda tr: tr.get_key(selector).wait()
+
+
+def stamps(tr: Any) -> None:
+    tr.set_versionstamped_key(b"s" + bytes(10) + b"\1\0\0\0", b"")
+
+
+read_b, read_d = read(b"b"), read(b"d")
+FAR = KeySelector(b"d", False, 9)  # behind the last key
+FIRST = KeySelector.last_less_or_equal(b"aa")  # before the first key
+
 CASES: list[tuple[str, Action, Action, bool]] = [
-    ("a read of the written key", lambda tr: tr[b"b"].wait(), write(b"b"), True),
-    ("a read of another key", lambda tr: tr[b"b"].wait(), write(b"d"), False),
-    ("a read of a key that is cleared", lambda tr: tr[b"b"].wait(), lambda t: t.clear(b"b"), True),
+    ("a read of the written key", read_b, write(b"b"), True),
+    ("a read of another key", read_b, write(b"d"), False),
+    ("a read of a key that is cleared", read_b, lambda tr: tr.clear_range(b"", b"c"), True),
     ("a snapshot read", lambda tr: tr.snapshot[b"b"].wait(), write(b"b"), False),
     ("a blind write of the same key", write(b"b"), write(b"b"), False),
-    ("an insert into a read range", lambda tr: list(tr[b"a":b"e"]), write(b"c"), True),
-    ("an insert behind a read range", lambda tr: list(tr[b"a":b"e"]), write(b"e"), False),
+    ("an insert into a read range", reads(b"a", b"e"), write(b"c"), True),
+    ("an insert behind a read range", reads(b"a", b"e"), write(b"e"), False),
     ("a snapshot range", lambda tr: list(tr.snapshot[b"a":b"e"]), write(b"c"), False),
-    ("behind a limit", lambda tr: list(tr.get_range(b"a", b"z", 1)), write(b"c"), False),
-    ("before a limit", lambda tr: list(tr.get_range(b"a", b"z", 1)), write(b"a"), True),
-    ("at a limit", lambda tr: list(tr.get_range(b"a", b"z", 1)), write(b"b"), True),
-    ("limit, reverse", lambda tr: list(tr.get_range(b"a", b"z", 1, True)), write(b"e"), False),
-    ("reverse, in it", lambda tr: list(tr.get_range(b"a", b"z", 1, True)), write(b"g"), True),
-    ("an empty range", lambda tr: list(tr[b"g":b"i"]), write(b"h"), True),
-    ("a clear over a read key", lambda t: t[b"b"].wait(), lambda t: t.clear_range(b"", b"c"), True),
-    ("own set, then read", lambda tr: (write(b"b")(tr), tr[b"b"].wait()), write(b"b"), False),
-    ("read, then own set", lambda tr: (tr[b"b"].wait(), write(b"b")(tr)), write(b"b"), True),
-    (
-        "an own atomic, then read",
-        lambda tr: (tr.add(b"b", b"\1"), tr[b"b"].wait()),
-        write(b"b"),
-        True,
-    ),
+    ("behind a limit", reads(b"a", b"z", 1), write(b"c"), False),
+    ("at a limit", reads(b"a", b"z", 1), write(b"b"), True),
+    ("limit, reverse", reads(b"a", b"z", 1, True), write(b"e"), False),
+    ("reverse, in it", reads(b"a", b"z", 1, True), write(b"g"), True),
+    ("an empty range", reads(b"g", b"i"), write(b"h"), True),
+    ("own set, then read", lambda tr: (write(b"b")(tr), read_b(tr)), write(b"b"), False),
+    ("read, then own set", lambda tr: (read_b(tr), write(b"b")(tr)), write(b"b"), True),
+    ("own atomic, read", lambda tr: (tr.add(b"b", b"\1"), read_b(tr)), write(b"b"), True),
     ("own clear, then range", lambda t: (t.clear(b"b"), list(t[b"a":b"c"])), write(b"b"), False),
     ("own clear, its gap", lambda t: (t.clear(b"b"), list(t[b"a":b"c"])), write(b"bb"), True),
-    ("an atomic against a read", lambda tr: tr[b"b"].wait(), lambda t: t.add(b"b", b"\1"), True),
+    ("an atomic against a read", read_b, lambda tr: tr.add(b"b", b"\1"), True),
     ("two atomics", lambda tr: tr.add(b"b", b"\1"), lambda tr: tr.add(b"b", b"\1"), False),
     ("an added read key", lambda tr: tr.add_read_conflict_key(b"x"), write(b"x"), True),
     ("an added read range", lambda t: t.add_read_conflict_range(b"x", b"z"), write(b"y"), True),
-    (
-        "an added write key",
-        lambda t: t[b"x"].wait(),
-        lambda t: t.add_write_conflict_key(b"x"),
-        True,
-    ),
-    (
-        "an added write range",
-        lambda tr: tr[b"y"].wait(),
-        lambda tr: tr.add_write_conflict_range(b"x", b"z"),
-        True,
-    ),
-    (
-        "a write without its conflict range",
-        lambda tr: tr[b"b"].wait(),
-        lambda tr: (tr.options.set_next_write_no_write_conflict_range(), tr.set(b"b", b"2")),
-        False,
-    ),
-    (
-        "only the next write is without",
-        lambda tr: tr[b"d"].wait(),
-        lambda tr: (
-            tr.options.set_next_write_no_write_conflict_range(),
-            tr.set(b"b", b"2"),
-            tr.set(b"d", b"2"),
-        ),
-        True,
-    ),
-    (
-        "a clear of nothing is a write too",
-        lambda tr: tr[b"d"].wait(),
-        lambda tr: (
-            tr.options.set_next_write_no_write_conflict_range(),
-            tr.clear_range(b"b", b"b"),
-            tr.set(b"d", b"2"),
-        ),
-        True,
-    ),
-    (
-        "between a selector and its key",
-        lambda tr: tr.get_key(KeySelector.first_greater_than(b"b")).wait(),
-        write(b"c"),
-        True,
-    ),
-    (
-        "behind a selector's key",
-        lambda tr: tr.get_key(KeySelector.first_greater_than(b"b")).wait(),
-        write(b"e"),
-        False,
-    ),
-    (
-        "before a backward selector's key",
-        lambda tr: tr.get_key(KeySelector.last_less_than(b"d")).wait(),
-        write(b"a"),
-        False,
-    ),
-    (
-        "before the first key, which a begin selector with a limit passes",
-        lambda tr: list(tr.get_range(KeySelector.last_less_or_equal(b"aa"), b"z", 1)),
-        write(b"a"),
-        True,
-    ),
-    (
-        "before the first key, also if the read in reverse stops at its limit",
-        lambda tr: list(tr.get_range(KeySelector.last_less_or_equal(b"aa"), b"z", 1, True)),
-        write(b"a"),
-        True,
-    ),
-    (
-        "behind the last key, also if the read stops before its end selector",
-        lambda tr: list(tr.get_range(b"a", KeySelector(b"d", False, 9), 1)),
-        write(b"x"),
-        True,
-    ),
-    (
-        "behind the last key, which an end selector passes in reverse",
-        lambda tr: list(tr.get_range(b"a", KeySelector(b"d", False, 9), 1, True)),
-        write(b"x"),
-        True,
-    ),
-    (
-        "behind the end, as the begin selector passes the last key",
-        lambda tr: list(tr.get_range(KeySelector(b"d", False, 9), b"z")),
-        write(b"zz"),
-        True,
-    ),
-    (
-        "before the end, as the begin selector passes the last key",
-        lambda tr: list(tr.get_range(KeySelector(b"d", False, 9), b"z")),
-        write(b"e"),
-        True,
-    ),
-    (
-        "a stamped key in a read range",
-        lambda tr: list(tr[b"s":b"t"]),
-        lambda tr: tr.set_versionstamped_key(b"s" + bytes(10) + b"\1\0\0\0", b""),
-        True,
-    ),
-    (
-        "a stamped key outside of it",
-        lambda tr: list(tr.get_range(b"s", b"s" + bytes(8))),
-        lambda tr: tr.set_versionstamped_key(b"s" + bytes(10) + b"\1\0\0\0", b""),
-        False,
-    ),
+    ("an added write key", read_b, touch(b"b"), True),
+    ("an added write range", read_b, lambda tr: tr.add_write_conflict_range(b"a", b"z"), True),
+    ("a write without its conflict range", read_b, without_range(write(b"b")), False),
+    ("only the next write is without", read_d, without_range(write(b"b"), write(b"d")), True),
+    ("between a selector and its key", selects(KeySelector(b"b", True, 1)), write(b"c"), True),
+    ("behind a selector's key", selects(KeySelector(b"b", True, 1)), write(b"e"), False),
+    ("before a backward selector's key", selects(KeySelector(b"d", False, 0)), write(b"a"), False),
+    ("before the first key, which a begin passes", reads(FIRST, b"z", 1), write(b"a"), True),
+    ("behind the last key, which an end passes", reads(b"a", FAR, 1, True), write(b"x"), True),
+    ("behind the end, as the begin passes it", reads(FAR, b"z"), write(b"zz"), True),
+    ("a stamped key in a read range", reads(b"s", b"t"), stamps, True),
+    ("a stamped key outside of it", reads(b"s", b"s" + bytes(8)), stamps, False),
 ]
 
 
@@ -258,14 +184,6 @@ def test_a_read_to_its_limit_over_own_writes_does_not_depend_on_later_keys(fille
     assert not conflicts(filled, read, write(b"cc"))
 
 
-def test_a_commit_before_the_read_version_does_not_conflict(filled: Any) -> None:
-    filled[b"b"] = b"2"
-    tr = filled.create_transaction()
-    assert tr[b"b"] == b"2"
-    tr[b"b"] = b"3"
-    tr.commit().wait()
-
-
 def test_a_transaction_that_only_reads_never_conflicts(filled: Any) -> None:
     tr = filled.create_transaction()
     assert tr[b"b"] == b"1"
@@ -274,26 +192,16 @@ def test_a_transaction_that_only_reads_never_conflicts(filled: Any) -> None:
     assert tr.get_committed_version() == -1
 
 
-def test_a_failed_commit_changes_nothing(filled: Any, fdb_error: Any) -> None:
-    tr = filled.create_transaction()
-    tr[b"b"].wait()
-    tr[b"new"] = b"1"
-    tr.clear_range(b"", b"c")
-    filled[b"b"] = b"2"
-    with fdb_error(1020):
-        tr.commit().wait()
-    assert [row.key for row in filled[:]] == [b"b", b"d", b"f"]
-
-
-def test_a_transaction_reads_new_values_and_commits_after_on_error(
+def test_a_failed_commit_changes_nothing_and_is_repeated_after_on_error(
     filled: Any, fdb_error: Any
 ) -> None:
     tr = filled.create_transaction()
     tr[b"b"].wait()
-    tr[b"b"] = b"mine"
+    tr.clear_range(b"", b"e")
     filled[b"b"] = b"theirs"
     with fdb_error(1020):
         tr.commit().wait()
+    assert [row.key for row in filled[:]] == [b"b", b"d", b"f"]
     tr.on_error(1020).wait()
     assert tr[b"b"] == b"theirs"
     tr[b"b"] = b"mine"
@@ -309,27 +217,3 @@ def test_write_skew_is_impossible(filled: Any, fdb_error: Any) -> None:
     one.commit().wait()
     with fdb_error(1020):
         two.commit().wait()
-
-
-def test_a_transaction_that_waits_for_the_lock_notices_a_conflict(
-    tmp_path: Path, fdb_error: Any
-) -> None:
-    with Database(tmp_path / "db") as db, Database(tmp_path / "db") as other:
-        conflicting, harmless = db.create_transaction(), db.create_transaction()
-        for tr, key in ((conflicting, b"read"), (harmless, b"other")):
-            tr[key].wait()
-            tr[b"written"] = key
-        other[b"read"] = b"new"
-        with (tmp_path / "db" / LOCK_FILE).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            harmless.options.set_timeout(100)
-            with fdb_error(1031):
-                harmless.commit().wait()
-            commit = threading.Thread(target=lambda: outcome.append(conflicting.commit()))
-            outcome: list[Any] = []
-            commit.start()
-            wait_until(lambda: db.storage.lock._waits_since < math.inf)
-        commit.join()
-        with fdb_error(1020):
-            outcome[0].wait()
-        assert other[b"written"] == None  # noqa: E711

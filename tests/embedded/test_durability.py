@@ -7,16 +7,18 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import Database
+from fdbqueue.embedded import Database, KeySelector
 from fdbqueue.embedded.directory import LOG_FILE
 from fdbqueue.errors import CommitUnknownResult, FDBError, StorageError, SyncFailed
 from tests.support.failing_disk import Disk
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -40,40 +42,83 @@ def in_thread(function: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+# Commits
+
+
+@pytest.mark.parametrize("use", ["wait", "block_until_ready", "is_ready", "on_ready"])
+def test_each_use_of_a_commit_waits_for_the_disk(
+    two: tuple[Database, Database], disk: Disk, use: str
+) -> None:
+    """One sync covers all commits that a thread has not waited for."""
+    commits = [committed(two[0], b"%d" % number) for number in range(3)]
+    assert disk.syncs == 0
+    called: list[object] = []
+    getattr(commits[2], use)(*([called.append] if use == "on_ready" else []))
+    assert disk.syncs == 1
+    assert called == ([commits[2]] if use == "on_ready" else [])
+    for commit in commits:
+        commit.wait()
+    assert disk.syncs == 1
+
+
+def test_without_durability_nothing_is_synced(tmp_path: Path, disk: Disk) -> None:
+    with Database(tmp_path / "db", "os") as db:
+        disk.syncs = 0
+        db[b"k"] = b"v"
+        assert disk.syncs == 0
+
+
+def test_closing_a_database_syncs_the_commits_that_nobody_has_waited_for(
+    tmp_path: Path, disk: Disk
+) -> None:
+    with Database(tmp_path / "db") as db:
+        disk.syncs = 0
+        commit = committed(db, b"k")
+    assert disk.syncs == 1
+    commit.wait()
+
+
+def test_a_versionstamp_is_ready_once_its_commit_is_on_disk(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    stamped = two[0].create_transaction()
+    stamped[b"k"] = b"v"
+    stamp = stamped.get_versionstamp()
+    stamped.commit()
+    assert stamp.is_ready()
+    assert disk.syncs == 1
+
+
+def test_threads_share_a_sync_and_processes_do_not_wait_for_each_other(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    one, other = two
+    disk.flows.clear()
+    threads = [in_thread(lambda: one.set(b"1", b"v"))]
+    assert disk.hanging.acquire(timeout=60)
+    threads += [in_thread(partial(one.set, b"%d" % n, b"v")) for n in (2, 3, 4)]
+
+    def is_there() -> bool:
+        ahead = other.create_transaction()
+        ahead.read_ahead()
+        return len(list(ahead[:])) == 4
+
+    wait_until(is_there)
+    disk.flows.set()
+    for thread in threads:
+        thread.join()
+    assert disk.syncs == 2
+
+
 # Reads
 
-
-def read_value(db: Database) -> object:
-    return db.create_transaction()[b"k"].value
-
-
-def read_key(db: Database) -> object:
-    return db.create_transaction().get_key(fdbqueue.embedded.KeySelector(b"", True, 1)).value
-
-
-def read_range(db: Database) -> object:
-    return db.create_transaction()[b"":b"z"].to_list()
-
-
-def read_version(db: Database) -> object:
-    return db.create_transaction().get_read_version().wait()
-
-
-def read_snapshot(db: Database) -> object:
-    return db.create_transaction().snapshot[b"k"].value
-
-
-def read_from_database(db: Database) -> object:
-    return db[b"k"]
-
-
-READS = [
-    read_value,
-    read_key,
-    read_range,
-    read_version,
-    read_snapshot,
-    read_from_database,
+READS: list[Callable[[Database], object]] = [
+    lambda db: db.create_transaction()[b"k"].value,
+    lambda db: db.create_transaction().get_key(KeySelector(b"", True, 1)).value,
+    lambda db: db.create_transaction()[b"":b"z"].to_list(),
+    lambda db: db.create_transaction().get_read_version().wait(),
+    lambda db: db.create_transaction().snapshot[b"k"].value,
+    lambda db: db[b"k"],
 ]
 
 
@@ -129,22 +174,6 @@ def test_a_watch_fires_before_the_change_is_on_disk_and_the_read_that_follows_wa
     assert disk.syncs == 1
 
 
-def test_many_reads_beside_a_pending_commit_share_a_sync(
-    two: tuple[Database, Database], disk: Disk
-) -> None:
-    one, other = two
-    commit = committed(one, b"k")
-    disk.flows.clear()
-    readers = [in_thread(lambda: read_value(other)) for _ in range(8)]
-    assert disk.hanging.acquire(timeout=60)
-    assert all(reader.is_alive() for reader in readers)
-    disk.flows.set()
-    for reader in readers:
-        reader.join()
-    commit.wait()
-    assert disk.syncs == 2  # one in each process
-
-
 # A sync that fails
 
 
@@ -166,16 +195,6 @@ def test_after_a_failed_sync_nothing_commits_and_nothing_is_told(
         for read in READS:
             with pytest.raises(SyncFailed):
                 read(db)
-
-
-def test_a_process_that_opens_a_database_whose_sync_failed_is_told_so(
-    two: tuple[Database, Database], disk: Disk
-) -> None:
-    disk.failures = 1
-    with pytest.raises(CommitUnknownResult):
-        two[0][b"k"] = b"v"
-    with pytest.raises(SyncFailed):
-        Database(two[0].path)
 
 
 def test_the_first_process_that_opens_it_after_all_have_closed_it_writes_it_again(
@@ -236,24 +255,6 @@ def test_a_copy_that_cannot_be_made_is_tried_again_at_the_next_opening(
         assert db[b"k"] == b"v"
 
 
-def test_a_commit_whose_result_is_unknown_is_not_repeated(
-    two: tuple[Database, Database], disk: Disk
-) -> None:
-    one, other = two
-    jobs = fdbqueue.PriorityQueue.named(one, "jobs")
-    jobs.push(one, "first")
-    disk.breaks()
-    with pytest.raises(CommitUnknownResult):
-        jobs.push(one, "second")
-    with pytest.raises(SyncFailed):
-        jobs.pop(one)
-    disk.is_repaired()
-    one.close()
-    other.close()
-    with Database(one.path) as db:
-        assert [item.value for item in jobs.items(db)] == ["first", "second"]
-
-
 def test_each_wait_for_a_commit_that_the_disk_did_not_confirm_raises(
     tmp_path: Path, disk: Disk
 ) -> None:
@@ -296,18 +297,3 @@ def test_a_timeout_ends_the_wait_for_a_disk_that_hangs(
     for db in two:
         db.options.set_transaction_timeout(0)
     assert other[b"k"] == b"v"
-
-
-def test_a_transaction_without_timeout_waits_for_the_disk(
-    two: tuple[Database, Database], disk: Disk
-) -> None:
-    disk.flows.clear()
-    thread = in_thread(lambda: two[0].set(b"k", b"v"))
-    assert disk.hanging.acquire(timeout=60)
-    reader = in_thread(lambda: read_value(two[1]))
-    assert disk.hanging.acquire(timeout=60)
-    assert thread.is_alive()
-    assert reader.is_alive()
-    disk.flows.set()
-    thread.join()
-    reader.join()

@@ -5,26 +5,20 @@ Set FDBQ_INTERRUPTS=10000 to run that many by hand.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage.connection import Connection
-from fdbqueue.embedded.storage.lock import WritersLock
 from fdbqueue.embedded.storage.storage import Storage
-from fdbqueue.embedded.storage.sync import Sync
-from fdbqueue.errors import FDBError, StorageError
+from fdbqueue.errors import StorageError
 
 INTERRUPTED = """
 import gc, json, logging, os, random, signal, sys, threading, time
@@ -130,34 +124,6 @@ def test_an_interrupted_main_thread_leaves_no_locks_or_transactions(
     assert report["stored"] == report["pushed"]
 
 
-def test_a_rollback_that_was_interrupted_holds_up_no_other_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write, roll_back = Storage._write, Storage._roll_back
-    interrupts = [KeyboardInterrupt(), KeyboardInterrupt()]
-
-    def interrupted_write(*arguments: Any) -> int:
-        version = write(*arguments)
-        if len(interrupts) == 2:
-            raise interrupts.pop()
-        return version
-
-    def interrupted_rollback(connection: Connection) -> None:
-        if len(interrupts) == 1:
-            raise interrupts.pop()
-        roll_back(connection)
-
-    monkeypatch.setattr(Storage, "_write", interrupted_write)
-    monkeypatch.setattr(Storage, "_roll_back", staticmethod(interrupted_rollback))
-    with Database(tmp_path / "db", "os") as db, Database(tmp_path / "db", "os") as other:
-        db.options.set_transaction_timeout(20_000)  # less than SQLite waits for its lock
-        other.options.set_transaction_timeout(20_000)
-        with pytest.raises(KeyboardInterrupt):
-            db[b"k"] = b"interrupted"
-        other[b"k"] = b"other"
-        assert db[b"k"] == b"other"
-
-
 def test_a_signal_handler_that_interrupts_a_commit_cannot_commit_and_undoes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,83 +151,3 @@ def test_a_signal_handler_that_interrupts_a_commit_cannot_commit_and_undoes_noth
         assert (db[b"k"], db[b"l"]) == (b"v", b"v")
         other[b"k"] = b"later"
         assert other[b"k"] == b"later"
-
-
-def calls_while(action: Callable[[], object]) -> list[str]:
-    """Return the names of the functions in Python that an action calls.
-
-    A signal handler can only run in these. In a finalizer its exception would be lost.
-    """
-    calls: list[str] = []
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            calls.append(frame.f_code.co_name)
-
-    sys.setprofile(note)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
-def test_no_interrupt_is_lost_while_a_transaction_is_dropped(db: Any) -> None:
-    transactions = [db.create_transaction()]
-    transactions[0][b"k"].wait()
-    assert calls_while(transactions.clear) == []
-
-
-def test_no_interrupt_is_lost_while_a_closed_database_is_dropped() -> None:
-    databases = [Database(None)]
-    databases[0][b"k"] = b"v"
-    databases[0].close()
-    assert calls_while(databases.clear) == []
-
-
-def test_the_versionstamp_of_a_dropped_transaction_needs_no_other_transaction(db: Any) -> None:
-    stamp = db.create_transaction().get_versionstamp()
-    with pytest.raises(FDBError, match="1025"):
-        stamp.wait()
-
-
-def test_reads_that_outlive_their_transaction_keep_its_snapshot(db: Any) -> None:
-    db[b"k"] = b"v"
-    snapshot = db.create_transaction().snapshot
-    assert snapshot[b"k"] == b"v"
-    for _ in range(3):
-        db.create_transaction()[b"k"].wait()
-    assert snapshot[b"k"] == b"v"
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    [
-        (WritersLock, "close"),
-        (Storage, "_must_not_close"),
-        (Sync, "close"),
-        (shutil, "rmtree"),
-    ],
-)
-def test_a_close_that_was_interrupted_can_be_repeated(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, when: str
-) -> None:
-    gc.collect()  # what other tests have left
-    interrupts = [KeyboardInterrupt]
-    original = getattr(owner, name)
-
-    def interrupted(*arguments: object, **options: object) -> object:
-        result = original(*arguments, **options) if when == "after" or not interrupts else None
-        if interrupts:
-            raise interrupts.pop()
-        return result
-
-    monkeypatch.setattr(owner, name, interrupted)
-    before = len(os.listdir("/dev/fd"))
-    db = Database(None)
-    with pytest.raises(KeyboardInterrupt):
-        db.close()
-    db.close()
-    assert not db.path.exists()
-    assert len(os.listdir("/dev/fd")) == before

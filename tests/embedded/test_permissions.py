@@ -67,15 +67,6 @@ def test_a_directory_with_a_link_for_a_file_is_not_opened(
     assert precious.read_bytes() == b""
 
 
-def test_a_link_to_a_file_that_does_not_exist_creates_none(tmp_path: Path) -> None:
-    path = tmp_path / "db"
-    path.mkdir(0o700)
-    (path / "fdbqueue.sqlite").symlink_to(tmp_path / "none")
-    with pytest.raises(UnsafeDirectory):
-        Database(path)
-    assert not (tmp_path / "none").exists()
-
-
 @pytest.mark.parametrize("name", ["fdbqueue.lock", "fdbqueue.sqlite"])
 def test_a_file_that_has_a_second_name_elsewhere_is_not_opened(
     tmp_path: Path, precious: Path, name: str
@@ -102,15 +93,6 @@ def test_a_link_that_appears_after_the_check_is_not_followed(
     with pytest.raises(StorageError, match=r"this is a link|symbolic links"):
         Database(path)
     assert precious.read_bytes() == before
-
-
-def test_a_file_replaced_by_a_link_to_itself_ends_the_commits(tmp_path: Path) -> None:
-    path = tmp_path / "db"
-    with Database(path) as db:
-        (path / "fdbqueue.lock").rename(tmp_path / "moved")
-        (path / "fdbqueue.lock").symlink_to(tmp_path / "moved")
-        with pytest.raises(StorageError, match=r"fdbqueue\.lock was removed, replaced"):
-            db[b"k"] = b"v"
 
 
 def test_links_above_the_files_work(tmp_path: Path) -> None:
@@ -333,29 +315,3 @@ def test_every_user_of_a_shared_database_can_copy_it_after_a_failed_sync(
     end(copies, after)
     with Database(shared) as db:
         assert db[b"n"] == bytes([9])
-
-
-@needs_root
-def test_a_file_that_one_user_creates_again_is_usable_by_the_others(
-    shared: Path, start: Start
-) -> None:
-    (shared / "fdbqueue.lock").unlink()
-    processes = [start(shared, user, TEAM) for user in (BEN, ANNA)]
-    assert are_shared(shared)
-    end(*processes)
-
-
-@needs_root
-def test_a_new_file_that_cannot_have_the_group_is_its_creators_alone(
-    everybody: Path, start: Start
-) -> None:
-    """Ben can use the old file, but is not in its group, so the new one has another group."""
-    path, old = everybody / "db", everybody / "old"
-    path.mkdir()
-    os.chown(path, BEN, BEN)
-    old.touch()
-    os.chown(old, ANNA, TEAM)
-    old.chmod(0o664)
-    end(start(path, BEN, body=f"create_like(Path({str(old)!r}), db.path / 'new')"))
-    new = (path / "new").stat()
-    assert (new.st_uid, new.st_gid, stat.S_IMODE(new.st_mode)) == (BEN, BEN, 0o600)

@@ -17,7 +17,6 @@ import pytest
 
 from fdbqueue.embedded import Database, FDBError
 from fdbqueue.errors import StorageError
-from tests.support.threads import in_threads
 from tests.support.waiting import wait_until
 
 INCREMENT = """
@@ -48,32 +47,6 @@ def start(
         stdout=output,
         text=True,
     )
-
-
-def test_processes_that_increment_one_counter_lose_nothing(tmp_path: Path) -> None:
-    processes = [start(tmp_path / "db", str(number), 100) for number in range(4)]
-    assert [process.wait() for process in processes] == [0] * 4
-    for process in processes:
-        assert process.stdout is not None
-        process.stdout.close()
-    with Database(tmp_path / "db") as db:
-        assert db[b"shared"] == b"400"
-
-
-def test_threads_that_increment_one_counter_lose_nothing(db: Any) -> None:
-    def work() -> None:
-        for _ in range(50):
-            tr = db.create_transaction()
-            while True:
-                try:
-                    tr[b"n"] = b"%d" % (int(tr[b"n"].value or b"0") + 1)
-                    tr.commit().wait()
-                    break
-                except FDBError as error:
-                    tr.on_error(error).wait()
-
-    in_threads([work] * 8)
-    assert db[b"n"] == b"400"
 
 
 @pytest.mark.parametrize("durability", ["full", "os"])
@@ -183,18 +156,6 @@ def test_a_child_whose_parent_has_closed_its_databases_opens_them(tmp_path: Path
         assert db[b"n"] == b"\x04"
 
 
-def test_a_forked_child_does_not_remove_a_database_in_memory(tmp_path: Path) -> None:
-    with Database(None) as db:
-        db[b"k"] = b"1"
-        child = os.fork()
-        if child == 0:
-            db.close()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        assert db[b"k"] == b"1"
-        db[b"k"] = b"2"
-
-
 def test_no_other_process_removes_a_database_in_memory_after_a_fork() -> None:
     with Database(None) as db:
         db[b"k"] = b"1"
@@ -257,30 +218,6 @@ def test_closing_a_database_ends_busy_threads_with_1025(db: Any) -> None:
     for thread in threads:
         thread.join(60)
     assert ends == [1025] * 6
-
-
-def test_slow_readers_fail_only_with_transaction_too_old(
-    db: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other threads expire snapshots, but never during a read."""
-    monkeypatch.setattr("fdbqueue.embedded.storage.storage.TRANSACTION_LIFETIME", 0.2)
-    monkeypatch.setattr("fdbqueue.embedded.storage.storage._LOOK", 0.01)
-    tr = db.create_transaction()
-    for number in range(3000):
-        tr[b"k%05d" % number] = b"x" * 20
-    tr.commit().wait()
-    ends: list[int] = []
-
-    def work() -> None:
-        tr = db.create_transaction()
-        try:
-            while True:
-                assert len(list(tr.snapshot.get_range(b"k", b"l", limit=3000))) == 3000
-        except FDBError as error:
-            ends.append(error.code)
-
-    in_threads([work] * 4)
-    assert ends == [1007] * 4
 
 
 KILLED = """

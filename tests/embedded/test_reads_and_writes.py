@@ -77,13 +77,6 @@ def test_keys_and_values_are_bytes(db: Any, bad: Any) -> None:
     assert db[b"":b"\xff"] == []
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("limit", [0, 1, 3, 4, 5])
-def test_range_reads_obey_limit_and_direction(filled: Any, limit: int, reverse: bool) -> None:
-    expected = sorted(ROWS.items(), reverse=reverse)[: limit or None]
-    assert pairs(filled.get_range(b"", b"\xff", limit, reverse)) == expected
-
-
 def test_slices_are_range_reads(filled: Any) -> None:
     tr = filled.create_transaction()
     assert pairs(tr[b"b":b"d"]) == [(b"b", b"2"), (b"c", b"3")]
@@ -119,29 +112,6 @@ def test_a_long_range_is_read_completely_and_in_order(db: Any) -> None:
     assert pairs(tr.get_range(b"", b"\xff", limit=5500)) == expected[:5500]
     tr[b"own"] = b"write"
     assert pairs(tr[:]) == [*expected, (b"own", b"write")]
-
-
-def test_key_selectors_find_their_keys(filled: Any) -> None:
-    tr = filled.create_transaction()
-    selector = KeySelector
-    assert tr.get_key(selector.first_greater_or_equal(b"b")) == b"b"
-    assert tr.get_key(selector.first_greater_than(b"b")) == b"c"
-    assert tr.get_key(selector.last_less_than(b"b")) == b"a"
-    assert tr.get_key(selector.last_less_or_equal(b"b")) == b"b"
-    assert tr.get_key(selector.first_greater_or_equal(b"a") + 2) == b"c"
-    assert tr.get_key(selector.last_less_than(b"d") - 2) == b"a"
-    assert tr.get_key(selector.last_less_than(b"a")) == b""
-    assert tr.get_key(selector.first_greater_than(b"d")) == b"\xff"
-
-
-def test_ranges_between_key_selectors(filled: Any) -> None:
-    tr = filled.create_transaction()
-    selector = KeySelector
-    rows = tr.get_range(selector.first_greater_than(b"a"), selector.first_greater_than(b"c"))
-    assert [row.key for row in rows] == [b"b", b"c"]
-    rows = tr.get_range(selector.last_less_than(b"c"), selector.first_greater_or_equal(b"a") + 3)
-    assert [row.key for row in rows] == [b"b", b"c"]
-    assert list(tr.get_range(b"d", b"a")) == []
 
 
 def test_a_transaction_sees_its_own_writes(filled: Any) -> None:
@@ -189,26 +159,12 @@ def test_read_your_writes_can_be_disabled_before_the_first_operation(
         tr[b"a"].wait()
 
 
-def test_reads_ignore_commits_after_the_read_version(filled: Any) -> None:
-    tr = filled.create_transaction()
-    assert tr[b"a"] == b"1"
-    filled[b"b"] = b"changed"
-    del filled[b"c"]
-    assert tr[b"b"] == b"2"
-    assert pairs(tr[:]) == list(ROWS.items())
-
-
 def test_clear_accepts_a_key_selector(filled: Any) -> None:
     tr = filled.create_transaction()
     del tr[KeySelector.first_greater_than(b"a")]
     tr.clear_range(KeySelector.first_greater_than(b"c"), b"\xff")
     tr.commit().wait()
     assert [row.key for row in filled[:]] == [b"a", b"c"]
-
-
-def test_a_deleted_slice_clears_the_range(filled: Any) -> None:
-    del filled[b"b":b"d"]
-    assert [row.key for row in filled[:]] == [b"a", b"d"]
 
 
 def test_objects_with_foundationdb_key_and_value_methods_are_accepted(db: Any) -> None:
@@ -221,31 +177,3 @@ def test_objects_with_foundationdb_key_and_value_methods_are_accepted(db: Any) -
 
     db[Named()] = Named()
     assert db[b"key"] == b"value"
-
-
-def test_reading_an_unreadable_key_fails_the_read_and_the_commit(
-    filled: Any, fdb_error: Any
-) -> None:
-    tr = filled.create_transaction()
-    tr.set_versionstamped_value(b"b", bytes(14))
-    rows = tr[b"a":b"d"]
-    with fdb_error(1036):
-        list(rows)
-    assert tr[b"a"] == b"1"  # the failed read does not block later reads
-    with fdb_error(1036):
-        tr.commit().wait()
-
-
-def test_a_selector_counts_a_key_cleared_by_an_own_compare_and_clear(filled: Any) -> None:
-    tr = filled.create_transaction()
-    tr.compare_and_clear(b"b", b"2")
-    assert tr.get_key(KeySelector(b"a", True, 2)) == b"c"
-    assert tr.get_key(KeySelector(b"a", True, 1)) == b"c"
-    assert pairs(tr[b"a":b"d"]) == [(b"a", b"1"), (b"c", b"3")]
-
-
-def test_the_exact_streaming_mode_needs_a_limit(filled: Any, fdb_error: Any) -> None:
-    tr = filled.create_transaction()
-    with fdb_error(2210):
-        list(tr.get_range(b"a", b"d", streaming_mode=0))
-    assert pairs(tr.get_range(b"a", b"d", 1, streaming_mode=0)) == [(b"a", b"1")]

@@ -6,17 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-import fdbqueue
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.arguments import TRANSACTION_LIFETIME
 from fdbqueue.embedded.directory import LOG_FILE
 from fdbqueue.embedded.storage import lock, storage
 from fdbqueue.errors import LockTimeout
@@ -104,19 +101,6 @@ def test_waiting_for_the_lock_counts_towards_the_transaction_timeout(
         assert db[b"k"] == b"mine"
 
 
-def test_a_transaction_that_reads_nothing_is_never_too_old(
-    stopped: subprocess.Popen[str], path: Path
-) -> None:
-    with Database(path) as db, ThreadPoolExecutor() as threads:
-        tr = db.create_transaction()
-        tr[b"k"] = b"mine"
-        writing = threads.submit(lambda: tr.commit().wait())
-        time.sleep(TRANSACTION_LIFETIME + 1)
-        stopped.send_signal(signal.SIGCONT)
-        writing.result()
-        assert db[b"k"] == b"mine"
-
-
 def test_a_writer_without_a_timeout_logs_the_process_for_which_it_waits(
     stopped: subprocess.Popen[str],
     path: Path,
@@ -131,50 +115,6 @@ def test_a_writer_without_a_timeout_logs_the_process_for_which_it_waits(
         stopped.send_signal(signal.SIGCONT)
         writing.result()
         assert db[b"k"] == b"mine"
-
-
-def test_a_queue_call_names_the_process_that_holds_the_lock(
-    stopped: subprocess.Popen[str], path: Path
-) -> None:
-    with fdbqueue.open(path) as db:
-        db.options.set_transaction_timeout(1000)
-        jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        calls: list[Callable[[], object]] = [
-            lambda: jobs.push(db, 1),
-            lambda: jobs.push_many(db, [1]),
-            lambda: jobs.clear(db),
-        ]
-        for call in calls:
-            with pytest.raises(LockTimeout, match=f"process {stopped.pid} is stopped"):
-                call()
-
-
-@pytest.mark.parametrize("command", ["push jobs 1", "ls", "peek jobs", "pop jobs"])
-def test_a_command_respects_its_timeout(
-    stopped: subprocess.Popen[str], path: Path, command: str
-) -> None:
-    words = [*command.split(), "--db", str(path), "--timeout", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "fdbq", *words], capture_output=True, text=True, timeout=60
-    )
-    if command.startswith("push"):
-        assert done.returncode == 2
-        assert f"process {stopped.pid} is stopped" in done.stderr
-    else:
-        assert done.returncode in (0, 1)
-
-
-def test_an_abandoned_commit_does_not_hold_back_read_versions(path: Path) -> None:
-    """A commit in progress holds back read versions; a failed one must stop doing so."""
-    with Database(path) as db:
-        reader = db.create_transaction()
-        reader[b"k"].wait()
-        db[b"k"] = b"after"
-        reader[b"k"] = b"conflict"
-        with pytest.raises(fdbqueue.FDBError, match="1020"):
-            reader.commit().wait()
-        before = db.create_transaction().get_read_version().wait()
-        wait_until(lambda: db.create_transaction().get_read_version().wait() >= before + 50_000)
 
 
 @pytest.mark.parametrize("reads_first", [False, True])

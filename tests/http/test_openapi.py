@@ -1,7 +1,4 @@
-"""Requests generated from the OpenAPI description get the responses it describes.
-
-`python -m tests.long.hostile.http_fuzz` generates thousands of them.
-"""
+"""Requests generated from the OpenAPI description get the responses it describes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue.embedded import KeySelector
 from tests.embedded.model import KEYS
-from tests.embedded.programs import Program, outcomes, program, shortened
+from tests.long.programs import Program, outcomes, program, shortened
 from tests.support.cluster import Cluster, Server, find_programs
 
 PROGRAMS = int(os.environ.get("FDBQ_PROGRAMS", "300"))  # run more by hand

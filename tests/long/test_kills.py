@@ -22,9 +22,9 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.operations.timers import VERSIONS
+from tests.long.skewed_clocks import INTERVAL, Simulation
 from tests.support.cluster import Server, find_programs
 from tests.support.leases import read_version
-from tests.support.skewed_clocks import INTERVAL, Simulation
 from tests.support.waiting import wait_until
 
 KINDS = ("push", "work", "pop")

@@ -33,8 +33,8 @@ from fdbqueue.queue.backup import Moment, rows_of
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.repeatable import import_lines
 from fdbqueue.testing import Clock
+from tests.long.random_databases import GROUP_SETTINGS, RandomDatabase
 from tests.support import random_options
-from tests.support.random_databases import GROUP_SETTINGS, RandomDatabase
 from tests.support.random_options import LATE, SETTINGS, TIMINGS
 
 DATABASES = int(os.environ.get("FDBQ_DATABASES", "4"))

@@ -11,7 +11,7 @@ import pytest
 import fdbqueue
 from fdbqueue.database import clock
 from fdbqueue.types import Database, Missed
-from tests.support.skewed_clocks import INTERVAL, Simulation
+from tests.long.skewed_clocks import INTERVAL, Simulation
 
 TICKS = int(os.environ.get("FDBQ_TICKS", "250"))  # run more by hand
 

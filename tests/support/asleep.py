@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.coordination import event_loop, sans_io
+from fdbqueue.coordination import event_loop, sans_io, waiting
 
 
 class Asleep(threading.Event):
@@ -34,3 +34,10 @@ class Asleep(threading.Event):
             return begin(*arguments)
 
         monkeypatch.setattr(module, name, note_and_begin)
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> Asleep:
+    """Let clients sleep until they are woken; return an event that is set once one sleeps."""
+    monkeypatch.setattr(waiting, "MAX_SLEEP", 600.0)
+    return Asleep(monkeypatch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -44,3 +45,12 @@ class Disk:
 
     def is_repaired(self) -> None:
         self.failures = 0
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """Return the disk of the embedded engine in this process, whose syncs can fail or hang."""
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.is_repaired()
+    disk.flows.set()

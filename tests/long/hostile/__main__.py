@@ -66,36 +66,11 @@ def main() -> int:
         verdict = storm.run(amount)
     print(verdict)
     print(*verdict.problems[:20], sep="\n")
-    for name, number in table(storm, verdict.problems).items():
+    kinds = Counter(problem.partition(":")[0].partition(" at ")[0] for problem in verdict.problems)
+    for name, number in {**storm.counts, "lost": 0, "doubled": 0, **kinds}.items():
         print(f"{name:40}{number:>10,}")
     print(f"{time.monotonic() - began:.0f} s")
     return 1 if verdict.problems else 0
-
-
-def table(storm: Storm, problems: list[str]) -> dict[str, int]:
-    """Return what was done, what processes have met, and what is wrong."""
-    counts = storm.counts
-    taken_back = [problem for problem in problems if problem.startswith("power cut")]
-    now = Counter(problem.partition(":")[0] for problem in problems if problem not in taken_back)
-    return {
-        "operations": counts["operations"],
-        "kills": counts["kills"],
-        "stops": counts["stops"],
-        "cancelled calls": counts["cancelled"],
-        "vanished clients": counts["vanished"],
-        "bursts of faults of the disk": counts["faults"],
-        "  syncs that failed with EIO": counts["eio"],
-        "  syncs that failed with ENOSPC": counts["enospc"],
-        "  writes that failed with ENOSPC": counts["full"],
-        "  writes that failed with EIO": counts["unwritable"],
-        "  syncs that hung": counts["hangs"],
-        "  ms until work went on, at most": round(1000 * storm.slowest_recovery),
-        "power cuts": len(storm.power_cuts),
-        "lost": now["lost"],
-        "doubled": now["doubled"],
-        "other problems": now.total() - now["lost"] - now["doubled"],
-        "taken back by power cuts": len(taken_back),
-    }
 
 
 if __name__ == "__main__":

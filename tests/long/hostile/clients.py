@@ -28,7 +28,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,25 +36,19 @@ from typing import Any, TypeVar
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.errors import FdbqueueError, WrongState
-from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from tests.long.hostile.http_client import JOBS, HttpClient, unique_value
-from tests.long.hostile.ledger import DISK_ERRORS, Gone, Ledger, Operation
+from tests.long.hostile.ledger import DISK_ERRORS, Gone, Ledger
 
 KINDS = ("threads", "aio", "http", "worker")
 WORLDS = ("spared", "killed")
-QUEUES = [
-    f"{world}-{name}"
-    for world in WORLDS
-    for name in ("jobs", "tasks", "grouped", "swept", "left", *JOBS)
-]
+QUEUES = [f"{world}-{name}" for world in WORLDS for name in ("jobs", "grouped", "left", *JOBS)]
 LEASE = 0.3  # seconds
 JOB_LEASE = 1.0  # seconds
 MAX_ATTEMPTS = 2
 ONE = (1).to_bytes(8, "little")
 LATE_ACK = 3 * LEASE  # seconds after which another client usually has the item
 PRIORITIES = 4
-AGENTS = ("ada", "bob", None)
 LIMITS = {"ada": 1, "bob": 2, "eve": 3}
 """How many items of each group may be claimed."""
 THREADS = 3
@@ -67,8 +61,7 @@ _T = TypeVar("_T")
 
 def open_queue(db: Any, prefix: str, queue: str) -> Any:
     """Return the handle of one of the storm's queues."""
-    kind = fdbqueue.TaskQueue if queue.endswith("tasks") else fdbqueue.PriorityQueue
-    return kind.named(db, prefix + queue)
+    return fdbqueue.PriorityQueue.named(db, prefix + queue)
 
 
 def effect_key(prefix: str, queue: str, value: str = "") -> bytes:
@@ -133,6 +126,10 @@ def run_blocking(coroutine: Coroutine[Any, Any, None]) -> None:
         raise AssertionError("it waits for an event loop")
 
 
+def value_of(item: Any) -> str:
+    return str(item.value["id"])
+
+
 class Jobs:
     """The operations of a client on a priority queue."""
 
@@ -143,6 +140,7 @@ class Jobs:
     ) -> None:
         self.name = setting.queue(type(self))
         self.db, self.queue, self.ledger, self._values = db, queue, ledger, values
+        self.plain = open_queue(db, setting.prefix, self.name)
         self._is_killed = setting.world == "killed"
         self._pushed: deque[Any] = deque(maxlen=20)
         """The values and ids of recently pushed items, some of them delayed."""
@@ -157,11 +155,6 @@ class Jobs:
         """Return how long to wait for an item; hardly if killed, so that few pops are in flight."""
         return rng.choice([0, rng.uniform(0, 0.02 if self._is_killed else 1)])
 
-    # Differences between kinds of queues
-
-    def value_of(self, item: Any) -> str:
-        return str(item.value["id"])
-
     async def _push(self, values: list[Any], rng: random.Random, delay: float | None) -> list[Any]:
         priorities = [rng.randrange(PRIORITIES) for _ in values]
         if len(values) == 1:
@@ -174,20 +167,6 @@ class Jobs:
     def rank_of(self, item: Any, at_max: bool) -> Any:
         """Return the sort key of the items that one call returns."""
         return (-item.priority if at_max else item.priority), item.key
-
-    async def _claim(self, n: int, lease: float, rng: random.Random) -> Any:
-        return await self.queue.claim(self.db, n=n, lease=lease, wait=self.wait(rng))
-
-    async def _first(self) -> list[Any]:
-        return [(self.value_of(item), item) for item in await self.queue.peek_many(self.db, 5)]
-
-    async def _remove(self, item: Any) -> bool:
-        return bool(await self.queue.remove(self.db, item))
-
-    async def _change(self, item: Any, rng: random.Random) -> bool:
-        with suppress(WrongState):
-            return bool(await self.queue.reprioritize(self.db, item, rng.randrange(PRIORITIES)))
-        return False
 
     def _check_order(self, items: Sequence[Any], at_max: bool = False) -> None:
         ranks = [self.rank_of(item, at_max) for item in items]
@@ -215,17 +194,17 @@ class Jobs:
         ):
             priority = rng.randrange(PRIORITIES)
             item = await self.queue.push(self.db, {"id": name}, priority, unique=name)
-            (operation if item.is_new else seen).done([self.value_of(item)])
+            (operation if item.is_new else seen).done([value_of(item)])
 
     async def pop(self, rng: random.Random) -> None:
         n, at_max = rng.choice([1, 1, 1, 2, 5]), rng.random() < 0.3
         with self.ledger.operation("pop", self.name, at_most=n) as operation:
             items = await self._pop(n, at_max, rng)
-            operation.done(map(self.value_of, items))
+            operation.done(map(value_of, items))
             self._check_order(items, at_max)
         if operation.values and self.base == "jobs" and rng.random() < 0.3:
             back = items[rng.randrange(len(items)) :]
-            names = list(map(self.value_of, back))
+            names = list(map(value_of, back))
             with self.ledger.operation("put_back", self.name, names) as operation:
                 await self.queue.put_back(self.db, back)
                 operation.done()
@@ -233,9 +212,9 @@ class Jobs:
     async def claim(self, rng: random.Random) -> None:
         n = rng.choice([1, 1, 3])
         with self.ledger.operation("claim", self.name, at_most=n, lease=LEASE) as operation:
-            claim = await self._claim(n, LEASE, rng)
+            claim = await self.queue.claim(self.db, n=n, lease=LEASE, wait=self.wait(rng))
             if claim is not None:
-                operation.done(map(self.value_of, claim.items))
+                operation.done(map(value_of, claim.items))
                 self._check_order(claim.items)
         if operation.outcome == "done":
             for each in claim if rng.random() < 0.5 else [claim]:
@@ -253,12 +232,12 @@ class Jobs:
         }
         if kind == "forget":
             return
-        names = map(self.value_of, claim.items)
+        names = map(value_of, claim.items)
         with self.ledger.operation(kind, self.name, names, claim=number) as operation:
             await getattr(self.queue, kind)(self.db, claim, **options.get(kind, {}))
             operation.done()
         if kind == "extend" or rng.random() < 0.05:  # expired claims are acknowledged, too
-            names = map(self.value_of, claim.items)
+            names = map(value_of, claim.items)
             with self.ledger.operation("ack", self.name, names, claim=number) as operation:
                 await self.queue.ack(self.db, claim)
                 operation.done()
@@ -272,21 +251,23 @@ class Jobs:
     async def remove(self, rng: random.Random) -> None:
         value, item = await self._any(rng)
         with self.ledger.operation("remove", self.name, [value]) as operation:
-            if item is not None and await self._remove(item):
+            if item is not None and await self.queue.remove(self.db, item):
                 operation.done()
 
     async def change(self, rng: random.Random) -> None:
         value, item = await self._any(rng)
         with self.ledger.operation("reprioritize", self.name, [value]) as operation:
-            if item is not None and await self._change(item, rng):
-                operation.done()
+            priority = rng.randrange(PRIORITIES)
+            with suppress(WrongState):
+                if item is not None and await self.queue.reprioritize(self.db, item, priority):
+                    operation.done()
 
     async def _any(self, rng: random.Random) -> tuple[str, Any]:
         """Return the value, and the item or id, of a waiting or recently pushed item."""
         known = list(self._pushed)
         if rng.random() < 0.5:
             with self.ledger.operation("peek", self.name) as operation:
-                known = await self._first()
+                known = [(value_of(item), item) for item in await self.queue.peek_many(self.db, 5)]
                 operation.done(value for value, _ in known)
         value, item = rng.choice(known or [("none", None)])
         return value, item
@@ -295,53 +276,12 @@ class Jobs:
         letters: list[Any] = []
         with self.ledger.operation("peek", self.name) as operation:
             letters = await self.queue.items(self.db, state="dead")
-            operation.done(self.value_of(letter.item) for letter in letters)
+            operation.done(value_of(letter.item) for letter in letters)
         for letter in rng.sample(letters, min(3, len(letters))):
             kind, method = rng.choice([("retry", self.queue.retry), ("drop", self.queue.remove)])
-            with self.ledger.operation(kind, self.name, [self.value_of(letter.item)]) as operation:
+            with self.ledger.operation(kind, self.name, [value_of(letter.item)]) as operation:
                 if await method(self.db, letter.id):
                     operation.done()
-
-
-class Tasks(Jobs):
-    """The operations of a client on a task queue."""
-
-    base = "tasks"
-
-    def value_of(self, item: Any) -> str:
-        return str(item.payload["id"])
-
-    async def _push(self, values: list[Any], rng: random.Random, delay: float | None) -> list[Any]:
-        tasks = [
-            {
-                "payload": value,
-                "priority": rng.randint(1, 5),
-                "agent_name": rng.choice(AGENTS),
-                "delay": delay,
-            }
-            for value in values
-        ]
-        if len(tasks) == 1:
-            return [await self.queue.push(self.db, **tasks[0])]
-        return list(await self.queue.push_many(self.db, tasks))
-
-    def rank_of(self, item: Any, at_max: bool) -> Any:
-        return item.priority
-
-    async def _pop(self, n: int, at_max: bool, rng: random.Random) -> list[Any]:
-        return list(await self.queue.pop_many(self.db, n, wait=self.wait(rng)))
-
-    async def _first(self) -> list[Any]:
-        tasks = await self.queue.get_all_tasks(self.db, limit=5)
-        return [(self.value_of(task), task.id) for task in tasks]
-
-    async def _remove(self, item: Any) -> bool:
-        return bool(await self.queue.remove(self.db, item))
-
-    async def _change(self, item: Any, rng: random.Random) -> bool:
-        with suppress(WrongState):
-            return bool(await self.queue.reprioritize(self.db, item, rng.randint(1, 5)))
-        return False
 
 
 class Grouped(Jobs):
@@ -373,39 +313,12 @@ class Grouped(Jobs):
 
     async def look(self, rng: random.Random) -> None:
         """Count the claimed items of each group at one read version."""
-        layout, levels = self._layout_and_levels()
-
-        @fdbqueue.transactional
-        def claimed(tr: fdbqueue.Transaction) -> list[str | None]:
-            begin, end = layout.range_of(layout.claims)
-            positions = [row.key[len(layout.claims) :] for row in tr.snapshot.get_range(begin, end)]
-            return [levels.level_of(layout.items + position).group for position in positions]
-
+        claimed = fdbqueue.transactional(lambda tr: list(self.plain.items(tr, state="claimed")))
         with self.ledger.operation("peek", self.name) as operation:
-            counts = Counter(claimed(self.db))
+            counts = Counter(info.item.group for info in claimed(self.db))
             over = {group: n for group, n in counts.items() if n > LIMITS.get(group or "", n)}
             assert not over, f"more are claimed than may be: {over}"
             operation.done([])
-
-    def _layout_and_levels(self) -> tuple[Any, Any]:
-        queue = self.queue.queue if isinstance(self.queue, Blocking) else self.queue
-        store = store_of(getattr(queue, "_queue", queue))
-        return store.layout, store.levels
-
-
-class Swept(Jobs):
-    """A queue that is cleared from time to time; its items are never put back."""
-
-    base = "swept"
-
-    async def step(self, rng: random.Random) -> None:
-        (step,) = rng.choices([self.push, self.pop, self.claim, self.clear], [60, 15, 20, 5])
-        await step(rng)
-
-    async def clear(self, rng: random.Random) -> None:
-        with self.ledger.operation("clear", self.name) as operation:
-            await self.queue.clear(self.db)
-            operation.done()
 
 
 def named_values(client: str) -> Iterator[str]:
@@ -448,7 +361,7 @@ def threads(setting: Setting, ledger: Ledger) -> None:
     works = [
         kind(setting, each, Blocking(setting.open(db, kind)), ledger, values)
         for each in (db, TroubledDatabase(db, setting.seed))
-        for kind in (Jobs, Jobs, Tasks, Grouped, Swept)
+        for kind in (Jobs, Jobs, Grouped)
     ]
     rngs = [random.Random(f"{setting.seed} {number}") for number in range(THREADS)]
 
@@ -483,16 +396,14 @@ def asynchronous(setting: Setting, ledger: Ledger) -> None:
     rng = random.Random(setting.seed)
 
     def work(kind: type[Jobs]) -> Jobs:
-        wrapped = aio.TaskQueue if kind is Tasks else aio.PriorityQueue
-        return kind(setting, db, wrapped(setting.open(db, kind)), ledger, values)
+        return kind(setting, db, aio.PriorityQueue(setting.open(db, kind)), ledger, values)
 
     async def live() -> None:
-        works, swept = [*map(work, (Jobs, Jobs, Tasks, Grouped))], work(Swept)
+        works = [*map(work, (Jobs, Jobs, Grouped))]
         running = [asyncio.create_task(rng.choice(works).step(rng)) for _ in range(TASKS)]
         for _ in range(rng.randrange(5, 40)):
             if setting.must_stop():
                 break
-            await swept.step(rng)  # never cancelled, because a pop must not outlast a clear
             for number, task in enumerate(running):
                 if rng.random() < 0.3:
                     await cancel(task, rng)
@@ -525,58 +436,14 @@ def http(setting: Setting, ledger: Ledger) -> None:
     each_in_a_thread(work, rngs)
 
 
-class Reported(logging.Handler):
-    """The ledger of the jobs of a worker, which logs how each of them has ended."""
-
-    def __init__(self, ledger: Ledger, queue: str) -> None:
-        super().__init__()
-        self._ledger, self._queue = ledger, queue
-        self._running: dict[str, tuple[AbstractContextManager[Operation], Operation]] = {}
-        self._runs: Counter[str] = Counter()  # a job runs twice at once after its lease has ended
-        self._unknown: dict[str, BaseException] = {}  # of a run that may have ended the job
-
-    def begin(self, item: Any) -> None:
-        """Note that the handler was given a job, and that its acknowledgement may follow."""
-        name = item.value["id"]
-        with self._ledger.operation("peek", self._queue) as operation:
-            operation.done([name])
-        self._runs[item.id] += 1
-        if item.id not in self._running:
-            context = self._ledger.operation("ack", self._queue, [name])
-            self._running[item.id] = context, context.__enter__()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        match record.args:
-            case (_, str(id), ("done" | "lost" | "failed") as outcome, *_) if id in self._running:
-                self._runs[id] -= 1
-                if error is not None and getattr(error, "code", None) == 1021:
-                    self._unknown[id] = error
-                if outcome != "done" and self._runs[id]:
-                    return  # the other run may end the job
-                context, operation = self._running.pop(id)
-                unknown = self._unknown.pop(id, None)
-            case _:
-                return
-        if outcome == "done":
-            operation.done()
-        else:
-            error = unknown or error
-        context.__exit__(type(error) if error else None, error, None)
-
-
 def worker(setting: Setting, ledger: Ledger) -> None:
     """Run a worker for each kind of handler, and push jobs for them."""
     db = until_it_works(fdbqueue.open, setting.url)
     values = named_values(setting.client)
-    log = logging.getLogger("fdbqueue.worker")
-    log.setLevel(logging.INFO)
-    log.propagate = False
+    logging.getLogger("fdbqueue.worker").propagate = False
 
     def work(name: str) -> None:
         queue = f"{setting.world}-{name}"
-        reported = Reported(ledger, queue)
-        log.addHandler(reported)
         rng = random.Random(f"{setting.seed} {name}")
 
         def may_fail() -> None:
@@ -585,7 +452,6 @@ def worker(setting: Setting, ledger: Ledger) -> None:
                 raise Gone("nothing", "failed on purpose")
 
         def count(tr: fdbqueue.Transaction, item: fdbqueue.Item) -> None:
-            reported.begin(item)
             tr.add(effect_key(setting.prefix, queue, item.value["id"]), ONE)
             may_fail()
 

@@ -102,12 +102,11 @@ class HttpClient:
         steps = [
             self.push,
             self.push_until_answered,
-            self.push_unique,
             self.push_job,
             self.pop,
             self.remove,
         ]
-        (step,) = rng.choices(steps, [4, 2, 1, 1, 8, 1])
+        (step,) = rng.choices(steps, [4, 2, 1, 8, 1])
         step(queue, rng)
 
     def push(self, queue: str, rng: random.Random) -> None:
@@ -128,20 +127,6 @@ class HttpClient:
                     self._ask(Request("POST", f"{queue}/push", body, key), rng)
                     return operation.done()
             raise Gone("unknown", "gave up")
-
-    def push_unique(self, _: str, rng: random.Random) -> None:
-        """Push a value that other clients push at the same time with the same key."""
-        queue, name = f"{self._world}-jobs", unique_value(self._world)
-        body = {"item": {"id": name}, "priority": rng.randrange(4), "unique": name}
-        with (
-            self._ledger.operation("peek", queue) as seen,
-            self._ledger.operation("push", queue, [name]) as operation,
-        ):
-            answer = self._ask(Request("POST", f"{queue}/push", body), rng)
-            if answer.body["is_new"]:
-                operation.done()
-            else:
-                seen.done([name])
 
     def push_job(self, _: str, rng: random.Random) -> None:
         """Push a job for a worker."""

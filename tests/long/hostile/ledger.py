@@ -21,11 +21,10 @@ unique, and belongs to one queue. For each value:
   one without any put **appeared**.
 - A put that was `done` needs a take that was `done`, or the value is still there. Else an `unknown`
   operation has to explain it: one that named the value, or a pop in flight, which explains as many
-  values as it asked for, all of them put before it ended, or a clear. Else the value is **lost**.
+  values as it asked for, all of them put before it ended. Else the value is **lost**.
   The pop of an HTTP client that has gone may be performed later: its server may have been stopped.
 - An operation that has shown a value (a peek, a claim, a unique push that found it) proves that the
   value was put, although the put may be `unknown`.
-- A clear takes everything that was put before it began and nothing that was put after it ended.
 - Of a claim, nothing succeeds any more once another claim of the same value was acknowledged, and
   no other claim or pop gets the value while the lease lasts. This holds while there can be only one
   copy: a unique value that was popped, pushed again and then put back has two.
@@ -42,7 +41,7 @@ import os
 import time
 from asyncio import CancelledError
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -218,6 +217,7 @@ def account(
     left: Mapping[str, Sequence[str]],
     server_kills: Sequence[tuple[float, float]] = (),
     disk_faults: Sequence[tuple[float, float]] = (),
+    handled: Collection[str] = (),
 ) -> Verdict:
     """Account for every value.
 
@@ -226,6 +226,7 @@ def account(
         left: The values in each queue at the end, including dead letters.
         server_kills: The times just before and just after each kill of an HTTP server.
         disk_faults: The times when each fault of the disk began and ended.
+        handled: The queues of workers, whose values `account_effects` accounts for.
     """
     heeded = [
         _with_disk_faults(_with_server_kills(each, server_kills), disk_faults)
@@ -236,7 +237,7 @@ def account(
         verdict.outcomes[f"{each.outcome} ({each.why})" if each.why else each.outcome] += 1
         if each.outcome == "failed":
             verdict.problems.append(f"failed: {each}")
-    for queue in sorted({each.queue for each in heeded} | left.keys()):
+    for queue in sorted({each.queue for each in heeded}.union(left).difference(handled)):
         own = [each for each in heeded if each.queue == queue]
         _Queue(own, left.get(queue, ()), verdict).account()
     return verdict
@@ -361,7 +362,6 @@ class _Queue:
         for each in operations:
             for name in each.values if each.kind in ENDS_OF_CLAIMS else ():
                 self._ends[each.client, each.claim, name].append(each)
-        self._has_clears = any(each.kind == "clear" for each in operations)
         for value in left:
             self._values[value].left += 1
 
@@ -373,7 +373,7 @@ class _Queue:
         for name, value in self._values.items():
             self._check_doubles(name, value)
             self._check_claims(name, value)
-        self._check_losses(self._clears())
+        self._check_losses()
 
     def _problem(self, what: str, name: str, *operations: Operation) -> None:
         about = "".join(f"\n    {each}" for each in operations)
@@ -411,7 +411,7 @@ class _Queue:
         """Check that the first end or extension of a claim succeeds while its lease lasts."""
         first = min(ends, key=lambda end: end.began, default=claim)
         in_time = first.ended < claim.began + _SURELY * claim.lease
-        if first.why == LEASE_LOST and in_time and not self._has_clears:
+        if first.why == LEASE_LOST and in_time:
             self._problem("lost its lease too early", name, claim, first)
 
     def _check_two_holders(
@@ -424,31 +424,7 @@ class _Queue:
 
     # Losses
 
-    def _clears(self) -> list[Operation]:
-        """Return the clears that took effect or may have."""
-        clears = []
-        for clear in self._operations:
-            if clear.kind != "clear":
-                continue
-            survivors = [
-                name for name, value in self._values.items() if self._survived(value, clear)
-            ]
-            if clear.outcome == "done":
-                for name in survivors:
-                    self._problem("not cleared", name, clear, *self._values[name].takes)
-            if clear.outcome == "done" or not survivors:
-                clears.append(clear)
-        return clears
-
-    @staticmethod
-    def _survived(value: _Value, clear: Operation) -> bool:
-        """Return whether a value put before a clear began was still there after its end."""
-        if not value.puts or any(put.ended >= clear.began for put in value.puts):
-            return False
-        takes = [take for take in value.takes if take.outcome == "done"]
-        return bool(value.left) or any(each.began > clear.ended for each in [*takes, *value.claims])
-
-    def _check_losses(self, clears: list[Operation]) -> None:
+    def _check_losses(self) -> None:
         pops = [
             pop
             for pop in self._operations
@@ -460,7 +436,7 @@ class _Queue:
         missing = [
             (value.seen, name)
             for name, value in self._values.items()
-            if value.surely_left > value.left and not self._is_explained(value, clears)
+            if value.surely_left > value.left and not self._is_explained(value)
         ]
         # The latest first, as an operation that explains it also explains the earlier ones.
         for seen, name in sorted(missing, reverse=True):
@@ -470,15 +446,9 @@ class _Queue:
                 value = self._values[name]
                 self._problem("lost", name, *value.puts, *value.takes, *value.claims)
 
-    def _is_explained(self, value: _Value, clears: list[Operation]) -> bool:
-        """Return whether a clear, or an operation that named the value, explains its absence."""
+    def _is_explained(self, value: _Value) -> bool:
+        """Return whether an operation that named the value explains its absence."""
         named = [take for take in value.takes if take.outcome == "unknown"]
         if named:
             self._verdict.unknown[named[0].why] += 1
-            return True
-        for clear in clears:
-            if value.seen < clear.ended:
-                if clear.outcome == "unknown":
-                    self._verdict.unknown[clear.why] += 1
-                return True
-        return False
+        return bool(named)

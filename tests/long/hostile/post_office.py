@@ -1,12 +1,14 @@
-"""Run a post office while its processes are killed and stopped, and account for each step.
+"""Run a post office while its processes are killed, stopped and ended, and account for each job.
 
     python -m tests.long.hostile.post_office [--jobs 10000] [--batch 100000] [--seed N]
         [--cluster FILE] [--directory PATH]
 
 Four processes of `fdbq work --app` carry parcels: jobs of six steps, among them two commits, a
-sleep, a wait for a signal and another job. They also send the letters of a batch. About each
-second one of them is killed, if 20 jobs have ended since the last kill; some are stopped for longer
-than a lease. In the end:
+sleep, a wait for a signal and another job. They also send the letters of a batch: some fail, hang,
+come back, die, are cancelled while they run, or kill their process; the letters of a street are
+sent one after the other. Commits lose their answers. About each second a process is killed, if 20
+jobs have ended since the last kill; some get SIGTERM; some are stopped for longer than a lease. In
+the end:
 
 - The effects of commits are there exactly once, with the pushes and the signals of their
   transactions. The functions of steps were called, and by no run that began after their result was
@@ -14,6 +16,9 @@ than a lease. In the end:
 - No job is stranded, and nothing that was stored for the waits and the batches is left.
 - Each wait has ended with the signal or with its time-out, as the transaction that sent the signal
   has found it.
+- Each letter has ended as its fate says, and took effect exactly once if it was sent. Its fate, or
+  what happened to a process, explains each attempt that failed: no SIGTERM has cost one.
+- The letters of a street took effect in the order of the pushes.
 - The job at the end of the batch ran once, after all others, and was told how these have ended.
 
 It has caught each of these bugs, planted on purpose: the token of a claim is not compared; a step
@@ -27,9 +32,11 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,19 +45,15 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import QueueTooLargeToCheck
 from fdbqueue.jobs.handle import Handle
-from fdbqueue.types import ItemInfo, State
-from tests.long.hostile.app_workers import (
-    Command,
-    Processes,
-    Sometimes,
-    Trouble,
-    run_directory,
-    show_run,
-)
+from fdbqueue.operations.timers import DIED_ALONE, LEASE_OVER
+from fdbqueue.types import FailedAttempt, ItemInfo, State
+from tests.long.hostile.app_workers import Command, Processes
 from tests.long.hostile.post_office_jobs import (
     REPORTS,
     STEPS,
+    TIMEOUT,
     Fate,
+    Letter,
     Parcel,
     Shipping,
     app,
@@ -72,6 +75,27 @@ BACKLOG = 2_000
 _PUSH = 50  # parcels that one transaction pushes
 _CANCELS = 0.1  # seconds between them
 _CLOCK = 0.01  # seconds by which two looks at the clock may disagree
+FATES = {
+    Fate.SENT: 950,
+    Fate.AGAIN: 10,
+    Fate.SNOOZES: 5,
+    Fate.TOLD: 4,
+    Fate.HANGS: 4,
+    Fate.KILLS: 1,
+    Fate.DISCARDED: 10,
+    Fate.DEAD: 10,
+    Fate.WAITS: 3,
+}
+"""The fates of letters, and how often each is."""
+STREETS = 12
+ERRORS = {
+    Fate.AGAIN: (2, ("OSError: the letter box is full",)),
+    Fate.TOLD: (1, ("OSError: stopped", "TimedOut: ")),
+    Fate.HANGS: (1, ("TimedOut: ",)),
+    Fate.DEAD: (1_000, ("Dead: no such address",)),
+    Fate.WAITS: (1_000, ("OSError: stopped", "TimedOut: ")),
+}
+"""How many attempts of a letter fail by its fate, and how their errors begin."""
 _REPORTED = ("done", "dead", "cancelled", "left", "times")
 
 
@@ -122,7 +146,7 @@ class PostOffice:
         self._carried: list[Carried] = []
         self._seen: Any = None
         self._ended = 0
-        options = ["--concurrency", "8", "--lease", f"{LEASE}s"]
+        options = ["--concurrency", "8", "--lease", f"{LEASE}s", "--grace", "500ms"]
         command = Command(
             "tests.long.hostile.post_office_jobs:app",
             self.url,
@@ -130,16 +154,16 @@ class PostOffice:
             self.directory,
             options,
         )
-        self._processes = Processes(PROCESSES, command)
-        self._trouble = Trouble(self._processes, LEASE, self._rng, self.counts)
-        self._cancels = Sometimes(_CANCELS, self._cancel_letter, self._rng)
+        self._processes = Processes(PROCESSES, command, LEASE, self._rng, self.counts)
+        self._cancels_at = 0.0
+        self._queues[1].set_group(self._db, None, concurrency=1)
         try:
             self._storm(jobs, batch)
-            self._processes.stop()
+            self._processes.end()
             self._read()
             return [*self._problems(batch)]
         finally:
-            self.counts["processes started again"] = self._processes.restarts
+            self.counts["processes"] = len(self._processes.all)
             self._processes.kill()
             for name in self._names:
                 fdbqueue.admin.drop(self._db, name)
@@ -148,18 +172,18 @@ class PostOffice:
     # The storm
 
     def _storm(self, jobs: int, n_letters: int) -> None:
-        fates = [*Fate]
-        weights = [97, 1, 1, 1]
         with app.batch(then=report, args=[self.prefix]) as batch:
             sent = 0
             while len(self._carried) < jobs or sent < n_letters:
                 self._push(min(_PUSH, jobs - len(self._carried)))
                 share = len(self._carried) / jobs if jobs else 1.0
                 more = range(sent, max(sent, round(n_letters * share)))
-                for number, fate in zip(more, self._rng.choices(fates, weights, k=len(more))):
+                fates = self._rng.choices([*FATES], [*FATES.values()], k=len(more))
+                for number, fate in zip(more, fates):
                     ttl = "1s" if self._rng.random() < 0.01 else None
+                    street = f"street {number % STREETS}" if self._rng.random() < 0.2 else ""
                     pusher = send.using(queue=letters(self.prefix), ttl=ttl)
-                    batch.push(pusher, self.prefix, number, fate)
+                    batch.push(pusher, Letter(number, self.prefix, fate, street))
                 sent = more.stop
                 while self._unfinished() > BACKLOG:
                     self._look()
@@ -186,18 +210,19 @@ class PostOffice:
 
     def _look(self) -> None:
         """Do what is due, and read what jobs have written."""
-        self._trouble.look(self._ended)
-        self._cancels.look()
+        self._processes.disturb(self._ended)
+        if time.monotonic() > self._cancels_at:
+            self._cancel_letter()
+            self._cancels_at = time.monotonic() + _CANCELS
         self._read()
         time.sleep(0.05)
 
-    def _cancel_letter(self) -> bool:
+    def _cancel_letter(self) -> None:
         """Cancel a letter, whether it runs or not."""
         queue = self._queues[1]
-        state: State = self._rng.choice(["ready", "claimed"])
+        state: State = self._rng.choice(["ready", "claimed", "delayed"])
         for info in queue.search(self._db, state=state, limit=1).items:
             self.counts["letters cancelled"] += queue.cancel(self._db, info.item)
-        return True
 
     def _unfinished(self) -> int:
         stats = [queue.stats(self._db) for queue in self._queues]
@@ -238,6 +263,7 @@ class PostOffice:
                 self.counts["queues too large to check"] += 1
             assert_adds_up(queue.stats(self._db))
         yield from self._account_letters(n_letters)
+        yield from self._account_streets()
         infos = {info.item.id: info for info in self._items(self._queues[0], "done")}
         for each in self._carried:
             space = records(self.prefix)[each.parcel.number]
@@ -315,6 +341,7 @@ class PostOffice:
 
     def _account_letters(self, n: int) -> Iterator[str]:
         queue = self._queues[1]
+        space = records(self.prefix)
         outcomes: Counter[str] = Counter()
         for state in ("done", "dead"):
             for info in self._items(queue, state):
@@ -322,18 +349,22 @@ class PostOffice:
                 if outcome != "cancelled" or info.claimed_at:  # else it counts as removed
                     outcomes[outcome] += 1
                 assert info.job is not None
-                _, number, fate = info.job.args
-                expected = {Fate.DISCARDED: "discarded", Fate.DEAD: "dead"}.get(Fate(fate), "done")
+                fields = info.job.args[0]
+                letter = Letter(**fields | {"fate": Fate(fields["fate"])})
+                expected = {Fate.DISCARDED: "discarded", Fate.DEAD: "dead"}.get(letter.fate, "done")
                 if outcome not in (expected, "cancelled"):
-                    yield f"letter {number}, to be {fate}, is {outcome}"
+                    yield f"{letter} is {outcome}"
+                times = self._number(space["letters"][letter.number])
+                # What a letter does after it was cancelled counts, unless it ran no more.
+                if times > 1 or (times != (outcome == "done") and outcome != "cancelled"):
+                    yield f"{letter} is {outcome}, and was sent {times} times"
+                for problem in self._account_attempts(letter, outcome, info):
+                    yield f"{letter}, {outcome}: {problem}\n    {info}"
         stats = queue.stats(self._db)
         outcomes["cancelled"] += stats.total_removed + stats.total_expired
         done = outcomes["done"] + outcomes["discarded"]
         expected_counts = [done, outcomes["dead"], outcomes["cancelled"], 0, 1]
-        space = records(self.prefix)["report"]
-        reported = [
-            int.from_bytes(self._db[space[name].key()] or b"", "little") for name in _REPORTED
-        ]
+        reported = [self._number(space["report"][name]) for name in _REPORTED]
         self.counts.update(
             {f"letters {name}": count for name, count in zip(_REPORTED[:3], reported)}
         )
@@ -347,6 +378,49 @@ class PostOffice:
             yield f"{n} letters, and {progress}"
         if sum(reported[:3]) != n:
             yield f"{n} letters, and {reported[:3]} have ended"
+
+    def _number(self, space: Any) -> int:
+        """Return a number among the records."""
+        return int.from_bytes(self._db[space.key()] or b"", "little")
+
+    def _account_attempts(self, letter: Letter, outcome: str, info: ItemInfo) -> Iterator[str]:
+        """Yield the attempts that neither its fate nor what happened to processes explains."""
+        most, errors = ERRORS.get(letter.fate, (0, ()))
+        numbers = [attempt.number for attempt in info.failed_attempts]
+        ends = {*range(1, info.attempts + (outcome == "dead"))}, {*range(1, info.attempts + 1)}
+        if len(numbers) != len({*numbers}) or {*numbers} not in ends[: 1 + (outcome != "done")]:
+            yield f"its failed attempts are {numbers}, and {info.attempts} have begun"
+        for attempt in info.failed_attempts:
+            error = attempt.error or ""
+            if error in (LEASE_OVER, DIED_ALONE):
+                is_explained = self._was_hit(attempt)
+                self.counts["attempts that lost their lease"] += 1
+            elif error.startswith("TimedOut: "):  # as any may on a slow machine
+                assert attempt.started_at is not None
+                seconds = (attempt.ended_at - attempt.started_at).total_seconds()
+                is_explained = seconds > TIMEOUT - _CLOCK
+            else:
+                is_explained = attempt.number <= most and error.startswith(errors)
+            if not is_explained:
+                yield f"attempt {attempt.number} failed: {error}"
+
+    def _was_hit(self, attempt: FailedAttempt) -> bool:
+        """Return whether its process was killed during an attempt, or any process was stopped."""
+        assert attempt.started_at is not None
+        began, ended = attempt.started_at.timestamp(), attempt.ended_at.timestamp()
+        process = next(each for each in self._processes.all if each.name == attempt.client)
+        if process.killed_at <= ended + _CLOCK or " lost, attempt" in process.output.read_text():
+            return True
+        return any(start <= ended and began <= end for start, end in self._processes.stops)
+
+    def _account_streets(self) -> Iterator[str]:
+        for number in range(STREETS):
+            space = records(self.prefix)["streets"][f"street {number}"]
+            rows = self._db.get_range_startswith(space.key())
+            got = [int(row.value) for row in rows]
+            self.counts["letters of streets"] += len(got)
+            if got != sorted({*got}):
+                yield f"the letters of a street were sent in another order: {got}"
 
     def _left_behind(self) -> Iterator[str]:
         """Name the rows that no job needs any more."""
@@ -371,12 +445,21 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="where the ledgers stay")
     given = parser.parse_args()
     print(f"--seed={given.seed}", flush=True)
-    with run_directory(given.directory, "post-") as directory:
+    began = time.monotonic()
+    with ExitStack() as stack:
+        directory = given.directory
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="post-")))
+        directory.mkdir(parents=True, exist_ok=True)
+        directory = directory.resolve()  # the processes have another working directory
         url = str(given.cluster) if given.cluster else f"embedded:{directory / 'db'}"
         office = PostOffice(url, f"post-office-{given.seed}", given.seed, directory)
-        began = time.monotonic()
         problems = office.run(given.jobs, given.batch)
-    return show_run(office.counts, problems, began)
+    for name, number in sorted(office.counts.items()):
+        print(f"{name:50}{number:>10,}")
+    print(*problems[:20], sep="\n")
+    print(f"{len(problems)} problems, {time.monotonic() - began:.0f} s")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """A post office, declared as a user declares it: parcels of six steps each, and a batch of letters.
 
-Each run of a job writes to a ledger which of its steps were done before it began, which functions
-it calls, and what its steps return.
+Each run of the job of a parcel writes to a ledger which of its steps were done before it began,
+which functions it calls, and what its steps return.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import struct
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -15,12 +19,13 @@ from typing import Any
 
 from fdbqueue import Subspace, Transaction
 from fdbqueue.errors import LeaseLost
-from fdbqueue.jobs import App, ChildFailed, Context, Dead, Discard, Retry, WaitTimedOut
+from fdbqueue.jobs import App, ChildFailed, Context, Dead, Discard, Retry, Snooze, WaitTimedOut
 from tests.long.hostile.app_workers import bind_worker, write_line
 
 STEPS = ("weigh", "book", "rest", "shipped", "stamp", "deliver")
 REPORTS = "post-office-reports"
 """The queue of the job at the end of a batch."""
+TIMEOUT = 1.0  # seconds, of a letter
 ONE = (1).to_bytes(8, "little")
 POLICY = Retry(attempts=None, first="50ms", longest="500ms")
 
@@ -64,13 +69,39 @@ class Parcel:
 
 
 class Fate(str, Enum):
-    """How a letter ends unless it is cancelled or expires."""
+    """What the first attempts of a letter do, or all; each other attempt sends it."""
 
     SENT = "sent"
     AGAIN = "again"
-    """It is sent by its second attempt."""
+    """It fails twice."""
+    SNOOZES = "snoozes"
+    """It comes back once in each process."""
+    TOLD = "told"
+    """It goes on until it is told that its time is over, and fails."""
+    HANGS = "hangs"
+    KILLS = "kills"
+    """It kills its process."""
     DISCARDED = "discarded"
     DEAD = "dead"
+    WAITS = "waits"
+    """It goes on until it is cancelled, whenever it runs, and is sent if that is long enough."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A letter, one of a street whose letters are sent in the order of their numbers, or of none.
+
+    Attributes:
+        number: Its number.
+        post: The beginning of the names of the queues.
+        fate: What its attempts do.
+        street: Its group.
+    """
+
+    number: int
+    post: str
+    fate: Fate
+    street: str
 
 
 def records(post: str) -> Subspace:
@@ -203,17 +234,45 @@ def acknowledge(tr: Transaction, parcel: Parcel) -> None:
     count(tr, parcel, "acknowledge")
 
 
-@app.job(retry=POLICY)
-def send(context: Context, post: str, number: int, fate: Fate) -> None:
-    """Send a letter of a batch."""
-    if number % 100 == 0:
-        write_line(-1, "", "letter", number, time.time())
+_snoozed = set[int]()  # the letters that have come back to this process
+
+
+def _street(letter: Letter) -> str | None:
+    return letter.street or None
+
+
+@app.job(retry=POLICY, timeout=TIMEOUT, group=_street)
+def send(context: Context, letter: Letter) -> None:
+    """Send a letter of a batch, or do what its fate says."""
+    fate, is_first = letter.fate, context.attempt == 1
+    write_line(-1, context.item.id, "letter", letter.number, time.time())
+    if fate is Fate.AGAIN and context.attempt <= 2:
+        raise OSError("the letter box is full")
+    if fate is Fate.SNOOZES and letter.number not in _snoozed:
+        _snoozed.add(letter.number)
+        raise Snooze("200ms")
     if fate is Fate.DEAD:
         raise Dead("no such address")
     if fate is Fate.DISCARDED:
         raise Discard("no need")
-    if fate is Fate.AGAIN and context.attempt == 1:
-        raise OSError("the letter box is full")
+    if fate is Fate.HANGS and is_first:
+        threading.Event().wait()
+    if fate is Fate.KILLS and is_first:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fate is Fate.WAITS or (fate is Fate.TOLD and is_first):
+        context.cancelled.wait()
+        raise OSError("stopped")
+    context.at_end(sent, letter)
+
+
+def sent(tr: Transaction, letter: Letter) -> None:
+    """Record that a letter was sent: its number, behind those of its street so far."""
+    space = records(letter.post)
+    tr.add(space["letters"][letter.number].key(), ONE)
+    prefix = space["streets"][letter.street].key()
+    # Letters of one street may end in one transaction, which has one versionstamp.
+    key = prefix + bytes(10) + letter.number.to_bytes(4, "big") + struct.pack("<L", len(prefix))
+    tr.set_versionstamped_key(key, b"%d" % letter.number)
 
 
 @app.job(queue=REPORTS, retry=POLICY)

@@ -34,7 +34,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.directory import FAILED_FILE
-from tests.long.hostile.clients import KINDS, QUEUES, WORLDS, effect_key, open_queue
+from tests.long.hostile.clients import KINDS, QUEUES, WORLDS, effect_key, open_queue, value_of
 from tests.long.hostile.disk.crash_states import in_memory
 from tests.long.hostile.disk.power_cut import PowerCut, states_after
 from tests.long.hostile.disk.shim import Disk, Fault
@@ -49,9 +49,10 @@ SERVER_SHARE = 0.1  # share of the kills and stops that hit the HTTP server
 QUIET = 300.0  # seconds without any operation after which a storm has failed
 FAULT = (0.05, 1.0)  # seconds that a fault of the disk lasts
 FAULTS = ("eio", "eio", "enospc", "full", "unwritable", "hangs", "hangs")
-OF_VALUES = ("lost", "doubled", "appeared", "not cleared", "check of", "does not")
+OF_VALUES = ("lost", "doubled", "appeared", "check of", "does not")
 WRITTEN = ["-wal", ".sqlite", ".copy"]
 """The files whose writes may fail."""
+OPENING = 30.0  # seconds that processes may take to start and to open the database
 CUT_SHARE = 0.05  # share of the moments at which the power is cut
 REST = 60.0  # seconds until leases, delays and requests of dead processes must have expired
 
@@ -223,8 +224,6 @@ class Storm:
     server_kills: list[tuple[float, float]] = field(default_factory=list)
     disk_faults: list[tuple[float, float]] = field(default_factory=list)
     power_cuts: list[PowerCut] = field(default_factory=list)
-    slowest_recovery: float = 0.0
-    """The longest time from the end of a fault until an operation succeeded, in seconds."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def run(self, amount: Amount) -> Verdict:
@@ -232,6 +231,7 @@ class Storm:
         self._rng = random.Random(self.seed)
         self._stopped: dict[int, tuple[float, Any]] = {}
         self._burst: Burst | None = None
+        self._started_at = -math.inf
         self._recovers_since: float | None = None
         # Whatever this process wrote to the database itself would be missing in the record.
         setting = [self.url, self.prefix, str(self.directory), "prepare", "0"]
@@ -289,9 +289,9 @@ class Storm:
         """Count the lines that the clients have written; return whether there were any."""
         lines = [line for client in self.clients for line in client.new_lines()]
         self.counts["operations"] += sum('"ended"' in line for line in lines)
-        if self._recovers_since is not None:
-            done = [json.loads(line)["ended"] for line in lines if '"outcome": "done"' in line]
-            self._note_recovery(min((at for at in done if at > self._recovers_since), default=None))
+        done = (json.loads(line)["ended"] for line in lines if '"outcome": "done"' in line)
+        if any(at > (self._recovers_since or math.inf) for at in done):
+            self._recovers_since = None
         self.counts["cancelled"] += sum('"why": "cancelled"' in line for line in lines)
         gone = ('"why": "half', '"why": "vanished', '"why": "cut')
         self.counts["vanished"] += sum(any(why in line for why in gone) for line in lines)
@@ -316,12 +316,6 @@ class Storm:
         elif victims:
             self._stop(self._rng.choice(victims))
 
-    def _note_recovery(self, at: float | None) -> None:
-        """Note when the first operation has succeeded after the end of a fault."""
-        if at is not None and self._recovers_since is not None:
-            self.slowest_recovery = max(self.slowest_recovery, at - self._recovers_since)
-            self._recovers_since = None
-
     def _disturb(self, disk: Disk, amount: Amount) -> None:
         """Begin or end a fault of the disk, or note a power cut."""
         now = time.monotonic()
@@ -331,7 +325,7 @@ class Storm:
         if self._burst is not None:
             if now > self._burst.until:
                 self._end_burst()
-        elif (disk.root / FAILED_FILE).exists():
+        elif self._must_start_again(disk):
             self._start_all_again()
         elif self._recovers_since is not None:
             assert now < self._recovers_since + QUIET, f"it does not recover: {self.counts}"
@@ -379,6 +373,11 @@ class Storm:
             self.disk_faults.append((burst.began, self._recovers_since))
             self.counts[burst.kind] += sum(fault.met for fault in burst.faults)
 
+    def _must_start_again(self, disk: Disk) -> bool:
+        """Return whether a sync has failed; the processes get the time to open the database."""
+        is_failed = (disk.root / FAILED_FILE).exists()
+        return is_failed and time.monotonic() > self._started_at + OPENING
+
     def _start_all_again(self) -> None:
         """End all processes, as an operator does after a failed sync, and start others."""
         self._continue(math.inf)
@@ -390,6 +389,7 @@ class Storm:
             each.kill()
         self.server_kills += [(began, time.monotonic()) for _ in servers]
         self.counts["restarts"] += 1
+        self._started_at = time.monotonic()
         self._recovers_since = time.monotonic()
         for client in clients:
             self._start(client.kind, client.world)
@@ -430,7 +430,7 @@ class Storm:
         until = time.monotonic() + QUIET
         while any(client.process.poll() is None for client in self.clients):
             assert time.monotonic() < until, "a client does not end"
-            if self.disk is not None and (self.disk.root / FAILED_FILE).exists():
+            if self.disk is not None and self._must_start_again(self.disk):
                 self._start_all_again()
             time.sleep(0.1)
         for client in self.clients:
@@ -484,7 +484,9 @@ class Storm:
         return problems
 
     def _compared(self, operations: list[Operation], remains: Remains) -> Verdict:
-        verdict = account(operations, remains.left, self.server_kills, self.disk_faults)
+        verdict = account(
+            operations, remains.left, self.server_kills, self.disk_faults, remains.effects
+        )
         for name in remains.effects:
             own = [each for each in operations if each.queue == name]
             verdict.problems += account_effects(
@@ -511,8 +513,7 @@ class Storm:
 
     def _drained(self, db: Any, name: str, problems: list[str], waits: bool) -> list[str]:
         """Empty a queue, including claimed, delayed and staged items; return its values."""
-        pushed = "payload" if name.endswith("tasks") else "value"
-        values = []
+        values = list[str]()
         deadline = time.monotonic() + REST
         self._check(db, name, problems)
         while True:
@@ -523,7 +524,7 @@ class Storm:
                     for info in list(queue.items(db, state=state)):
                         move(db, info.item)
             while items := queue.pop_many(db, 100):
-                values += [getattr(item, pushed)["id"] for item in items]
+                values += map(value_of, items)
             layout = layout_of(queue)
             elsewhere = [layout.claims, layout.delayed, layout.results]
             if not any(list(db[slice(*layout.range_of(prefix))]) for prefix in elsewhere):
@@ -535,8 +536,7 @@ class Storm:
         if name.endswith("grouped"):
             held = [group for group in queue.groups(db) if group.claimed or group.held_by]
             problems += [f"{name} holds a group back: {group}" for group in held]
-        letters = list(queue.items(db, state="dead"))
-        values += [getattr(letter.item, pushed)["id"] for letter in letters]
+        values += [value_of(letter.item) for letter in queue.items(db, state="dead")]
         self._check(db, name, problems)
         return values
 

@@ -71,22 +71,10 @@ def test_a_sync_covers_nothing_that_was_written_after_it_began() -> None:
     assert contents([*WRITTEN, *calls]) == {OLD + OLD, NEW + OLD}
 
 
-def test_a_sync_that_has_not_ended_covers_nothing() -> None:
-    calls = [call("W", "a", data=NEW), call("B", "a"), call("W", "a", thread=2, at=PAGE, data=NEW)]
-    assert OLD + OLD in contents([*WRITTEN, *calls])
-
-
 def test_no_later_sync_covers_what_a_failed_one_gave_up() -> None:
     failed = [*WRITTEN, call("W", "a", data=NEW), *sync("a", error=errno.EIO), *sync("a")]
     assert contents(failed) == {OLD + OLD, NEW + OLD}
     assert contents([*failed, call("W", "a", data=NEW), *sync("a")]) == {NEW + OLD}
-
-
-def test_what_is_written_again_after_a_failed_sync_has_its_size() -> None:
-    longer = call("W", "a", at=2 * PAGE, data=NEW)
-    failed = [*WRITTEN, longer, *sync("a", error=errno.EIO), *sync("a")]
-    assert OLD * 2 in contents(failed)
-    assert contents([*failed, longer, *sync("a")]) == {OLD * 2 + NEW}
 
 
 def test_a_file_is_shorter_or_not() -> None:
@@ -98,10 +86,6 @@ def test_a_file_is_shorter_or_not() -> None:
 def test_later_pages_imply_that_a_file_was_made_shorter() -> None:
     calls = [*WRITTEN, call("T", "a", at=0), call("W", "a", data=NEW)]
     assert contents(calls) == contents(calls, JOURNAL) == {OLD * 2, b"", bytes(PAGE), NEW}
-
-
-def test_a_reserved_file_has_zeros() -> None:
-    assert contents([*WRITTEN, call("A", "a", at=3 * PAGE), *sync("a")]) == {OLD * 2 + bytes(PAGE)}
 
 
 def test_a_name_is_there_once_its_directory_was_synced() -> None:
@@ -145,8 +129,3 @@ def test_the_worst_state_has_nothing_that_need_not_be_there() -> None:
     state = directory.state(WORST)
     assert [*state.sizes] == ["a"]
     assert state.read("a") == OLD * 2
-
-
-def test_a_file_that_was_removed_for_certain_can_be_synced() -> None:
-    calls = [*WRITTEN, call("U", "a"), *sync(".", 9), call("W", "a", data=NEW), *sync("a")]
-    assert states(calls) == [{}]

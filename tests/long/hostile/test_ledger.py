@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from fdbqueue.errors import (
     LeaseLost,
     SyncFailed,
 )
-from tests.long.hostile.clients import Reported
 from tests.long.hostile.ledger import (
     DISK_FAILED,
     DISK_UNCERTAIN,
@@ -57,12 +54,18 @@ def nothing(kind: str, at: float, *values: str, why: str = "", **fields: Any) ->
     return done(kind, at, *values, outcome="nothing", why=why, **fields)
 
 
-PUSH, POP = done("push", 1, "a"), done("pop", 3, "a")
-BOTH = done("claim", 3, "a", "b", lease=5.0)
-POPPED = done("push", 0, "a"), done("pop", 1, "a")
-AGAIN, BACK = done("push", 5, "a"), done("put_back", 6, "a")
-THIRD = done("claim", 12, "a", lease=5.0, client="third")
+PUSH, POP, BACK = done("push", 1, "a"), done("pop", 3, "a"), done("put_back", 5, "a")
 CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.0, client="other")
+PUSHES = done("push", 1, "a", "b")
+AGAIN = [done("push", 0, "a"), done("pop", 1, "a"), done("push", 5, "a"), done("put_back", 6, "a")]
+
+
+def end(kind: str, at: float, claim: Operation = CLAIM, *values: str, **fields: Any) -> Operation:
+    """Return an operation that ends or extends a claim."""
+    return done(kind, at, *(values or "a"), claim=claim, **fields)
+
+
+LOST = {"outcome": "nothing", "why": "lease lost"}
 
 
 @pytest.mark.parametrize(
@@ -72,20 +75,17 @@ CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.
         ([PUSH], "", "lost"),
         ([PUSH], "a", None),
         ([PUSH, POP], "", None),
-        ([PUSH, POP, done("put_back", 5, "a")], "", "lost"),
-        ([PUSH, POP, done("put_back", 5, "a"), done("pop", 7, "a")], "", None),
+        ([PUSH, POP, BACK], "", "lost"),
+        ([PUSH, POP, BACK, done("pop", 7, "a")], "", None),
         ([PUSH, CLAIM], "", "lost"),
-        ([PUSH, CLAIM, done("ack", 5, "a", claim=CLAIM)], "", None),
-        ([PUSH, CLAIM, done("nack", 5, "a", claim=CLAIM), done("drop", 7, "a")], "", None),
-        ([done("push", 1, "a", "b"), done("remove", 3, "a")], "", "lost: b"),
+        ([PUSH, CLAIM, end("ack", 5)], "", None),
+        ([PUSH, CLAIM, end("nack", 5), done("drop", 7, "a")], "", None),
+        ([PUSHES, done("remove", 3, "a")], "", "lost: b"),
         ([PUSH, nothing("pop", 3, why="cancelled", at_most=1)], "", "lost"),
-        ([PUSH, nothing("pop", 3, why=HALF_CLOSED, at_most=1)], "", "lost"),
         # Doubles
         ([PUSH, POP], "a", "doubled"),
         ([PUSH], "aa", "doubled"),
         ([PUSH, POP, done("pop", 5, "a")], "", "doubled"),
-        ([PUSH, POP, done("pop", 5, "a"), done("put_back", 7, "a")], "", "doubled"),
-        ([PUSH, POP, done("put_back", 3.5, "a"), done("pop", 4, "a")], "", None),
         ([done("push", 5, "a"), POP], "", "doubled"),  # before it was pushed
         ([], "a", "appeared"),
         ([nothing("push", 1, "a", why="cut")], "a", "appeared"),
@@ -94,70 +94,34 @@ CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.
         ([unknown("push", 1, "a")], "a", None),
         ([unknown("push", 1, "a"), POP], "a", "doubled"),
         ([PUSH, unknown("pop", 3, at_most=1)], "", None),
-        ([PUSH, unknown("pop", 3, at_most=1)], "a", None),
-        ([done("push", 1, "a", "b"), unknown("pop", 3, at_most=1)], "", "lost"),
-        ([done("push", 1, "a", "b"), unknown("pop", 3, at_most=2)], "", None),
+        ([PUSHES, unknown("pop", 3, at_most=1)], "", "lost"),
+        ([PUSHES, unknown("pop", 3, at_most=2)], "", None),
         ([PUSH, unknown("pop", 3, "b", at_most=1)], "", "lost: a"),
         ([done("push", 9, "a"), unknown("pop", 3, at_most=1)], "", "lost"),  # pushed later
         ([done("push", 9, "a"), unknown("pop", 3, client="a-http-1", at_most=1)], "", None),
-        ([done("push", 99, "a"), unknown("pop", 3, client="a-http-1", at_most=1)], "", "lost"),
         ([PUSH, done("claim", 9, "a"), unknown("pop", 3, at_most=1)], "", "lost"),  # seen later
         ([PUSH, unknown("ack", 3, "a")], "", None),
-        ([PUSH, unknown("ack", 3, "b")], "", "lost: a"),
         ([PUSH, unknown("nack", 3, "a")], "", "lost"),
         # What was shown was put
         ([unknown("push", 1, "a"), done("peek", 3, "a")], "", "lost"),
-        ([unknown("push", 1, "a"), done("peek", 3, "a")], "a", None),
-        ([unknown("push", 1, "a"), CLAIM], "", "lost"),
-        ([unknown("push", 1, "a"), CLAIM, done("ack", 5, "a", claim=CLAIM)], "", None),
+        ([unknown("push", 1, "a"), CLAIM, end("ack", 5)], "", None),
         ([nothing("push", 1, "a"), done("peek", 3, "a")], "a", "appeared"),
         # A disk that fails
         ([PUSH, unknown("pop", 201, why=DISK_UNCERTAIN, at_most=1)], "", None),
-        ([PUSH, nothing("pop", 201, why=DISK_FAILED, at_most=1)], "a", None),
         ([PUSH, nothing("pop", 201, why=DISK_FAILED, at_most=1)], "", "lost"),
         ([nothing("push", 201, "a", why=DISK_FAILED)], "a", "appeared"),
         ([PUSH, nothing("pop", 3, why=DISK_FAILED, at_most=1)], "a", "failed"),  # it worked
-        ([PUSH, unknown("pop", 3, why=DISK_UNCERTAIN, at_most=1)], "a", "failed"),
         ([PUSH, nothing("pop", 199, why=HALF_CLOSED, at_most=1)], "", None),
-        # Clears
-        ([PUSH, done("clear", 3)], "", None),
-        ([PUSH, done("clear", 3)], "a", "not cleared"),
-        ([PUSH, done("clear", 3), done("pop", 5, "a")], "", "not cleared"),
-        ([PUSH, done("clear", 3), done("pop", 3.5, "a")], "", None),
-        ([done("push", 3.5, "a"), done("clear", 3)], "a", None),
-        ([done("push", 9, "a"), done("clear", 3)], "", "lost"),
-        ([PUSH, unknown("clear", 3)], "", None),
-        (
-            [done("push", 1, "a", "b"), unknown("clear", 3)],
-            "b",
-            "lost: a",
-        ),  # the clear had no effect
         # Claims
-        ([PUSH, CLAIM, LATER, done("ack", 12, "a", claim=LATER)], "", None),
-        ([PUSH, CLAIM, LATER, done("ack", 12, "a", claim=CLAIM)], "", "not fenced"),
-        ([PUSH, CLAIM, LATER, done("extend", 12, "a", claim=CLAIM)], "a", "not fenced"),
+        ([PUSH, CLAIM, LATER, end("ack", 12, LATER)], "", None),
+        ([PUSH, CLAIM, LATER, end("ack", 12)], "", "not fenced"),
         ([PUSH, CLAIM, done("claim", 5, "a", client="other")], "a", "handed out twice"),
         ([PUSH, CLAIM, done("pop", 5, "a", client="other")], "", "handed out twice"),
-        (
-            [PUSH, CLAIM, done("release", 4, "a", claim=CLAIM), done("claim", 5.5, "a")],
-            "a",
-            None,
-        ),
-        # Put back after it was pushed again: two copies; put back once: one
-        ([*POPPED, AGAIN, BACK, LATER, done("pop", 12, "a")], "a", None),
-        ([*POPPED, AGAIN, BACK, LATER, THIRD, done("ack", 15, "a", claim=LATER)], "a", None),
-        ([*POPPED, BACK, LATER, done("pop", 12, "a")], "", "handed out twice"),
-        ([*POPPED, AGAIN, BACK, done("pop", 8, "a"), LATER, THIRD], "a", "handed out twice"),
-        ([PUSH, CLAIM, nothing("ack", 4, "a", claim=CLAIM, why="lease lost")], "a", "too early"),
-        ([PUSH, CLAIM, nothing("ack", 9, "a", claim=CLAIM, why="lease lost")], "a", None),
-        (
-            [
-                *(done("push", 1, "a", "b"), BOTH, done("release", 4, "b", claim=BOTH)),
-                *(done("claim", 5.5, "b", client="other"), done("ack", 8, "a", claim=BOTH)),
-            ],
-            "b",
-            None,
-        ),
+        ([PUSH, CLAIM, end("release", 4), done("claim", 5.5, "a")], "a", None),
+        ([*AGAIN, LATER, done("pop", 12, "a")], "a", None),  # there are two copies
+        ([*AGAIN, done("pop", 8, "a"), LATER, done("claim", 12, "a")], "a", "handed out twice"),
+        ([PUSH, CLAIM, end("ack", 4, **LOST)], "a", "too early"),
+        ([PUSH, CLAIM, end("ack", 9, **LOST)], "a", None),
         # Killed servers
         ([PUSH, unknown("pop", 3, why=HUNG_UP, at_most=1)], "", "failed"),
         ([PUSH, unknown("pop", 99.5, why=HUNG_UP, at_most=1)], "", None),
@@ -237,11 +201,6 @@ def test_values_explained_only_by_unknown_operations_are_counted() -> None:
     assert verdict.outcomes["unknown (killed)"] == 1
 
 
-def test_a_value_belongs_to_one_queue() -> None:
-    operations = [PUSH, Operation("other", 1, "pop", "tasks", ["a"], outcome="done", ended=5)]
-    assert len(account(operations, {}).problems) == 2  # lost in one queue, appeared in the other
-
-
 # Ledger files
 
 
@@ -291,18 +250,3 @@ def test_the_last_line_of_a_killed_process_may_be_torn(tmp_path: Path) -> None:
     first, second = read_ledger(file, killed_at=9.0)
     assert (first.outcome, second.outcome, second.why) == ("done", "unknown", "killed")
     assert second.ended == 9.0
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_one_of_two_runs_of_a_job_may_have_ended_it(tmp_path: Path, is_first: bool) -> None:
-    reported = Reported(Ledger(tmp_path / "client.ledger"), "jobs")
-    item = SimpleNamespace(id="0a", value={"id": "a"})
-    failed, unknown = ValueError(), CommitUnknownResult("db", "EIO")
-    for _ in range(2):
-        reported.begin(item)
-    for error in (unknown, failed) if is_first else (failed, unknown):
-        ended = {"args": ("jobs", item.id, "failed", 1), "exc_info": (type(error), error, None)}
-        reported.emit(logging.makeLogRecord(ended))
-    operations = read_ledger(tmp_path / "client.ledger")
-    ack = [(each.outcome, each.why) for each in operations if each.kind == "ack"]
-    assert ack == [("unknown", DISK_UNCERTAIN)]

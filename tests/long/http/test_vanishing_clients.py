@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from fdbqueue import PriorityQueue
 from fdbqueue.http import create_app
-from tests.support.connection import Connection
+from tests.long.http.connection import Connection
 from tests.support.waiting import wait_until
 
 

@@ -35,7 +35,6 @@ from tests.long.hostile.disk.shim import Disk, Entry, read_record
 from tests.long.hostile.disk.workload import CLIENTS, Torn, numbers_of
 
 ROOT = Path(__file__).parents[4]
-MOMENTS = ("create", "open", "push", "checkpoint", "copy", "close", "closed")
 PROBLEMS = ("refused", "lost", "taken back", "torn")
 _SLOW = 0.002  # seconds that a sync of the log takes, so that others write in the meantime
 _HANGS = 0.2  # seconds, in which a read that does not wait for a sync ends
@@ -376,18 +375,10 @@ class Report:
         return sum(found.startswith(problem) for found in self.problems.values())
 
     def __str__(self) -> str:
-        """Return a table: a line for each kind of moment."""
-        found: dict[str, Counter[str]] = {moment: Counter() for moment in MOMENTS}
-        for pick, problem in self.results:
-            found[pick.moment]["states"] += 1
-            if problem is not None:
-                found[pick.moment][problem.partition(":")[0]] += 1
-        found["all"] = sum(found.values(), Counter())
-        columns = ("states", *PROBLEMS)
-        lines = [f"{'moment':12}" + "".join(f"{column:>12}" for column in columns)]
-        for moment, counts in found.items():
-            lines.append(f"{moment:12}" + "".join(f"{counts[column]:12,}" for column in columns))
-        return "\n".join(lines)
+        """Return the states of each kind of moment, and the problems of each kind."""
+        moments = Counter(pick.moment for pick, _ in self.results)
+        problems = {problem: self.count(problem) for problem in PROBLEMS}
+        return f"{len(self.results):,} states: {dict(moments)}\nproblems: {problems}"
 
 
 def examine_all(record: Path, picks: Sequence[Pick], processes: int | None = None) -> Report:
