@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import fdbqueue
@@ -37,6 +38,7 @@ class Scheduler:
         self.skews: list[int] = []
         """How far the clock of each client is ahead, in milliseconds; 0 for missing ones."""
         self.trace: list[str] = []
+        self._stopped: dict[int | None, int] = {}
         self._kills = kills
         self._clients: list[_Client] = []
         self._threads: list[threading.Thread] = []
@@ -50,7 +52,17 @@ class Scheduler:
 
     def time_ns(self) -> int:
         """Return the time by the client's clock; a replacement of `time.time_ns`."""
-        return (self.time + self.skew) * 1_000_000
+        now = self._stopped.get(self.client, self.time)
+        return (now + self.skew) * 1_000_000
+
+    @contextmanager
+    def stopped_clock(self) -> Iterator[None]:
+        """Stop the clock of the running client."""
+        self._stopped[self.client] = self.time
+        try:
+            yield
+        finally:
+            del self._stopped[self.client]
 
     @property
     def skew(self) -> int:
@@ -168,6 +180,8 @@ class SimulatedDatabase(FaultyDatabase):
         """The first version after each recovery."""
         self._late: list[Callable[[], None]] = []
         self._version = 0
+        self.version_of: dict[int, int] = {}
+        """The version of each commit, by the one that the engine gave it."""
         self.commits: list[Commit] = []
         """All commits with writes, in order."""
 
@@ -220,6 +234,7 @@ class SimulatedDatabase(FaultyDatabase):
             wrapped.commit().wait()
             if wrapped.get_committed_version() > 0:
                 commit = Commit(read, self.new_version())
+                self.version_of[wrapped.get_committed_version()] = commit.version
                 self.commits.append(commit)
                 note(commit)
 

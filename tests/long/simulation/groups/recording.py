@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from fdbqueue.embedded.mutations import ATOMICS, MutationType
 from fdbqueue.testing.faults import FaultyDatabase, FaultyTransaction
-from tests.long.simulation.durable.log import Log
 from tests.long.simulation.groups.ledger import Act
+from tests.long.simulation.log import Log
 from tests.long.simulation.scheduler import Commit
 
 _MUTATIONS = {"clear", *(kind.name.lower() for kind in MutationType)}

@@ -25,11 +25,11 @@ from tests.long.simulation.cluster.workloads.shared import (
     run_threads,
     take_dead_waiters,
 )
-from tests.long.simulation.durable.log import Log
 from tests.long.simulation.groups.clients import RATES, SETTINGS, Client, Storm
 from tests.long.simulation.groups.ledger import Ledger
 from tests.long.simulation.groups.recording import RecordedDatabase, Recording, Rows
 from tests.long.simulation.groups.state import read_state
+from tests.long.simulation.log import Log
 from tests.support.keys import layout_of
 
 _SPACE = Subspace(("groups",))

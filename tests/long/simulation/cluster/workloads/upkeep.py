@@ -21,13 +21,13 @@ import fdbqueue
 from fdbqueue.errors import LeaseLost, QueueChanged
 from tests.long.simulation.cluster.inside.clients import Client
 from tests.long.simulation.cluster.inside.environment import stopped_clock
-from tests.long.simulation.cluster.model import Entry, last_stamp
-from tests.long.simulation.cluster.workloads.log import Attempt, errors, read_log, run
 from tests.long.simulation.cluster.workloads.shared import (
     look_for_leftovers,
     run_threads,
     wait_for_ends,
 )
+from tests.long.simulation.queues.log import Attempt, errors, read_log, run
+from tests.long.simulation.queues.model import Entry, last_stamp
 
 _NAMES = ("here", "there")
 """The names that the queue of accounts has in turn."""
@@ -96,7 +96,7 @@ class Upkeep:
             # looks for one once a second.
             fdbqueue.PriorityQueue.named(attempt.tr, _OTHER).configure(attempt.tr, paused=False)
 
-        run(db, self._client.id, open_accounts)
+        run(db, open_accounts)
 
     def start(self, db: Any) -> None:
         """Work until the time is over."""
@@ -191,7 +191,7 @@ def values_of(db: Any, queue: Any) -> list[Any]:
             infos = (info for state in _STATES for info in queue.items(tr, state=state))
             return [info.item.value for info in infos]
 
-    values: list[Any] = run(db, 0, body)
+    values: list[Any] = run(db, body)
     return values
 
 
@@ -215,7 +215,7 @@ class Clerk:
             (name,) = {*_NAMES} & {*names}
             return name, fdbqueue.existing_queue(attempt.tr, name)
 
-        self.name, queue = run(self._db, self._client.id, body)
+        self.name, queue = run(self._db, body)
         return queue
 
     def step(self) -> None:
@@ -241,7 +241,7 @@ class Clerk:
                 queue.ack(tr, claim)
                 self._move(attempt, claim.items)
 
-        run(self._db, self._client.id, body)
+        run(self._db, body)
 
     def _move(self, attempt: Attempt, popped: Sequence[Any], claimed: Sequence[Any] = ()) -> None:
         """Move an amount between accounts that were taken, and put them into the queue again."""
@@ -256,9 +256,7 @@ class Clerk:
 
     def claim(self) -> None:
         """Claim an account."""
-        claim = run(
-            self._db, self._client.id, lambda attempt: self.queue.claim(attempt.tr, lease=3)
-        )
+        claim = run(self._db, lambda attempt: self.queue.claim(attempt.tr, lease=3))
         if claim is not None:
             self._claims.append(claim)
 
@@ -277,7 +275,7 @@ class Clerk:
             self._move(attempt, [] if other is None else [other], claim.items)
 
         with suppress(LeaseLost):  # another client may have the account, with its old balance
-            run(self._db, self._client.id, body)
+            run(self._db, body)
 
     def use_other(self) -> None:
         """Push to the other queue, or pop from it."""
@@ -294,7 +292,7 @@ class Clerk:
                 queue.push(attempt.tr, value, 5)
                 attempt.note("use", pushed=[value])
 
-        run(self._db, self._client.id, body)
+        run(self._db, body)
 
 
 class Keeper(Clerk):
@@ -307,9 +305,7 @@ class Keeper(Clerk):
         step()
 
     def _version(self) -> int:
-        version: int = run(
-            self._db, self._client.id, lambda attempt: attempt.tr.get_read_version().wait()
-        )
+        version: int = run(self._db, lambda attempt: attempt.tr.get_read_version().wait())
         return version
 
     def back_up(self) -> None:
@@ -355,7 +351,7 @@ class Keeper(Clerk):
             queue.configure(attempt.tr, paused=is_paused)
             attempt.note("set_paused", queue=name, is_paused=is_paused)
 
-        run(self._db, self._client.id, body)
+        run(self._db, body)
 
     def pause_other(self) -> None:
         """Pause the other queue for a moment.

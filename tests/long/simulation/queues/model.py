@@ -33,7 +33,6 @@ class Entry:
         begun: The client's clock before the call, in milliseconds.
         ended: The same after the call.
         facts: The arguments and the result.
-        client: The number of the client.
     """
 
     verb: str
@@ -42,7 +41,6 @@ class Entry:
     begun: int
     ended: int
     facts: dict[str, Any]
-    client: int = 0
 
     def sees(self, stamp: int) -> bool:
         """Return whether its transaction sees what was committed at this place, or by itself."""
@@ -372,7 +370,8 @@ class Model:
 
     @staticmethod
     def _rank(entry: Entry, item: Item) -> tuple[Any, str]:
-        return -item.priority if entry.facts["at_max"] else item.priority, item.key
+        priority = item.priority if isinstance(item.priority, list) else [item.priority]
+        return [-each if entry.facts["at_max"] else each for each in priority], item.key
 
     def _take_first(self, entry: Entry, value: str | None) -> None:
         item = self._check_first(entry, value)
