@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.long.simulation.cluster.building import Missing, Tools, find_tools
-from tests.long.simulation.cluster.mutations import MUTATIONS
 from tests.long.simulation.cluster.runs import Result, run
 from tests.long.simulation.cluster.scenario import Scenario, choose
 from tests.long.simulation.cluster.workloads import WORKLOADS
+from tests.long.simulation.mutations import MUTATIONS
 
 
 def main() -> int:

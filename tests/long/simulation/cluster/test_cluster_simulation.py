@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.long.simulation.cluster.building import Missing, Tools, find_tools
-from tests.long.simulation.cluster.mutations import MUTATIONS, planted
 from tests.long.simulation.cluster.runs import run
 from tests.long.simulation.cluster.scenario import choose
 from tests.long.simulation.cluster.workloads import WORKLOADS
+from tests.long.simulation.mutations import MUTATIONS, planted
 
 SEEDS = int(os.environ.get("FDBQ_SIMULATION_SEEDS", "3"))
 """How many seeds each workload gets."""

@@ -15,8 +15,8 @@ from itertools import combinations, dropwhile
 from math import inf
 from typing import Any
 
+from fdbqueue import Claim
 from fdbqueue.layout.items import GroupSettings
-from tests.long.simulation.clients import Call
 from tests.long.simulation.groups.state import PASS_OF_ONE, Line, State
 from tests.long.simulation.scheduler import Commit
 
@@ -27,26 +27,57 @@ _REMOVING = {"pop", "ack", "cancel", "move"}
 
 
 @dataclass(eq=False)
-class Act(Call):
-    """One call of a client.
+class Act:
+    """One call of a client: its arguments and its outcome.
 
     Attributes:
+        kind: Its first word is what it does.
+        claim: The claim that it ends or extends.
+        n: How many items it pushes or takes.
+        within: Among how many turns it chooses.
+        lease: In seconds.
+        delay: In seconds.
+        dead: Whether a failed item becomes a dead letter.
         values: What it pushes, or which item it changes.
         priority: The priority of what it pushes, or moves.
         cost: The cost of what it pushes.
         group: The group of what it pushes or changes, or whose settings it changes.
         settings: The changes of the settings of a group, or of the options of the queue.
         options: What a push does if there is no room.
+        client: The number of the client.
+        begun: When it began, in milliseconds.
+        result: What it has returned.
+        returned: Whether it has returned.
+        refused: Whether it was refused, because of the state of the item or of the queue.
+        transaction: Its last transaction.
         has_changed: Whether any of its transactions has changed something.
     """
 
+    kind: str
+    claim: Claim[Any] | None = None
+    n: int = 1
+    within: int = 1
+    lease: float = 30.0
+    delay: float = 0.0
+    dead: bool = False
     values: list[str] = field(default_factory=list)
     priority: int = 0
     cost: float = 1
     group: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    client: int = -1
+    begun: int = 0
+    result: Any = None
+    returned: bool = False
+    refused: bool = False
+    transaction: Any = None
     has_changed: bool = False
+
+    @property
+    def verb(self) -> str:
+        """What it does."""
+        return self.kind.split()[0].rstrip(",")
 
     @property
     def takes(self) -> bool:
@@ -180,11 +211,6 @@ class Ledger:
     def state(self) -> State:
         """The present state."""
         return self._states[-1]
-
-    @property
-    def version(self) -> int:
-        """The present version."""
-        return self._versions[-1]
 
     def _at(self, version: int) -> State:
         """Return the state that a transaction reads at a version."""
@@ -417,7 +443,6 @@ class Ledger:
     def note_outcome(self, act: Act, begun: int) -> None:
         """Note how a call has ended that began at a version."""
         self._act = act
-        self.events["lost"] += act.lost is not None
         self.events[act.verb] += act.returned and act.result is not None
         if act.verb == "push":
             n = act.n - len(act.result) if act.returned else act.n * act.refused

@@ -111,16 +111,18 @@ class Recording:
 
     def add(self, tr: Any, attempt: Attempt) -> None:
         """Add an attempt, which is about to commit."""
-        self._log.note(tr, "commit", attempt=len(self._attempts))
         self._attempts.append(attempt)
+        self._log.note(tr, "commit", attempt=len(self._attempts) - 1)
 
-    def replay(self, db: Any, rows: Rows) -> Iterator[tuple[Attempt, Commit]]:
+    def replay(
+        self, db: Any, rows: Rows, version_of: Callable[[int], int]
+    ) -> Iterator[tuple[Attempt, Commit]]:
         """Yield each commit, in order, once the rows are those after it."""
         for entry in self._log.read(db):
             attempt, stamp = self._attempts[entry.facts["attempt"]], entry.stamp[:_STAMP]
             for mutation in attempt.mutations:
                 rows.apply(stamp, *mutation)
-            yield attempt, Commit(attempt.read, int.from_bytes(stamp[:8], "big"))
+            yield attempt, Commit(attempt.read, version_of(int.from_bytes(stamp[:8], "big")))
 
 
 class RecordedDatabase(FaultyDatabase):
