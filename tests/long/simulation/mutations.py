@@ -311,17 +311,6 @@ def _torn_backup() -> None:
     _change(Moment, "read", read)
 
 
-@_found_by("upkeep")
-def _pause_by_snapshot() -> None:
-    """A pop goes on although the queue has been paused before it commits."""
-    from fdbqueue.operations.options import StoredOptions
-
-    def is_paused(is_paused: Callable[..., bool]) -> Callable[..., bool]:
-        return lambda self, tr: is_paused(self, tr.snapshot)
-
-    _change(StoredOptions, "is_paused", is_paused)
-
-
 @_found_by("workers")
 def _effect_outside() -> None:
     """A handler writes in a transaction of its own, which commits before the job ends."""

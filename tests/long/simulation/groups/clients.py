@@ -23,7 +23,7 @@ from tests.support.random_options import BOUNDS, COSTS, GROUPS, IF_FULL, WEIGHTS
 KINDS = {
     **{"push": 9, "claim at once": 4, "claim inside": 4, "pop at once": 1, "pop inside": 2},
     **{"ack": 7, "nack": 3, "release": 2, "extend": 1, "set": 4},
-    **{"cancel": 1, "move": 1, "retry": 1, "clear": 0.2, "configure": 0.5},
+    **{"cancel": 1, "move": 1, "retry": 1, "clear": 0.2, "configure": 0.5, "check": 1},
 }
 _LIMITS = limits([(1, 1.0), (2, 4.0), (3, 20.0)])
 RATES = [None, None, None, (3, 1.0), (10, 5.0)]
@@ -50,6 +50,7 @@ class Storm:
         items: The ids and groups of the items that they pushed last.
         pushed: How many items they have pushed, or tried to.
         events: How often calls were of use.
+        problems: What `fdbqueue.admin.check` has found.
     """
 
     space: Subspace
@@ -60,6 +61,7 @@ class Storm:
     items: list[tuple[str, str | None]] = field(default_factory=list)
     pushed: int = 0
     events: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
 
     def queue(self) -> PriorityQueue[Any]:
         """Return the queue, as a new process opens it."""
@@ -89,6 +91,7 @@ class Storm:
                 ledger.note_outcome(act, commit.read)
         ledger.look_at_results(self.acts)
         ledger.account(self.acts)
+        ledger.problems += self.problems
         if left := [each for each in ledger.state.places.values() if each.state != "dead"]:
             ledger.problems.append(f"they are stuck: {left}")
         stored = {row.key: row.value for row in db[queue.subspace.range()] if rows.keeps(row.key)}
@@ -259,3 +262,8 @@ class Client:
 
     def _retry(self, act: Act) -> None:
         self._queue.retry(self._db, act.values[0])
+
+    def _check(self, act: Act) -> None:
+        report = fdbqueue.admin.check(self._db, self._queue)
+        if not report.ok:
+            self._storm.problems.append(f"fdbqueue.admin.check: {report.problems}")

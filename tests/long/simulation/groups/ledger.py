@@ -16,7 +16,6 @@ from math import inf
 from typing import Any
 
 from fdbqueue import Claim
-from fdbqueue.layout.items import GroupSettings
 from tests.long.simulation.groups.state import PASS_OF_ONE, Line, State
 from tests.long.simulation.scheduler import Commit
 
@@ -186,8 +185,6 @@ class Ledger:
         self._is_exact = is_exact
         self._versions = [0]
         self._states = [State()]
-        self._follow: set[str] = set()
-        """Groups that learn of a change of the limit of all groups when they go on."""
         self._shares: dict[tuple[Line, Line], Share] = {}
         self._largest_steps: Counter[str | None] = Counter()
         self._started: dict[str | None, list[tuple[int, int, int]]] = defaultdict(list)
@@ -230,7 +227,6 @@ class Ledger:
         act.has_changed = True
         self._versions.append(commit.version)
         self._states.append(after)
-        self._look(after)
         if act.verb == "clear" and _all(after) != _all(before):
             self._note_cleared(after)
             return
@@ -241,56 +237,10 @@ class Ledger:
         self._note_starts(moved, before, after, commit)
         self._note_starts_of_queue(act, moved, before, after, commit)
         self._note_bounds(act, moved, before, read, after)
-        self._note_held(act, before, after)
+        self._note_held(before, after)
         step = _Step(act, moved, before, read, after)
-        self.problems += [f"{problem}: {act}" for problem in step.problems()]
+        self.problems += [f"{problem}: {act}" for problem in step.order()]
         self._note_shares(step)
-
-    # A state
-
-    def _look(self, state: State) -> None:
-        """Compare the rows of groups with the items."""
-        ready = {line: rows for line, rows in state.ready.items() if line.group is not None}
-        self._compare("members", state.members, set(ready))
-        counts = Counter[str | None]()
-        for line, rows in ready.items():
-            counts[line.group] += len(rows)
-        self._compare("counts", state.counts, dict(counts))
-        running = {group: n for group, n in state.running.items() if group is not None}
-        self._compare("slots", state.slots, running)
-        delays = Counter(
-            place.line.group
-            for place in state.places.values()
-            if place.state == "delayed" and place.line.group is not None
-        )
-        self._compare("delays", state.delays, delays)
-        starts = {group: sum(rows.values()) for group, rows in state.starts.items()}
-        self._compare("starts", {k: n for k, n in state.start_counts.items() if n}, starts)
-        if state.rate is None:
-            self._compare("starts of a queue without a rate", starts.get(None, 0), 0)
-        elif state.start_counts.get(None, 0) >= state.rate[0] and not state.has_queue_timer:
-            self._say("the queue is over its rate, and has no timer")
-        turns = {
-            (line.priority, state.passes.get(line, 0), line.group): state.settings.get(
-                line.group, GroupSettings()
-            )
-            for line in ready
-            if line.group not in state.held
-        }
-        for priority, pass_, group in sorted(state.turns):
-            if group in state.held:
-                self._say(f"{group!r} is held back, and has a turn in {priority}, {pass_}")
-        self._compare("turns", state.turns, turns)
-        idle = {
-            (line.priority, pass_, line.group)
-            for line, pass_ in state.passes.items()
-            if line.group is not None and line not in ready
-        }
-        self._compare("idle groups", state.idle, idle)
-        for group, position in state.awaited.items():
-            place = state.places.get(position)
-            if place is None or place.state != "delayed" or place.line.group != group:
-                self._say(f"{group!r} waits for the retry of {place}")
 
     def _compare(self, what: str, stored: Any, expected: Any) -> None:
         if stored != expected:
@@ -300,10 +250,6 @@ class Ledger:
         self.events["cleared"] += 1
         self._shares.clear()
         self._compare("cleared", _all(after), _all(State()))
-        known = {*after.settings, *after.start_counts} - {None}
-        held = {group for group in known if not after.room(group)}
-        self._compare("held groups of a cleared queue", after.held & held, held)
-        self._follow |= after.held - held  # the next sweep lets them go on
 
     # Limits
 
@@ -454,29 +400,7 @@ class Ledger:
             if all(state.room_for(act.group) >= act.n for state in self._states[first:]):
                 self._say("it was refused, and there was room all the time")
 
-    def _note_held(self, act: Act, before: State, after: State) -> None:
-        """Check that exactly the groups are held back that may not go on."""
-        if (
-            act.verb == "set"
-            and act.group is None
-            and act.settings.keys() & {"concurrency", "rate"}
-        ):
-            # Those with starts may get items before they are looked at.
-            known = {*after.running, *after.held, *after.start_counts}
-            self._follow |= known.union(line.group for line in after.ready) - {None}
-        groups = {*after.held, *(line.group for line in after.ready if line.group)}
-        for group in sorted(groups, key=str):
-            is_held, may_go_on = group in after.held, after.room(group) > 0
-            if is_held != may_go_on:
-                self._follow.discard(group)
-            elif group in self._follow:
-                continue
-            elif is_held:
-                # The starts of a group without items are forgotten, and a timer looks at it later.
-                if group not in after.held_until or group in after.start_counts:
-                    self._say(f"{group!r} may go on, and is held back")
-            else:
-                self._say(f"{group!r} may not go on, and has turns")
+    def _note_held(self, before: State, after: State) -> None:
         self.events["held back"] += len(after.held - before.held)
         self.events["released"] += len(before.held - after.held)
 
@@ -586,7 +510,7 @@ def effective_pass(state: State, line: Line) -> int:
 
 
 class _Step:
-    """What one transaction does to passes and turns, compared with the rules.
+    """What one transaction takes, compared with the turns.
 
     Attributes:
         act: The call that it is part of.
@@ -605,11 +529,14 @@ class _Step:
         self.before = before
         self.read = read
         self.after = after
-        self.gained: Counter[Line] = Counter()
         self.began_anew: set[Line] = set()
         self._places = {**after.places, **before.places}
         self._middle = self._found(before)
         self.taken = {line: moved.taken_of(line) for line in {*moved.taken.values()}}
+        known = replace(read, places=self._places)
+        self.gained = Counter(
+            {line: sum(known.steps(line.group, taken)) for line, taken in self.taken.items()}
+        )
 
     def _found(self, state: State) -> State:
         """Return a state after the transaction has returned items, before it has taken any."""
@@ -689,20 +616,7 @@ class _Step:
         for line in lines:
             middle.passes[line] = max(middle.passes.get(line, 0), self.read.taken[line.priority])
 
-    def problems(self) -> Iterable[str]:
-        """Yield what is not as the rules say."""
-        yield from self._order()
-        yield from self._passes()
-        yield from self._gone()
-
-    def _counts(self, line: Line) -> bool:
-        """Return whether what is taken of a line adds to its pass."""
-        if line.group is not None:
-            return True
-        shown = self._found(self.read) if self.act.verb == "claim" else self._middle
-        return any(each.priority == line.priority and each.group for each in shown.ready)
-
-    def _order(self) -> Iterable[str]:
+    def order(self) -> Iterable[str]:
         """Yield which items were not next."""
         for line, taken in self.taken.items():
             if line.group is not None and taken != self._middle.ready.get(line, [])[: len(taken)]:
@@ -726,71 +640,5 @@ class _Step:
             if line.group is not None and len(ahead) >= room:
                 yield f"{line} was taken, and {len(ahead)} others were before it"
 
-    def _ends_of_busy_periods(self, passes: dict[Line, int]) -> dict[int, int]:
-        """Return the passes of the last lines of priorities, which begin their shares again."""
-        # An item that ends with its claim has had no turn; one that a sweep finds returns first.
-        moved, sweeps = self.moved, self.act.verb in ("claim", "pop", "move")
-        gone = {
-            line
-            for position, line in moved.removed.items()
-            if line.group and (sweeps or position not in moved.ended or position in moved.returned)
-        }
-        if self.act.verb == "move":
-            gone -= {*moved.added.values()}
-        gone |= {line for line in self.taken if line.group or line.priority in self.after.is_idle}
-        turns = {Line(priority, group) for priority, _, group in self.read.turns}
-        # What is taken in one priority may hold a group in all of them.
-        left = {line for line in turns if line.group not in self.after.held}
-        # Those without a group count from the first one on that is taken in turns.
-        others = {line for line, rows in self.read.ready.items() if rows and line.group is None}
-        left |= others & self.read.passes.keys()
-        left -= {*gone, *(Line(priority, None) for priority in self.read.is_idle)}
-        ends: dict[int, int] = {}
-        for line in gone:
-            if all(other.priority != line.priority for other in left):
-                ends[line.priority] = max(ends.get(line.priority, 0), passes.get(line, 0))
-        return ends
-
     def _pass(self, line: Line) -> int:
         return effective_pass(self._middle, line)
-
-    def _passes(self) -> Iterable[str]:
-        """Yield which passes are wrong."""
-        after, taken = self.after, self.before.taken.copy()
-        expected: dict[Line, int] = dict(self._middle.passes)
-        for line, positions in self.taken.items():
-            if not self._counts(line):
-                continue
-            steps = replace(self.read, places=self._places).steps(line.group, positions)
-            pass_ = self._pass(line)
-            self.gained[line] = sum(steps)
-            expected[line] = pass_ + sum(steps)
-            taken[line.priority] = max(taken[line.priority], pass_ + sum(steps[:-1]))
-        ended = {**taken, **self._ends_of_busy_periods(expected)}
-        for priority in {*taken, *after.taken}:
-            may_be = {taken[priority], max(taken[priority], ended.get(priority, 0))}
-            if after.taken[priority] not in may_be:
-                yield f"the virtual time of {priority} is {after.taken}, and should be {may_be}"
-            taken[priority] = after.taken[priority]
-        for line in sorted({*expected, *after.passes}, key=str):
-            pass_, stored = expected.get(line, 0), after.passes.get(line)
-            if line in self.moved.removed.values() and not self._middle.ready.get(line):
-                continue  # it has come and gone
-            # A group that comes back begins at the virtual time, if its pass is lower.
-            is_gone = line.group is not None and line not in after.ready
-            if is_gone and max(pass_, stored or 0) <= taken[line.priority]:
-                continue
-            if stored != pass_:
-                yield f"the pass of {line} is {stored}, and should be {pass_}"
-
-    def _gone(self) -> Iterable[str]:
-        """Yield the priorities whose items without a group are gone, which is not noted."""
-        found = [self._found(self.read)]
-        if self.act.verb == "pop":  # it conflicts if it finds none
-            found.append(self._middle)
-        for priority in {line.priority for line in self.taken if line.group is not None}:
-            others = Line(priority, None)
-            is_noted = priority in self.read.is_idle | self.after.is_idle
-            is_gone = not any(state.ready.get(others) for state in found)
-            if others in self.read.passes and not is_noted and is_gone:
-                yield f"the items without a group of {priority} go on when they come back"
