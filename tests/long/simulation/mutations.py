@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from importlib import import_module
 from typing import Any
 
 from fdbqueue.operations.transitions import TABLE
@@ -55,11 +56,6 @@ def _change(owner: Any, name: str, change: Callable[[Any], Any]) -> None:
     setattr(owner, name, change(before))
 
 
-def _replace(owner: Any, name: str, result: Any = None) -> None:
-    """Let a method do nothing and return this."""
-    _change(owner, name, lambda _: lambda *args, **options: result)
-
-
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Plant a bug in this process for the time of a block."""
@@ -97,17 +93,6 @@ class _Unseen:
         pass
 
 
-def _unseen(owner: Any, name: str) -> None:
-    """Let a method conflict with nothing."""
-    _change(
-        owner,
-        name,
-        lambda method: (
-            lambda self, tr, *args, **options: method(self, _Unseen(tr), *args, **options)
-        ),
-    )
-
-
 # Transitions: each is left out of the counters
 
 
@@ -140,23 +125,77 @@ for _transition, _tallies in TABLE.items():
         MUTATIONS[f"uncounted {_name}"] = Mutation(partial(_uncounted, _transition), _workload)
 
 
-# Maintainers: each is left out
+# Rules that are left out: a method that does nothing and returns this
 
 
-def _unfollowed(name: str, method: str) -> None:
-    from fdbqueue.operations import items
+_LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
+    # The maintainers
+    "without unique keys": ("queues", None, ["operations.items:UniqueKeys.follow"]),
+    "without history": ("durable", None, ["operations.items:History.begin"]),
+    "without groups": ("groups", None, ["operations.items:Groups.begin"]),
+    "without owned rows": ("durable", None, ["operations.items:OwnedRows.follow"]),
+    "without batches": ("durable", None, ["operations.items:Memberships.follow"]),
+    # Queues, and the processes that serve each other
+    "a recovery ends a lease": ("queues", 0, ["layout.values:Lease.left"]),
+    "two pushes take the last place": ("queues", None, ["operations.limits.places:Places.take"]),
+    "staged for the dead": ("processes", 0, ["coordination.pops:PopRequests.unstage"]),
+    # Schedules and batches
+    "ticks overlap": (
+        *("durable", False),
+        [
+            "operations.jobs.schedules:Schedules._is_held",
+            "operations.jobs.schedules:StoredSchedule.unique_key",
+        ],
+    ),
+    "queued for ever": ("durable", None, ["operations.maintainers.unique_keys:set_timer"]),
+    "cancelled in vain": ("durable", False, ["queue.batches:is_cancelled"]),
+    # Groups
+    "the last one is not noticed": ("groups", None, ["operations.items:Groups._note_removed"]),
+    "nobody hands the slot over": ("groups", False, ["operations.items:Groups._goes_on"]),
+    "no timer ends a hold": ("groups", 0, ["operations.items:Groups.end_holds"]),
+    "clocks decide what is over": ("groups", 1 << 62, ["operations.limits.rates:_age"]),
+    "pops are no starts": ("groups", None, ["operations.limits.rates:QueueRate.note_popped"]),
+    "no timer for the queue": ("groups", None, ["operations.limits.rates:QueueRate._set_timer"]),
+    "two pushes fill a group": ("groups", None, ["operations.limits.bounds:Bounds._take"]),
+}
 
-    _replace(getattr(items, name), method)
+_UNSEEN: dict[str, tuple[str, list[str]]] = {
+    "two claims take an item": ("queues", ["operations.claims:ClaimedItems.take"]),
+    "two sweeps end a timer": (
+        "queues",
+        ["operations.sweep:Sweep._end_timers", "operations.claims:ClaimedItems.end_over"],
+    ),
+    "two items have a unique key": ("queues", ["operations.push:Pusher.push_unique"]),
+    "two clients push a tick": ("durable", ["operations.jobs.schedules:Schedules._tick"]),
+    "groups change meanwhile": ("groups", ["operations.items:Groups.begin_taking"]),
+    "two clients start the last one": ("groups", ["operations.limits.rates:Starts.room"]),
+}
+"""Methods that conflict with nothing."""
 
 
-for _maintainer, _method, _workload in (
-    *(("UniqueKeys", "follow", "queues"), ("Groups", "begin", "groups")),
-    *(("OwnedRows", "follow", "durable"), ("Memberships", "follow", "durable")),
-    ("History", "begin", "durable"),
-):
-    MUTATIONS[f"without {_maintainer}"] = Mutation(
-        partial(_unfollowed, _maintainer, _method), _workload
-    )
+def _leave_out(paths: list[str], result: Any) -> None:
+    for path in paths:
+        _change(*_found(path), lambda _: lambda *args, **options: result)
+
+
+def _by_snapshot(paths: list[str]) -> None:
+    def unseen(method: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, tr, *args, **options: method(self, _Unseen(tr), *args, **options)
+
+    for path in paths:
+        _change(*_found(path), unseen)
+
+
+def _found(path: str) -> tuple[Any, str]:
+    module, _, names = path.partition(":")
+    *classes, name = names.split(".")
+    return reduce(getattr, classes, import_module(f"fdbqueue.{module}")), name
+
+
+for _name, (_workload, _result, _paths) in _LEFT_OUT.items():
+    MUTATIONS[_name] = Mutation(partial(_leave_out, _paths, _result), _workload)
+for _name, (_workload, _paths) in _UNSEEN.items():
+    MUTATIONS[_name] = Mutation(partial(_by_snapshot, _paths), _workload)
 
 
 # Queues
@@ -171,14 +210,6 @@ def _pop_by_snapshot() -> None:
         return lambda self, tr, *args: first(self, getattr(tr, "snapshot", tr), *args)
 
     _change(Items, "first", first)
-
-
-@_found_by("queues")
-def _claim_by_snapshot() -> None:
-    """Two clients claim the same item."""
-    from fdbqueue.operations.claims import ClaimedItems
-
-    _unseen(ClaimedItems, "take")
 
 
 @_found_by("queues")
@@ -210,24 +241,6 @@ def _ack_without_token() -> None:
 
 
 @_found_by("queues")
-def _lease_by_version() -> None:
-    """A recovery ends a lease, because it advances the versions."""
-    from fdbqueue.layout.values import Lease
-
-    _replace(Lease, "left", 0)
-
-
-@_found_by("queues")
-def _sweep_without_conflict() -> None:
-    """Two clients end the same lease, or the same delay."""
-    from fdbqueue.operations.claims import ClaimedItems
-    from fdbqueue.operations.sweep import Sweep
-
-    _unseen(Sweep, "_end_timers")
-    _unseen(ClaimedItems, "end_over")
-
-
-@_found_by("queues")
 def _unexpired() -> None:
     """An item that has expired is handed out."""
     from fdbqueue.operations.sweep import Sweep
@@ -240,22 +253,6 @@ def _unexpired() -> None:
         return of_delays
 
     _change(Sweep, "_end_timers", end_timers)
-
-
-@_found_by("queues")
-def _unbounded() -> None:
-    """Two pushes take the last place."""
-    from fdbqueue.operations.limits.places import Places
-
-    _replace(Places, "take")
-
-
-@_found_by("queues")
-def _unique_by_snapshot() -> None:
-    """Two pushes with the same unique key both store an item."""
-    from fdbqueue.operations.push import Pusher
-
-    _unseen(Pusher, "push_unique")
 
 
 # Calls with the database, workers, processes, backups
@@ -340,38 +337,7 @@ def _unextended() -> None:
     _change(Upkeep, "_renew", lambda _: renew)
 
 
-@_found_by("workers")
-def _dead_workers_stay() -> None:
-    """A worker does not delete the rows of those that were killed."""
-    from fdbqueue.worker.presence import Presence
-
-    def init(init: Callable[..., None]) -> Callable[..., None]:
-        def has_looked(self: Any) -> None:
-            init(self)
-            self._has_looked = True
-
-        return has_looked
-
-    _change(Presence, "__post_init__", init)
-
-
-@_found_by("processes")
-def _staged_for_the_dead() -> None:
-    """The items that were staged for a killed process are gone with it."""
-    from fdbqueue.coordination.pops import PopRequests
-
-    _replace(PopRequests, "unstage", 0)
-
-
 # Schedules, steps and batches
-
-
-@_found_by("durable")
-def _tick_by_snapshot() -> None:
-    """Two clients push the same tick."""
-    from fdbqueue.operations.jobs.schedules import Schedules
-
-    _unseen(Schedules, "_tick")
 
 
 @_found_by("durable")
@@ -384,23 +350,6 @@ def _resumed_by_clock() -> None:
         return lambda schedule, now: next_tick(schedule.definition.timing, now)
 
     _change(schedules, "_first_tick", first_tick)
-
-
-@_found_by("durable")
-def _overlapping() -> None:
-    """A tick is pushed although the item of the last one has not ended."""
-    from fdbqueue.operations.jobs.schedules import Schedules, StoredSchedule
-
-    _replace(Schedules, "_is_held", False)
-    _replace(StoredSchedule, "unique_key")
-
-
-@_found_by("durable")
-def _queued_for_ever() -> None:
-    """The end of an item does not let a tick go on that waits for it."""
-    from fdbqueue.operations.maintainers import unique_keys
-
-    _replace(unique_keys, "set_timer")
 
 
 @_found_by("durable")
@@ -463,36 +412,11 @@ def _commit_apart() -> None:
 
 
 @_found_by("durable")
-def _timer_left_by_signal() -> None:
-    """A signal wakes a job, and leaves the timer of its wait."""
-    from fdbqueue.operations.changes import Changes
-
-    def run_now(run_now: Callable[..., bool]) -> Callable[..., bool]:
-        def and_later(self: Any, tr: Any, now: int, found: Any) -> bool:
-            is_changed = run_now(self, tr, now, found)
-            layout = self._items.layout
-            tr[layout.timer_key(layout.dues, found.due, layout.position(found.key))] = b""
-            return is_changed
-
-        return and_later
-
-    _change(Changes, "run_now", run_now)
-
-
-@_found_by("durable")
 def _follows_at_once() -> None:
     """A job that is to run after others is ready from the beginning."""
     from fdbqueue.queue import batches
 
     _change(batches, "NEVER", lambda _: None)
-
-
-@_found_by("durable")
-def _cancelled_in_vain() -> None:
-    """A job runs although its batch was cancelled, or one was not done before it."""
-    from fdbqueue.queue import batches
-
-    _replace(batches, "is_cancelled", False)
 
 
 # Groups: turns
@@ -506,13 +430,6 @@ def _weights_do_not_count() -> None:
 
 
 @_found_by("groups")
-def _costs_do_not_count() -> None:
-    from fdbqueue.layout.items import GroupSettings
-
-    _change(GroupSettings, "step", lambda step: lambda self, _: step(self, 1))
-
-
-@_found_by("groups")
 def _turns_are_read_by_snapshot() -> None:
     """A pop does not see that another group got a turn before its own."""
     from fdbqueue.operations.limits.turns import Turns
@@ -523,22 +440,6 @@ def _turns_are_read_by_snapshot() -> None:
     _change(Turns, "first", first)
 
 
-@_found_by("groups")
-def _taking_conflicts_with_nothing() -> None:
-    """What is taken of a group may change meanwhile."""
-    from fdbqueue.operations.maintainers.groups import Groups
-
-    _unseen(Groups, "begin_taking")
-
-
-@_found_by("groups")
-def _last_one_is_not_noticed() -> None:
-    """A cancelled item leaves the turn of its group, of which it was the last one."""
-    from fdbqueue.operations.maintainers.groups import Groups
-
-    _replace(Groups, "_note_removed")
-
-
 # Groups: limits, rates and bounds
 
 
@@ -547,31 +448,6 @@ def _limits_are_off_by_one() -> None:
     from fdbqueue.operations.limits.turns import Turn
 
     _change(Turn, "claimed_left", lambda left: property(lambda self: left.fget(self) + 1))
-
-
-@_found_by("groups")
-def _nobody_hands_the_slot_over() -> None:
-    """The end of a claim leaves its group held back."""
-    from fdbqueue.operations.maintainers.groups import Groups
-
-    _replace(Groups, "_goes_on", False)
-
-
-@_found_by("groups")
-def _held_groups_keep_their_turns() -> None:
-    from fdbqueue.operations.maintainers.groups import Groups
-
-    def hold(self: Any, tr: Any, group: str, *_: Any) -> None:
-        tr[self._held(group)] = b""
-
-    _change(Groups, "_hold", lambda _: hold)
-
-
-@_found_by("groups")
-def _no_timer_ends_a_hold() -> None:
-    from fdbqueue.operations.maintainers.groups import Groups
-
-    _replace(Groups, "end_holds", 0)
 
 
 @_found_by("groups")
@@ -587,48 +463,11 @@ def _rates_are_off_by_one() -> None:
 
 
 @_found_by("groups")
-def _clocks_decide_what_is_over() -> None:
-    """A client whose clock is ahead forgets the starts of others too early."""
-    from fdbqueue.operations.limits import rates
-
-    _replace(rates, "_age", 1 << 62)
-
-
-@_found_by("groups")
 def _versions_decide_what_is_over() -> None:
     """All starts before a recovery are forgotten."""
     from fdbqueue.layout.keys import Layout
 
     _change(Layout, "unpack_start_key", lambda of: lambda self, key: (0, of(self, key)[1]))
-
-
-@_found_by("groups")
-def _starts_conflict_with_nothing() -> None:
-    """Two clients start the last item that a rate allows."""
-    from fdbqueue.operations.limits.rates import Starts
-
-    _unseen(Starts, "room")
-
-
-@_found_by("groups")
-def _pops_are_no_starts_of_the_queue() -> None:
-    from fdbqueue.operations.limits.rates import QueueRate
-
-    _replace(QueueRate, "note_popped")
-
-
-@_found_by("groups")
-def _no_timer_for_the_rate_of_the_queue() -> None:
-    from fdbqueue.operations.limits.rates import QueueRate
-
-    _replace(QueueRate, "_set_timer")
-
-
-@_found_by("groups")
-def _two_pushes_take_the_last_place() -> None:
-    from fdbqueue.operations.limits.bounds import Bounds
-
-    _replace(Bounds, "_take")
 
 
 @_found_by("groups")

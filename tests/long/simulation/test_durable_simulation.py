@@ -1,7 +1,7 @@
 """Seeded simulation of schedules, steps, signals and batches with faults and kills.
 
 A seed that fails is run again by `pytest tests/long/simulation -k durable --seed N`, which prints
-the trace and the log. `FDBQ_DURABLE_SEEDS` is the number of seeds per engine.
+the trace. `FDBQ_DURABLE_SEEDS` is the number of seeds per engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from tests.long.simulation.durable.clients import Client, Storm
 from tests.long.simulation.durable.ledger import Ledger
-from tests.long.simulation.simulated import SKEWS, Simulated
+from tests.long.simulation.simulated import SKEWS, Simulated, seeds_of, simulate
 
 SEEDS = int(os.environ.get("FDBQ_DURABLE_SEEDS", "2"))
 
@@ -49,7 +49,6 @@ class DurableSimulation(Simulated):
         self.db.read_faults /= 20  # a sweep may push a hundred ticks
         self.storm = Storm(space, _SCALE, _LEASES)
         self.ledger = Ledger(max(self.scheduler.skews, default=0))
-        self.entries: list[Any] = []
 
     def run(self) -> list[str]:
         """Run the clients, end everything, and replay the log; return what must not be."""
@@ -60,8 +59,7 @@ class DurableSimulation(Simulated):
             self.scheduler.time += 10**5
             self.end(self.storm.queue())
             stuck = self._client("drain", is_calm=True).drain()
-        self.entries = self.storm.log.read(self._raw)
-        self.ledger.replay(self.entries)
+        self.ledger.replay(self.storm.log.read(self._raw))
         queue = self.storm.queue()
         self.ledger.problems += stuck
         done, dead = (queue.items(self._raw, state=state) for state in ("done", "dead"))
@@ -93,28 +91,11 @@ class DurableSimulation(Simulated):
             self.scheduler.step("pause")
 
 
-def simulate(db: Any, space: Subspace, seed: int) -> DurableSimulation:
-    simulation = DurableSimulation(db, space, seed)
-    try:
-        assert not (problems := simulation.run()), "\n".join(problems)
-    except BaseException:
-        print(f"--seed={seed}", *simulation.scheduler.trace, sep="\n")
-        print("log:", *simulation.entries, sep="\n")
-        raise
-    return simulation
-
-
 def test_each_rule_of_schedules_steps_signals_and_batches_holds(
     steady: Any, space: Subspace, request: pytest.FixtureRequest
 ) -> None:
-    given = request.config.getoption("--seed")
     events: Counter[str] = Counter()
-    for seed in range(SEEDS) if given is None else [given]:
-        events += simulate(steady, space, seed).ledger.events
-    if given is None and SEEDS >= _ENOUGH:
+    for seed in (seeds := seeds_of(request, SEEDS)):
+        events += simulate(DurableSimulation(steady, space, seed), seed).ledger.events
+    if len([*seeds]) >= _ENOUGH:
         assert events.keys() >= _MET, events
-
-
-def test_a_seed_repeats_exactly(steady: Any, space: Subspace) -> None:
-    traces = [simulate(steady, space, 3).scheduler.trace for _ in range(2)]
-    assert traces[0] == traces[1]

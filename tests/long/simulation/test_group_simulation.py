@@ -21,7 +21,7 @@ from tests.long.simulation.groups.clients import RATES, SETTINGS, Client, Storm
 from tests.long.simulation.groups.ledger import Ledger
 from tests.long.simulation.groups.recording import Recording
 from tests.long.simulation.log import Log
-from tests.long.simulation.simulated import Simulated
+from tests.long.simulation.simulated import Simulated, seeds_of, simulate
 
 SEEDS = int(os.environ.get("FDBQ_GROUP_SEEDS", "20"))
 
@@ -83,27 +83,11 @@ class GroupSimulation(Simulated):
         return body
 
 
-def simulate(db: Any, space: Subspace, seed: int) -> GroupSimulation:
-    simulation = GroupSimulation(db, space, seed)
-    try:
-        assert not (problems := simulation.run()), "\n".join(problems)
-    except BaseException:
-        print(f"--seed={seed}", *simulation.scheduler.trace, sep="\n")
-        raise
-    return simulation
-
-
 def test_groups_keep_their_shares_limits_and_order_and_none_is_stuck(
     steady: Any, space: Subspace, request: pytest.FixtureRequest
 ) -> None:
-    given = request.config.getoption("--seed")
     met: Counter[str] = Counter()
-    for seed in range(SEEDS) if given is None else [given]:
-        met += simulate(steady, space, seed).ledger.events
-    if given is None and SEEDS >= 20:
+    for seed in (seeds := seeds_of(request, SEEDS)):
+        met += simulate(GroupSimulation(steady, space, seed), seed).ledger.events
+    if len([*seeds]) >= 20:
         assert met.keys() >= _MET, met
-
-
-def test_a_seed_repeats_exactly(steady: Any, space: Subspace) -> None:
-    traces = [simulate(steady, space, 3).scheduler.trace for _ in range(2)]
-    assert traces[0] == traces[1]

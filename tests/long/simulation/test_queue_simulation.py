@@ -15,7 +15,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import error_classes
 from tests.long.simulation.queues.clients import Session, Storm
-from tests.long.simulation.simulated import Simulated
+from tests.long.simulation.simulated import Simulated, seeds_of, simulate
 
 SEEDS = int(os.environ.get("FDBQ_QUEUE_SEEDS", "60"))
 PAUSES = [5, 50, 500, 3_000]  # milliseconds
@@ -28,7 +28,6 @@ class QueueSimulation(Simulated):
         super().__init__(db, Subspace(("unused",)), seed)
         db.clear_range(b"", b"\xff")
         self.storm = Storm(self.random, self.scheduler.stopped_clock)
-        self.log: list[str] = []
 
     def run(self) -> list[str]:
         """Run the clients, take all items, and return what must not be."""
@@ -40,14 +39,15 @@ class QueueSimulation(Simulated):
             self.db.deliver_late(1.0)
             self.db.faults = self.db.read_faults = 0.0
             session = Session(self.storm, self.db, "end", self.random)
-            _, _, self.log = self.storm.end(session, self.db, self.db.version_of.__getitem__)
+            _, _, log = self.storm.end(session, self.db, self.db.version_of.__getitem__)
+            self.scheduler.trace += log
         return self.storm.problems
 
     def _client(self, name: str) -> Callable[[], None]:
         n = self.random.randint(10, 60)
+        session = Session(self.storm, self.db, name, self.random)
 
         def body() -> None:
-            session = Session(self.storm, self.db, name, self.random)
             for _ in range(n):
                 try:
                     session.step()
@@ -60,26 +60,10 @@ class QueueSimulation(Simulated):
         return body
 
 
-def simulate(db: Any, seed: int) -> QueueSimulation:
-    simulation = QueueSimulation(db, seed)
-    try:
-        assert not (problems := simulation.run()), "\n".join(problems)
-    except BaseException:
-        print(f"--seed={seed}", *simulation.scheduler.trace, "log:", *simulation.log, sep="\n")
-        raise
-    return simulation
-
-
 def test_each_result_is_that_of_the_model(memory: Any, request: pytest.FixtureRequest) -> None:
-    given = request.config.getoption("--seed")
     met = set()
-    for seed in range(SEEDS) if given is None else [given]:
-        trace = simulate(memory, seed).scheduler.trace
+    for seed in (seeds := seeds_of(request, SEEDS)):
+        trace = simulate(QueueSimulation(memory, seed), seed).scheduler.trace
         met |= {line.split(": ")[1] for line in trace if "(a " in line or line.endswith("killed")}
-    if given is None:
+    if len([*seeds]) > 1:
         assert {"killed", "(a recovery)", "(a late commit takes place)"} <= met
-
-
-def test_a_seed_repeats_exactly(memory: Any) -> None:
-    for seed in (1, 5):
-        assert simulate(memory, seed).scheduler.trace == simulate(memory, seed).scheduler.trace

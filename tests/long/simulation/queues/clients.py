@@ -15,8 +15,7 @@ from tests.long.simulation.queues.log import Attempt, read_log, run
 from tests.long.simulation.queues.model import Model
 from tests.support.full import unless_full
 
-_NAMES = ("here", "there")
-"""The names that the queue has in turn."""
+_NAME = "queue"
 _LEASES = (0.5, 1, 1, 5, 20)
 _DELAYS = (0, 0, 0, 0.5, 3, 10)
 _TTLS = (None, None, None, 1, 5, 20)
@@ -50,7 +49,7 @@ class Storm:
         bounds: Any = {"max_size": self.max_size, "max_attempts": self.max_attempts}
 
         def create(attempt: Attempt) -> None:
-            queue = fdbqueue.PriorityQueue.named(attempt.tr, _NAMES[0], priorities=kinds, **bounds)
+            queue = fdbqueue.PriorityQueue.named(attempt.tr, _NAME, priorities=kinds, **bounds)
             queue.configure(attempt.tr, paused=False)
 
         run(db, create)
@@ -131,10 +130,8 @@ class Session:
             partial(self._of_dead, "retry", "retry"): 1,
             partial(self._of_dead, "drop", "remove"): 0.2,
             self._clear: 0.05,
-            self._rename: 0.2,
-            self._open: 0.2,
         }
-        (self.queue,) = self._run(self._open())
+        self.queue: Any = fdbqueue.existing_queue(db, _NAME)
 
     def step(self) -> None:
         """Make a random operation, or two in one transaction, or look at everything."""
@@ -354,31 +351,6 @@ class Session:
             attempt.note("clear")
 
         return Step(body)
-
-    def _rename(self) -> Step:
-        """Give the queue the other name."""
-
-        def body(attempt: Attempt) -> None:
-            (name,) = fdbqueue.admin.queue_names(attempt.tr)
-            (new_name,) = {*_NAMES} - {name}
-            attempt.call(fdbqueue.admin.rename, attempt.tr, name, new_name)
-            attempt.note("rename", name=name, new_name=new_name)
-
-        return Step(body)
-
-    def _open(self) -> Step:
-        """Open the queue by its name. A queue stays the same when it is renamed."""
-
-        def body(attempt: Attempt) -> Any:
-            (name,) = fdbqueue.admin.queue_names(attempt.tr)
-            queue = attempt.call(fdbqueue.existing_queue, attempt.tr, name)
-            attempt.note("open", name=name)
-            return queue
-
-        def use(queue: Any) -> None:
-            self.queue = queue
-
-        return Step(body, use)
 
     # All items
 

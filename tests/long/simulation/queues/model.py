@@ -149,7 +149,6 @@ class Model:
         self._max_attempts = max_attempts
         self._items: dict[str, Item] = {}
         self._ended: dict[str, Item] = {}
-        self._name: str | None = None
         self.problems: list[str] = []
         self.operations = 0
 
@@ -559,17 +558,6 @@ class Model:
     def _drop(self, entry: Entry) -> None:
         if (item := self._known(entry, entry.facts["value"])) is not None:
             self._answer(entry, item, "dead")
-
-    # The name
-
-    def _rename(self, entry: Entry) -> None:
-        self._open(entry)
-        self._name = entry.facts["new_name"]
-
-    def _open(self, entry: Entry) -> None:
-        name = entry.facts["name"]
-        if self._name not in (None, name):
-            self._problem(entry, f"the queue is {name}, and should be {self._name}")
 
     # All items
 
