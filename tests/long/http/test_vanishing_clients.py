@@ -104,29 +104,6 @@ def test_a_cancel_during_the_response_returns_the_items_unless_all_was_sent(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("cancels", [1, 3])
-def test_a_cancelled_request_takes_only_items_it_has_sent(
-    db: Any, filled: PriorityQueue, pop_path: str, cancels: int
-) -> None:
-    async def main() -> None:
-        app = create_app(db)
-        for turns in range(60):
-            connection = Connection(app, pop_path, "wait=5")
-            answering = asyncio.ensure_future(connection.run())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            for _ in range(cancels):
-                answering.cancel()
-                await asyncio.sleep(0)
-            await asyncio.wait([answering])
-            sent = b'"items":[{' in connection.body and connection.body.endswith(b"]}")
-            assert filled.size(db) == 8 - sent
-            filled.clear(db)
-            filled.push_many(db, [{"n": n} for n in range(8)])
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("levels", [940, 956, 964, 972, *range(980, 1000)])
 def test_an_item_that_cannot_be_serialized_stays_in_the_queue(
     client: TestClient, db: Any, name: str, levels: int

@@ -45,7 +45,7 @@ class QueueSimulation(Simulated):
 
     def _client(self, name: str) -> Callable[[], None]:
         n = self.random.randint(10, 60)
-        session = Session(self.storm, self.db, name, self.random)
+        session = Session(self.storm, self.db, name, self.random, self._raw)
 
         def body() -> None:
             for _ in range(n):

@@ -102,9 +102,12 @@ class Session:
         db: A database.
         name: The name of the thread, which no other one has.
         chance: The source of its randomness.
+        opened_by: A database to open the queue with, if not by the first one.
     """
 
-    def __init__(self, storm: Storm, db: Any, name: str, chance: random.Random) -> None:
+    def __init__(
+        self, storm: Storm, db: Any, name: str, chance: random.Random, opened_by: Any = None
+    ) -> None:
         self.random = chance
         self._storm = storm
         self._db = db
@@ -131,7 +134,7 @@ class Session:
             partial(self._of_dead, "drop", "remove"): 0.2,
             self._clear: 0.05,
         }
-        self.queue: Any = fdbqueue.existing_queue(db, _NAME)
+        self.queue: Any = fdbqueue.existing_queue(opened_by or db, _NAME)
 
     def step(self) -> None:
         """Make a random operation, or two in one transaction, or look at everything."""
