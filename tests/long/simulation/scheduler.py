@@ -14,9 +14,15 @@ from fdbqueue.testing.faults import FaultyDatabase, FaultyReads, FaultyTransacti
 
 MAX_VERSIONS_IN_FLIGHT = 100_000_000  # by which a recovery advances the version
 
+MAX_STEPS = 500_000
+
 
 class Killed(BaseException):
     """The client's process was killed and must not run any further."""
+
+
+class Endless(Exception):
+    """The simulation does not end."""
 
 
 class _Client:
@@ -38,6 +44,7 @@ class Scheduler:
         """How far the clock of each client is ahead, in milliseconds; 0 for missing ones."""
         self.trace: list[str] = []
         self._stopped: dict[int | None, int] = {}
+        self._steps = 0
         self._kills = kills
         self._clients: list[_Client] = []
         self._threads: list[threading.Thread] = []
@@ -119,6 +126,9 @@ class Scheduler:
     def step(self, name: str) -> None:
         """Count a database call; switch to another client or kill this one at random."""
         self.time += 1
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise Endless
         client = self._current
         if client is None:
             return  # the simulation is over; such calls only inspect its final state

@@ -238,9 +238,8 @@ class Ledger:
         self._note_starts_of_queue(act, moved, before, after, commit)
         self._note_bounds(act, moved, before, read, after)
         self._note_held(before, after)
-        step = _Step(act, moved, before, read, after)
-        self.problems += [f"{problem}: {act}" for problem in step.order()]
-        self._note_shares(step)
+        self._note_order(act, moved, before, read, after)
+        self._note_shares(moved, before, after)
 
     def _compare(self, what: str, stored: Any, expected: Any) -> None:
         if stored != expected:
@@ -404,9 +403,39 @@ class Ledger:
         self.events["held back"] += len(after.held - before.held)
         self.events["released"] += len(before.held - after.held)
 
-    # Shares
+    # Turns and shares
 
-    def _note_shares(self, step: _Step) -> None:
+    def _note_order(self, act: Act, moved: Moved, before: State, read: State, after: State) -> None:
+        """Check that items were taken in the order of turns, unless a sweep found others before."""
+        forgets = any(
+            rows.keys() - after.starts.get(group, {}).keys()
+            for group, rows in before.starts.items()
+        )
+        is_swept = moved.returned or moved.ended or moved.removed or before.held - after.held
+        if not moved.taken or is_swept or forgets:
+            return
+        self.events["compared turns"] += 1
+        for line in {*moved.taken.values()}:
+            taken = moved.taken_of(line)
+            if line.group is not None and taken != before.ready[line][: len(taken)]:
+                self._say(f"the items of {line} were not taken in their order")
+        is_pop = act.verb == "pop"
+        if is_pop or act.within <= act.n:
+            # A claim conflicts with nothing that comes before what it takes.
+            expected = first(
+                replace(before, taken=read.taken) if is_pop else read, len(moved.taken)
+            )
+            if {position for position, _ in expected} != moved.taken.keys():
+                lines = [line for _, line in expected]
+                self._say(f"{lines} had the turns, not {[*moved.taken.values()]}")
+            return
+        for line in filter(lambda line: line.group is not None, {*moved.taken.values()}):
+            turn = line.priority, effective_pass(before, line), ""
+            ahead = [each for each in read.turns if each[0] == line.priority and each < turn]
+            if len(ahead) >= max(act.within, act.n):
+                self._say(f"{line} was taken, and {len(ahead)} others were before it")
+
+    def _note_shares(self, moved: Moved, before: State, after: State) -> None:
         """Check the bound of start-time fair queueing for each pair of groups.
 
         While two groups can go on, what they get, divided by their weights, is never further
@@ -414,13 +443,15 @@ class Ledger:
         """
         if not self._is_exact:
             return
-        before, after = step.before, step.after
+        taken = {line: moved.taken_of(line) for line in {*moved.taken.values()}}
+        known = replace(before, places={**after.places, **before.places})
+        gained = Counter({line: sum(known.steps(line.group, rows)) for line, rows in taken.items()})
         for state in (before, after):
-            for line, rows in [*state.ready.items(), *step.taken.items()]:
-                known = state.places.keys() & rows
-                most = max([self._largest_steps[line.group], *state.steps(line.group, known)])
+            for line, rows in [*state.ready.items(), *taken.items()]:
+                places = state.places.keys() & rows
+                most = max([self._largest_steps[line.group], *state.steps(line.group, places)])
                 self._largest_steps[line.group] = most
-        both = _can_go_on(before) & _can_go_on(after) - step.began_anew
+        both = _can_go_on(before) & _can_go_on(after)
         for pair in combinations(sorted(_can_go_on(after), key=str), 2):
             if pair[0].priority != pair[1].priority:
                 continue
@@ -428,7 +459,7 @@ class Ledger:
                 self._shares.pop(pair, None)
                 continue
             share = self._shares.setdefault(pair, Share())
-            share.apart += step.gained[pair[0]] - step.gained[pair[1]]
+            share.apart += gained[pair[0]] - gained[pair[1]]
             share.lowest = min(share.lowest, share.apart)
             share.highest = max(share.highest, share.apart)
             bound = sum(self._largest_steps[line.group] for line in pair)
@@ -507,138 +538,3 @@ def effective_pass(state: State, line: Line) -> int:
     pass_ = state.passes.get(line, 0)
     is_fresh = line.group is None and (line.priority in state.is_idle or line not in state.passes)
     return max(pass_, state.taken[line.priority]) if is_fresh else pass_
-
-
-class _Step:
-    """What one transaction takes, compared with the turns.
-
-    Attributes:
-        act: The call that it is part of.
-        moved: What it has done to items.
-        before: The state before its commit.
-        read: The state that it has read.
-        after: The state after its commit.
-        gained: What each line has got, in passes.
-        began_anew: The lines whose passes have begun at the present virtual time.
-        taken: What was taken of each line, in order.
-    """
-
-    def __init__(self, act: Act, moved: Moved, before: State, read: State, after: State) -> None:
-        self.act = act
-        self.moved = moved
-        self.before = before
-        self.read = read
-        self.after = after
-        self.began_anew: set[Line] = set()
-        self._places = {**after.places, **before.places}
-        self._middle = self._found(before)
-        self.taken = {line: moved.taken_of(line) for line in {*moved.taken.values()}}
-        known = replace(read, places=self._places)
-        self.gained = Counter(
-            {line: sum(known.steps(line.group, taken)) for line, taken in self.taken.items()}
-        )
-
-    def _found(self, state: State) -> State:
-        """Return a state after the transaction has returned items, before it has taken any."""
-        moved, settings = self.moved, self.before
-        middle = State(
-            places={**self._places, **state.places},
-            ready=defaultdict(list, {line: [*rows] for line, rows in state.ready.items()}),
-            running=state.running.copy(),
-            start_counts=state.start_counts.copy(),
-            passes=dict(state.passes),
-            is_idle=state.is_idle,
-            taken=self.read.taken,  # by a snapshot read
-            settings=state.settings,
-            held=set(state.held),
-            awaited={
-                group: position
-                for group, position in self.before.awaited.items()
-                if self.after.awaited.get(group) == position
-            },
-        )
-        for group in moved.ended.values():
-            middle.running[group] -= 1
-        if self.act.verb == "set":
-            settings = self.after
-            # A new limit of all groups lets some of those go on that are held back.
-            of_all = self.before.held - self.after.held
-            ended = of_all if self.act.group is None else {self.act.group}
-        else:
-            ended = {*moved.ended.values(), *(self.before.awaited.keys() - middle.awaited.keys())}
-            # Their timers have looked at them.
-            ended |= dict(self.before.held_until.items() - self.after.held_until.items()).keys()
-            if self.before.settling != self.after.settling:
-                ended |= self.before.held  # a sweep goes on with a change of all groups
-        # The end of a claim frees a slot, and the failure of its item holds the group.
-        held_again = {*(self.after.awaited.keys() - middle.awaited.keys())} & self.after.held
-        for group, n in self._forgotten.items():
-            # Those of a group without items may be forgotten with its pass; its hold stays then.
-            is_taken = any(line.group == group for line in moved.taken.values())
-            hold_stays = not is_taken and group in self.after.held - held_again
-            if group in middle.held and not hold_stays:
-                middle.start_counts[group] -= n
-                ended.add(group)
-        settings = replace(
-            settings,
-            awaited=middle.awaited,
-            running=middle.running,
-            start_counts=middle.start_counts,
-        )
-        for group in ended - {None} - held_again:
-            if group in middle.held and settings.room(group) > 0:
-                middle.held.discard(group)
-                released = {line for line in state.ready if line.group == group}
-                self._begin_anew(middle, released)
-        middle.held |= held_again
-        for position, line in moved.added.items():
-            if line.group is not None and not middle.ready.get(line):
-                self._begin_anew(middle, {line})
-            middle.ready[line].append(position)
-            middle.ready[line].sort()
-        # An item that moves within its line keeps the turn of its group.
-        for position, line in moved.removed.items():
-            if self.act.verb == "move" and position in middle.ready.get(line, ()):
-                middle.ready[line].remove(position)
-        return middle
-
-    @property
-    def _forgotten(self) -> Counter[str | None]:
-        """How many starts of each group are forgotten."""
-        found = Counter[str | None]()
-        for group, rows in self.before.starts.items():
-            left = self.after.starts.get(group, {})
-            found[group] += sum(n for stamp, n in rows.items() if stamp not in left)
-        return +found
-
-    def _begin_anew(self, middle: State, lines: set[Line]) -> None:
-        self.began_anew |= lines
-        for line in lines:
-            middle.passes[line] = max(middle.passes.get(line, 0), self.read.taken[line.priority])
-
-    def order(self) -> Iterable[str]:
-        """Yield which items were not next."""
-        for line, taken in self.taken.items():
-            if line.group is not None and taken != self._middle.ready.get(line, [])[: len(taken)]:
-                yield f"the items of {line} were not taken in their order"
-        n = len(self.moved.taken)
-        if not n:
-            return
-        is_pop = self.act.verb == "pop"
-        if is_pop or self.act.within <= self.act.n:
-            # A claim conflicts with nothing that comes before what it takes.
-            expected = first(self._middle if is_pop else self._found(self.read), n)
-            if {position for position, _ in expected} != self.moved.taken.keys():
-                yield f"{[line for _, line in expected]} had the turns, not {[*self.taken]}"
-            return
-        for line in self.taken:
-            ahead = [
-                turn for turn in self.read.turns if turn < (line.priority, self._pass(line), "")
-            ]
-            ahead = [turn for turn in ahead if turn[0] == line.priority]
-            room = max(self.act.within, self.act.n) + len(self.moved.returned)
-            if line.group is not None and len(ahead) >= room:
-                yield f"{line} was taken, and {len(ahead)} others were before it"
-
-    def _pass(self, line: Line) -> int:
-        return effective_pass(self._middle, line)

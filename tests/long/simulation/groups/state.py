@@ -72,13 +72,11 @@ class State:
         settings: What was set for each group; `None` for all groups, and an empty text for the
             items without one.
         held: The groups that are held back.
-        held_until: When a timer looks at some of them.
         awaited: The positions of the failed items for which sequences wait.
         starts: The starts of each group, and with `None` those of the queue: how many items, by
             time in milliseconds and read version.
         start_counts: How many items of each group, or of the queue, are said to have been started.
         rate: The rate of the queue; its time is in milliseconds.
-        settling: How far a change of the settings of all groups has got, while it is under way.
     """
 
     places: dict[bytes, Place] = field(default_factory=dict)
@@ -90,12 +88,10 @@ class State:
     taken: Counter[int] = field(default_factory=Counter)
     settings: dict[str | None, GroupSettings] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
-    held_until: dict[str, int] = field(default_factory=dict)
     awaited: dict[str, bytes] = field(default_factory=dict)
     starts: dict[str | None, dict[Stamp, int]] = field(default_factory=dict)
     start_counts: dict[str | None, int] = field(default_factory=dict)
     rate: tuple[int, float] | None = None
-    settling: bytes | None = None
 
     def of(self, group: str | None) -> GroupSettings:
         """Return the settings that hold for a group."""
@@ -181,10 +177,7 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
     for (group,), value in unpacked(layout.group_settings):
         state.settings[group] = decode_group_settings(value)
     state.awaited = {group: value for (group,), value in unpacked(layout.awaited_retries)}
-    for (group,), value in unpacked(layout.held_groups):
-        state.held.add(group)
-        if value:
-            state.held_until[group] = decode_count(value)
+    state.held = {group for (group,), _ in unpacked(layout.held_groups)}
     for (group, *stamp), value in unpacked(layout.starts):
         time, version = stamp
         state.starts.setdefault(group, {})[time, version] = decode_count(value)
@@ -193,7 +186,6 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
     if layout.options in everything:
         rate = decode_options(everything[layout.options]).rate
         state.rate = rate and (rate[0], 1000 * rate[1])
-    state.settling = everything.get(layout.group_key(layout.settling, None))
     return state
 
 
