@@ -96,17 +96,17 @@ class _Unseen:
 # Transitions: each is left out of the counters
 
 
-_ELSEWHERE = {
+_ELSEWHERE: dict[str, list[Any]] = {
     "durable": [
         *(("acked", "claimed", "done"), ("returned", "claimed", "delayed")),
-        *(("buried", "claimed", "dead"), ("cancelled", "ready", "done")),
-        ("cancelled", "delayed", "done"),
+        *(("cancelled", "ready", "done"), ("cancelled", "delayed", "done")),
     ],
     "processes": [
         *(("staged", "ready", "claimed"), ("collected", "claimed", None)),
         ("unstaged", "claimed", "ready"),
     ],
-    "": [("removed", "done", None), ("trimmed", "done", None)],  # no workload does that
+    # No workload does that.
+    "": [("buried", "claimed", "dead"), ("removed", "done", None), ("trimmed", "done", None)],
 }
 """The transitions that another workload than `queues` makes."""
 
