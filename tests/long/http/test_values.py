@@ -8,10 +8,8 @@ import fdb.tuple
 from starlette.testclient import TestClient
 
 import fdbqueue
-from fdbqueue import PriorityQueue
 from fdbqueue.layout.names import worker_key
 from fdbqueue.worker.presence import Presence
-from tests.support.keys import layout_of
 
 LAST = "9999-12-31T23:59:59.999Z"
 
@@ -28,22 +26,6 @@ def test_a_time_that_cannot_be_shown_is_refused_with_the_last_one(
     answer = client.post(f"{queue}/push", json={"item": 1, "at": LAST})
     shown = client.get(f"{queue}/items/{answer.json()['id']}").json()
     assert shown["due_at"] == LAST.replace("Z", "+00:00")
-
-
-def test_a_queue_that_cannot_be_read_is_listed_with_the_reason(
-    client: TestClient, db: Any, name: str
-) -> None:
-    broken = PriorityQueue.named(db, f"{name}broken")
-    broken.push(db, 1)
-    PriorityQueue.named(db, f"{name}sound").push(db, 1)
-    db[layout_of(broken).counts + b"\xff"] = b"\x01"
-    answer = client.get("/v1/queues", params={"after": f"{name}!", "limit": 2})
-    rows = answer.json()["queues"]
-    assert "bytes that cannot be read" in rows[0]["error"]
-    assert rows[1]["ready"] == 1
-    lines = client.get("/metrics").text.splitlines()
-    assert f'fdbqueue_queue_unknown{{queue="{name}broken"}} 1.0' in lines
-    assert f'fdbqueue_items{{queue="{name}sound",state="ready"}} 1.0' in lines
 
 
 def test_rows_that_no_worker_has_written_do_not_hide_the_workers(

@@ -31,8 +31,12 @@ class Mutation:
 
     @staticmethod
     def has_found(problem: str) -> bool:
-        """Return whether a problem is that of a bug. An error is one of the mutation itself."""
-        return "Traceback" not in problem
+        """Return whether a problem is that of a bug.
+
+        An error is one of the mutation itself, and one of the server says nothing.
+        """
+        others = ("the workload was not checked", "the server does not say")
+        return "Traceback" not in problem and not problem.startswith(others)
 
 
 MUTATIONS: dict[str, Mutation] = {}
