@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,19 +79,3 @@ class Simulated:
                 break
         watch.cancel()
         return watch if self.random.random() < 0.9 else None
-
-
-def seeds_of(request: pytest.FixtureRequest, n: int) -> Iterable[int]:
-    """Return the seeds that a test runs: `n` of them, or the one that is given."""
-    given = request.config.getoption("--seed")
-    return range(n) if given is None else [given]
-
-
-def simulate(simulation: Any, seed: int) -> Any:
-    """Run a simulation, and return it; print its trace if it has a problem."""
-    try:
-        assert not (problems := simulation.run()), "\n".join(problems)
-    except BaseException:
-        print(f"--seed={seed}", *simulation.scheduler.trace, sep="\n")
-        raise
-    return simulation

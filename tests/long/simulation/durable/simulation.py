@@ -1,30 +1,19 @@
-"""Seeded simulation of schedules, steps, signals and batches with faults and kills.
-
-A seed that fails is run again by `pytest tests/long/simulation -k durable --seed N`, which prints
-the trace. `FDBQ_DURABLE_SEEDS` is the number of seeds per engine.
-"""
+"""Schedules, steps, signals and batches with faults and kills on any engine."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from tests.long.simulation.durable.clients import Client, Storm
 from tests.long.simulation.durable.ledger import Ledger
-from tests.long.simulation.simulated import SKEWS, Simulated, seeds_of, simulate
+from tests.long.simulation.simulated import SKEWS, Simulated
 
-SEEDS = int(os.environ.get("FDBQ_DURABLE_SEEDS", "2"))
-
-_ENOUGH = 12
-"""How many seeds meet everything that has to happen."""
-
-_MET = {
+MET = {
     *("done", "failed", "dead", "cancelled", "lost", "tick", "batch", "timed out"),
     *("done after others", "cancelled after others"),
     *("signal before the wait", "signal after the wait"),
@@ -49,6 +38,11 @@ class DurableSimulation(Simulated):
         self.db.read_faults /= 20  # a sweep may push a hundred ticks
         self.storm = Storm(space, _SCALE, _LEASES)
         self.ledger = Ledger(max(self.scheduler.skews, default=0))
+
+    @property
+    def events(self) -> Counter[str]:
+        """How often something of interest happened."""
+        return self.ledger.events
 
     def run(self) -> list[str]:
         """Run the clients, end everything, and replay the log; return what must not be."""
@@ -89,13 +83,3 @@ class DurableSimulation(Simulated):
         for _ in range(_STEPS):  # meanwhile others go on
             self.scheduler.time += round(1000 * seconds / _STEPS)
             self.scheduler.step("pause")
-
-
-def test_each_rule_of_schedules_steps_signals_and_batches_holds(
-    steady: Any, space: Subspace, request: pytest.FixtureRequest
-) -> None:
-    events: Counter[str] = Counter()
-    for seed in (seeds := seeds_of(request, SEEDS)):
-        events += simulate(DurableSimulation(steady, space, seed), seed).ledger.events
-    if len([*seeds]) >= _ENOUGH:
-        assert events.keys() >= _MET, events
