@@ -133,9 +133,8 @@ for _transition, _tallies in TABLE.items():
 
 
 _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
-    # The maintainers
+    # The maintainers, except the history: nothing depends on it
     "without unique keys": ("queues", None, ["operations.items:UniqueKeys.follow"]),
-    "without history": ("durable", None, ["operations.items:History.begin"]),
     "without groups": ("groups", None, ["operations.items:Groups.begin"]),
     "without owned rows": ("durable", None, ["operations.items:OwnedRows.follow"]),
     "without batches": ("durable", None, ["operations.items:Memberships.follow"]),
@@ -157,7 +156,6 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
     "the last one is not noticed": ("groups", None, ["operations.items:Groups._note_removed"]),
     "nobody hands the slot over": ("groups", False, ["operations.items:Groups._goes_on"]),
     "no timer ends a hold": ("groups", 0, ["operations.items:Groups.end_holds"]),
-    "clocks decide what is over": ("groups", 1 << 62, ["operations.limits.rates:_age"]),
     "pops are no starts": ("groups", None, ["operations.limits.rates:QueueRate.note_popped"]),
     "no timer for the queue": ("groups", None, ["operations.limits.rates:QueueRate._set_timer"]),
     "two pushes fill a group": ("groups", None, ["operations.limits.bounds:Bounds._take"]),
@@ -170,7 +168,6 @@ _UNSEEN: dict[str, tuple[str, list[str]]] = {
         ["operations.sweep:Sweep._end_timers", "operations.claims:ClaimedItems.end_over"],
     ),
     "two items have a unique key": ("queues", ["operations.push:Pusher.push_unique"]),
-    "two clients push a tick": ("durable", ["operations.jobs.schedules:Schedules._tick"]),
     "groups change meanwhile": ("groups", ["operations.items:Groups.begin_taking"]),
     "two clients start the last one": ("groups", ["operations.limits.rates:Starts.room"]),
 }

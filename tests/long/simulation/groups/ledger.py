@@ -417,8 +417,14 @@ class Ledger:
         self.events["compared turns"] += 1
         for line in {*moved.taken.values()}:
             taken = moved.taken_of(line)
-            if line.group is not None and taken != before.ready[line][: len(taken)]:
+            if line.group is None:
+                continue
+            if taken != before.ready[line][: len(taken)]:
                 self._say(f"the items of {line} were not taken in their order")
+            steps = replace(read, places={**after.places, **before.places}).steps(line.group, taken)
+            pass_, stored = before.passes.get(line, 0) + sum(steps), after.passes.get(line, 0)
+            if line in after.ready and stored != pass_:
+                self._say(f"the pass of {line} is {stored}, and should be {pass_}")
         is_pop = act.verb == "pop"
         if is_pop or act.within <= act.n:
             # A claim conflicts with nothing that comes before what it takes.
