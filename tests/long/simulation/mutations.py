@@ -373,7 +373,7 @@ def _step_without_token() -> None:
                 store(self, tr, now, extension, steps, lease=lease)
             else:
                 item = self._items.levels.row("claimed", claim.keys[0], stored)
-                self._put(tr, position, item, steps)
+                self._put(tr, item, steps)
 
         return without_token
 
