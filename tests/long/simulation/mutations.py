@@ -229,16 +229,13 @@ def _ack_without_token() -> None:
     """A client ends a claim that another one has made since."""
     from fdbqueue.operations.claims import ClaimedItems, LeaseLost
 
-    def claimed(_: object) -> Callable[..., Any]:
-        def without_token(self: Any, claim: Any, begun: Any) -> Any:
-            rows = begun()
-            if None in rows:
-                raise LeaseLost(claim.items[0].id)
-            return rows
+    def without_token(self: Any, claim: Any, reads: Any) -> Any:
+        values = [read.value for read in reads]
+        if None in values:
+            raise LeaseLost(claim.items[values.index(None)].id)
+        return [self._row("claimed", key, value) for key, value in zip(claim.keys, values)]
 
-        return without_token
-
-    _change(ClaimedItems, "_claimed", claimed)
+    _change(ClaimedItems, "_claimed", lambda _: without_token)
 
 
 @_found_by("queues")
