@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination.pops import REQUEST_TIMEOUT
-from tests.support.cluster import Cluster
-from tests.support.leases import let_versions_pass
+from fdbqueue.operations.timers import VERSIONS
+from tests.support.cluster import Cluster, Server, find_programs
+from tests.support.leases import let_versions_pass, read_version
 from tests.support.many_processes import (
     PROCESSES,
     LibraryQueue,
@@ -31,15 +35,13 @@ ITEMS = int(os.environ.get("FDBQ_ITEMS", "4000"))  # run more by hand
 INJECTED = (1007, 1020, 1021, 1031, 1039)
 BUGGIFIED = (1007, 1009, 1020, 1021, 1031, 1042, 1078)
 
+Open = Callable[[str, int], TroubledDatabase]
 
-def run_library(
-    opened: Callable[[str, int], TroubledDatabase],
-    url: str,
-    db: Any,
-    queue: PriorityQueue,
-    rng: random.Random,
+
+def run(
+    opened: Open, db: Any, url: str, queue: PriorityQueue, rng: random.Random, trouble: Any = bool
 ) -> Outcome:
-    """Move items through the library's queue; its counts match a scan throughout."""
+    """Move each item through the queue exactly once; its counts match a scan throughout."""
     counted: list[int] = []
 
     def check() -> None:
@@ -47,7 +49,11 @@ def run_library(
         assert report.ok, report.problems
         counted.append(report.ready)
 
-    outcome = Work(opened, LibraryQueue, url, queue.subspace.key(), ITEMS).run(rng, check)
+    def meanwhile() -> None:
+        trouble()
+        check()
+
+    outcome = Work(opened, LibraryQueue, url, queue.subspace.key(), ITEMS).run(rng, meanwhile)
     assert max(counted) > 0
     if outcome.lost:
         # A pop failed and then also failed to return the items served to it.
@@ -55,50 +61,91 @@ def run_library(
         outcome.popped.update(item.value for item in PriorityQueue(queue.subspace).pop_many(db, 50))
     check()
     assert counted[-1] == 0
-    return outcome
-
-
-def run_recipe(
-    opened: Callable[[str, int], TroubledDatabase], url: str, space: Subspace, rng: random.Random
-) -> Outcome:
-    """Move some items through the plain recipe in the same way."""
-    return Work(opened, RecipeQueue, url, space.key(), 1_600).run(rng, lambda: None)
-
-
-def assert_exactly_once(outcome: Outcome) -> None:
     assert outcome.processes == PROCESSES
     assert outcome.pushed.total() == ITEMS
     assert (outcome.lost, outcome.doubled) == (Counter(), Counter())
+    return outcome
 
 
 def test_each_item_is_popped_exactly_once_under_injected_faults(
     db: Any, shared_url: str, queue: PriorityQueue, rng: random.Random
 ) -> None:
-    outcome = run_library(injected, shared_url, db, queue, rng)
-    assert_exactly_once(outcome)
+    outcome = run(injected, db, shared_url, queue, rng)
     assert min(outcome.errors[code] for code in INJECTED) > ITEMS / 400
+
+
+def test_each_item_is_popped_exactly_once_under_client_buggification(
+    cluster: Cluster, db: Any, shared_url: str, queue: PriorityQueue, rng: random.Random
+) -> None:
+    outcome = run(buggified, db, shared_url, queue, rng)
+    assert min(outcome.errors[code] for code in BUGGIFIED) > ITEMS / 2_000
 
 
 def test_the_plain_recipe_loses_and_duplicates_items_under_injected_faults(
     db: Any, shared_url: str, space: Subspace, rng: random.Random
 ) -> None:
     """So this harness detects losses and duplicates."""
-    outcome = run_recipe(injected, shared_url, space, rng)
+    outcome = Work(injected, RecipeQueue, shared_url, space.key(), 1_600).run(rng, bool)
     assert outcome.lost
     assert outcome.doubled
 
 
-def test_each_item_is_popped_exactly_once_under_client_buggification(
-    cluster: Cluster, db: Any, shared_url: str, queue: PriorityQueue, rng: random.Random
-) -> None:
-    outcome = run_library(buggified, shared_url, db, queue, rng)
-    assert_exactly_once(outcome)
-    assert min(outcome.errors[code] for code in BUGGIFIED) > ITEMS / 2_000
+def untroubled(url: str, _: int) -> TroubledDatabase:
+    """Open a database that fails by itself alone."""
+    return TroubledDatabase(fdbqueue.open(url))
 
 
-def test_the_plain_recipe_loses_and_duplicates_items_under_client_buggification(
-    cluster: Cluster, db: Any, shared_url: str, space: Subspace, rng: random.Random
-) -> None:
-    outcome = run_recipe(buggified, shared_url, space, rng)
-    assert outcome.lost
-    assert outcome.doubled
+class TestKilledServer:
+    """What an `fdbserver` on disk acknowledged survives its kill."""
+
+    @pytest.fixture
+    def server(self, tmp_path: Path) -> Iterator[Server]:
+        programs = find_programs()
+        if programs is None:
+            reason = "no fdbserver and fdbcli on PATH or under FDB_HOME, to kill and start again"
+            if os.environ.get("FDBQ_REQUIRE_CLUSTER") == "1":
+                pytest.fail(f"FDBQ_REQUIRE_CLUSTER=1, and {reason}")
+            pytest.skip(reason)
+        with Server(tmp_path, *programs, storage="ssd") as server:
+            yield server
+
+    @pytest.fixture
+    def url(self, server: Server) -> str:
+        return str(server.cluster_file)
+
+    def test_each_item_is_popped_exactly_once(
+        self, db: Any, url: str, queue: PriorityQueue, server: Server, rng: random.Random
+    ) -> None:
+        kills = 0
+
+        def kill() -> None:
+            nonlocal kills
+            if kills < 4:
+                kills += 1
+                server.kill()
+                time.sleep(rng.uniform(0, 0.5))
+                server.start()
+
+        run(untroubled, db, url, queue, rng, kill)
+        assert kills > 1
+
+    def test_recoveries_end_no_lease(self, db: Any, name: str, server: Server) -> None:
+        """Each restart of a server advances the versions by a hundred seconds' worth."""
+        jobs = PriorityQueue.named(db, name, max_attempts=1)
+        jobs.push_many(db, range(1_000))
+        claims = [jobs.claim(db, n=100, lease=30) for _ in range(10)]
+        for _ in range(5):
+            before = read_version(db)
+            server.kill()
+            server.start()
+            assert read_version(db) > before + 60 * VERSIONS
+            assert PriorityQueue.named(db, name).claim(db) is None  # and sweeps
+            for claim in claims:
+                jobs.extend(db, claim, 30)
+        assert list(jobs.items(db, state="dead")) == []
+        for claim in claims:
+            assert claim.attempts == (1,) * 100
+            jobs.ack(db, claim)
+        assert fdbqueue.admin.check(db, jobs).ok
+        stats = jobs.stats(db)
+        assert (stats.total_pushed, stats.total_completed, stats.total_failed) == (1_000, 1_000, 0)

@@ -11,10 +11,8 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.admin import check
-from fdbqueue.errors import PayloadTooLarge, PushTooLarge, error_text
-from fdbqueue.jobs import App, Context
+from fdbqueue.errors import PushTooLarge, error_text
 from fdbqueue.layout.batches import Membership, encode_membership
-from fdbqueue.layout.jobs import TooManyWaiting
 from fdbqueue.layout.keys import MAX_PREFIX, Layout
 from fdbqueue.layout.priorities import MAX_LEVEL
 from fdbqueue.layout.values import (
@@ -191,24 +189,6 @@ def test_a_row_that_another_client_has_written_goes_through_every_state(
     assert check(db, queue).problems == ()
 
 
-def test_a_job_with_a_large_payload_and_a_long_log_is_done(db: Any, name: str) -> None:
-    app = App(db)
-    app.queue(name).configure(db, keep=100)
-    sizes = [size + by for size in (10_000, 89_900) for by in range(-40, 1)]
-
-    @app.job(queue=name, name="print")
-    def log(context: Context, text: str) -> int:
-        context.log("x" * 79 + "\n")
-        for _ in range(100):
-            context.log("\0" * 79 + "\n")
-        return len(text)
-
-    handles = [log.push("x" * size) for size in sizes]
-    app.work(drain=True)
-    assert [handle.state() for handle in handles] == ["done"] * len(sizes)
-    assert [handle.result() for handle in handles] == sizes
-
-
 @pytest.mark.parametrize(
     ("n", "options"),
     [
@@ -232,20 +212,6 @@ def test_a_push_of_more_than_one_transaction_holds_is_refused(
     assert len(queue.push_many(db, ["x" * 60_000] * 150)) == 150
 
 
-def test_more_jobs_than_can_store_a_large_signal_may_not_wait_for_it(db: Any, name: str) -> None:
-    app = App(db)
-
-    @app.job(queue=name, name="wait")
-    def wait(context: Context) -> None:
-        context.wait("go", key="k")
-
-    wait.push_many(wait.bind() for _ in range(89))
-    app.work(drain=True)
-    with pytest.raises(TooManyWaiting, match="more than 88 jobs"):
-        app.signal(db, "go", key="k", value="x" * 89_990)
-    assert app.signal(db, "go", key="k", value="x" * 60_000) == 89
-
-
 def test_schedules_with_large_values_push_the_ticks_that_they_missed(
     db: Any, name: str, clock: Clock
 ) -> None:
@@ -259,24 +225,6 @@ def test_schedules_with_large_values_push_the_ticks_that_they_missed(
         pass
     assert {each.pushed for each in queue.schedules.all(db)} == {6}
     assert check(db, queue).problems == ()
-
-
-def test_a_schedule_that_does_not_fit_its_row_is_refused(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, codec="bytes", priorities=(bytes,))
-    with pytest.raises(PayloadTooLarge, match="a schedule holds at most"):
-        queue.schedules.add(db, "zeros", bytes(60_000), (b"",), every="1h")
-    with pytest.raises(PayloadTooLarge, match="a schedule holds at most"):
-        queue.schedules.add(db, "long", b"x" * 90_000, (bytes(2_400),), every="1h")
-    assert [*queue.schedules.all(db)] == []
-
-
-def test_the_error_names_what_the_payload_is_too_large_for(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    with pytest.raises(PayloadTooLarge, match="a signal holds at most 90,000"):
-        queue.steps.signal(db, "approved", value="x" * 90_000)
-    queue.push(db, "job")
-    with pytest.raises(PayloadTooLarge, match="a result holds at most 90,000"):
-        queue.ack(db, queue.claim(db), result="x" * 90_000)
 
 
 def test_an_idempotency_key_has_a_limited_number_of_long_ids(db: Any, name: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import fdbqueue
@@ -14,9 +14,15 @@ from fdbqueue.testing.faults import FaultyDatabase, FaultyReads, FaultyTransacti
 
 MAX_VERSIONS_IN_FLIGHT = 100_000_000  # by which a recovery advances the version
 
+MAX_STEPS = 500_000
+
 
 class Killed(BaseException):
     """The client's process was killed and must not run any further."""
+
+
+class Endless(Exception):
+    """The simulation does not end."""
 
 
 class _Client:
@@ -37,6 +43,8 @@ class Scheduler:
         self.skews: list[int] = []
         """How far the clock of each client is ahead, in milliseconds; 0 for missing ones."""
         self.trace: list[str] = []
+        self._stopped: dict[int | None, int] = {}
+        self._steps = 0
         self._kills = kills
         self._clients: list[_Client] = []
         self._threads: list[threading.Thread] = []
@@ -50,7 +58,17 @@ class Scheduler:
 
     def time_ns(self) -> int:
         """Return the time by the client's clock; a replacement of `time.time_ns`."""
-        return (self.time + self.skew) * 1_000_000
+        now = self._stopped.get(self.client, self.time)
+        return (now + self.skew) * 1_000_000
+
+    @contextmanager
+    def stopped_clock(self) -> Iterator[None]:
+        """Stop the clock of the running client."""
+        self._stopped[self.client] = self.time
+        try:
+            yield
+        finally:
+            del self._stopped[self.client]
 
     @property
     def skew(self) -> int:
@@ -108,6 +126,9 @@ class Scheduler:
     def step(self, name: str) -> None:
         """Count a database call; switch to another client or kill this one at random."""
         self.time += 1
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise Endless
         client = self._current
         if client is None:
             return  # the simulation is over; such calls only inspect its final state
@@ -164,38 +185,27 @@ class SimulatedDatabase(FaultyDatabase):
         self.read_faults = faults / 10
         """The probability that a read fails. Long transactions need a lower one."""
         self._recoveries = recoveries
-        self._epochs = [0]
-        """The first version after each recovery."""
+        self._jumped = 0
+        """By how much recoveries have advanced the version."""
         self._late: list[Callable[[], None]] = []
         self._version = 0
-        self.commits: list[Commit] = []
-        """All commits with writes, in order."""
+        self.version_of: dict[int, int] = {}
+        """The version of each commit, by the one that the engine gave it."""
 
     def create_transaction(self) -> SimulatedTransaction:
-        transaction = SimulatedTransaction(self, self.db.create_transaction())
-        self.created(transaction)
-        return transaction
-
-    def created(self, transaction: SimulatedTransaction) -> None:
-        """Called with each new transaction."""
+        return SimulatedTransaction(self, self.db.create_transaction())
 
     def new_version(self) -> int:
         """Return a new version, later than all others."""
-        jumped = (len(self._epochs) - 1) * MAX_VERSIONS_IN_FLIGHT
-        self._version = max(self._version + 1, self._scheduler.time * 1_000 + jumped)
+        self._version = max(self._version + 1, self._scheduler.time * 1_000 + self._jumped)
         return self._version
-
-    def time_of(self, version: int) -> int:
-        """Return the time of a version in milliseconds."""
-        recoveries = bisect_right(self._epochs, version) - 1
-        return (version - recoveries * MAX_VERSIONS_IN_FLIGHT) // 1_000
 
     def before_call(self, name: str) -> None:
         self._scheduler.step(name)
         self.deliver_late(0.1)
         if self._recoveries and self._scheduler.random.random() < self._recoveries:
             self._scheduler.note("(a recovery)")
-            self._epochs.append(self.new_version() + MAX_VERSIONS_IN_FLIGHT)
+            self._jumped += MAX_VERSIONS_IN_FLIGHT
         is_read = name.startswith("get") and name != "get_committed_version"
         if is_read and self._scheduler.random.random() < self.read_faults:
             self._scheduler.note("1007")
@@ -214,14 +224,13 @@ class SimulatedDatabase(FaultyDatabase):
 
     def on_its_way(self, transaction: SimulatedTransaction) -> Callable[[], None]:
         """Return a function that applies a commit which was sent."""
-        wrapped, read, note = transaction.wrapped, transaction.pin(), transaction.committed
+        wrapped = transaction.wrapped
+        transaction.pin()
 
         def take_place() -> None:
             wrapped.commit().wait()
             if wrapped.get_committed_version() > 0:
-                commit = Commit(read, self.new_version())
-                self.commits.append(commit)
-                note(commit)
+                self.version_of[wrapped.get_committed_version()] = self.new_version()
 
         return take_place
 
@@ -253,8 +262,6 @@ class SimulatedTransaction(FaultyTransaction):
         super().__init__(db, wrapped)
         self._simulated = db
         self.version: int | None = None
-        self.committed: Callable[[Commit], object] = lambda commit: None
-        """Called with each of its commits that has writes."""
 
     def pin(self) -> int:
         """Set the read version to the current version, unless it is set."""

@@ -58,16 +58,16 @@ class Simulated:
             patch.setattr(pops.StagedPops, "_resign_when_idle", lambda *_: None)
             yield
 
-    def end(self, queue: PriorityQueue) -> None:
+    def end(self, queue: PriorityQueue, db: Any = None) -> None:
         """Apply all commits in flight and return staged items, as no client runs any more.
 
-        No further faults occur.
+        No further faults occur. Items return by `db`, if it is given.
         """
         self.db.deliver_late(1.0)
         self.db.faults = self.db.read_faults = 0.0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pops, "REQUEST_TIMEOUT", -(10**9))
-            store_of(PriorityQueue(queue.subspace)).sweeper.trim(self._raw)  # that of a new client
+            store_of(PriorityQueue(queue.subspace)).sweeper.trim(db or self._raw)  # of a new client
 
     def _sleep_on(self, watches: list[Any], seconds: float) -> Any:
         """Sleep while other clients run, sometimes too long or not long enough."""

@@ -14,14 +14,14 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tests.long.simulation.cluster.building import Missing, Tools, find_tools
-from tests.long.simulation.cluster.mutations import MUTATIONS
 from tests.long.simulation.cluster.runs import Result, run
 from tests.long.simulation.cluster.scenario import Scenario, choose
 from tests.long.simulation.cluster.workloads import WORKLOADS
+from tests.long.simulation.mutations import MUTATIONS
 
 
 def main() -> int:
@@ -42,7 +42,7 @@ def main() -> int:
     ]
     began = time.monotonic()
     end = began + 60 * (given.minutes or math.inf)
-    totals = Totals()
+    results: list[Result] = []
 
     def run_one(scenario: Scenario) -> Result | None:
         return _run(scenario, tools, given.twice) if time.monotonic() < end else None
@@ -50,9 +50,15 @@ def main() -> int:
     with ThreadPoolExecutor(given.jobs) as pool:
         for result in pool.map(run_one, scenarios):
             if result is not None:
-                totals.add(result)
-    print(totals.text(time.monotonic() - began))
-    return 1 if totals.failed else 0
+                results.append(result)
+    failed = sum(bool(result.problems) for result in results)
+    hours = sum(result.simulated for result in results) / 3600
+    operations = sum(result.operations for result in results)
+    print(
+        f"{len(results)} seeds, {failed} failed: {hours:.1f} simulated hours, {operations:,} "
+        f"operations, {60 * len(results) / (time.monotonic() - began):.1f} seeds a minute"
+    )
+    return 1 if failed else 0
 
 
 def _arguments() -> argparse.Namespace:
@@ -121,28 +127,6 @@ def _command(scenario: Scenario) -> str:
         f"python -m tests.long.simulation.cluster --workload {scenario.workload} "
         f"--seed {scenario.seed} --buggify {buggify}"
     )
-
-
-@dataclass
-class Totals:
-    """The sum of all simulations."""
-
-    seeds: int = 0
-    failed: int = 0
-    simulated: float = 0.0
-    operations: int = 0
-
-    def add(self, result: Result) -> None:
-        self.seeds += 1
-        self.failed += bool(result.problems)
-        self.simulated += result.simulated
-        self.operations += result.operations
-
-    def text(self, seconds: float) -> str:
-        return (
-            f"{self.seeds} seeds, {self.failed} failed: {self.simulated / 3600:.1f} simulated "
-            f"hours, {self.operations:,} operations, {60 * self.seeds / seconds:.1f} seeds a minute"
-        )
 
 
 if __name__ == "__main__":

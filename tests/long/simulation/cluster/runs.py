@@ -16,7 +16,7 @@ from tests.long.simulation.cluster.building import Tools
 from tests.long.simulation.cluster.scenario import SHIM, Scenario, toml_file
 
 _ROOT = Path(__file__).parents[4]
-_LONGEST = 300
+_LONGEST = 1_800
 """Real seconds after which a simulation is ended."""
 
 

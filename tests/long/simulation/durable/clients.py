@@ -28,7 +28,6 @@ from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, ItemInfo, OnDead, State, Transaction
 from fdbqueue.worker.context import HeldLease
 from fdbqueue.worker.outcomes import BatchCancelled, Suspended
-from tests.long.simulation.durable.log import Log
 from tests.long.simulation.durable.programs import (
     SHARED_KEYS,
     SIGNAL,
@@ -37,6 +36,7 @@ from tests.long.simulation.durable.programs import (
     program,
 )
 from tests.long.simulation.durable.ticks import SCHEDULES
+from tests.long.simulation.log import Log
 
 ACTS = {
     **{"work": 20, "push": 3, "signal": 8, "sweep": 2, "schedule": 6, "batch": 8},

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from fdbqueue.layout.jobs import SKEW
 from fdbqueue.types import ItemInfo
-from tests.long.simulation.durable.log import Entry
 from tests.long.simulation.durable.programs import FAILED, TIMED_OUT
 from tests.long.simulation.durable.ticks import ONE_BY_ONE, Ticks
+from tests.long.simulation.log import Entry
 
 
 @dataclass(eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,18 +12,22 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Claim, PriorityQueue
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost, QueueFull, WrongState
-from tests.long.simulation.groups.ledger import Act
+from tests.long.simulation.groups.ledger import Act, Ledger
+from tests.long.simulation.groups.recording import RecordedDatabase, Recording, Rows
+from tests.long.simulation.groups.state import read_state
+from tests.support.keys import layout_of
 from tests.support.random_options import BOUNDS, COSTS, GROUPS, IF_FULL, WEIGHTS, limits
 
 KINDS = {
     **{"push": 9, "claim at once": 4, "claim inside": 4, "pop at once": 1, "pop inside": 2},
     **{"ack": 7, "nack": 3, "release": 2, "extend": 1, "set": 4},
-    **{"cancel": 1, "move": 1, "clear": 0.2},
+    **{"cancel": 1, "move": 1, "retry": 1, "clear": 0.2, "configure": 0.5, "check": 1},
 }
 _LIMITS = limits([(1, 1.0), (2, 4.0), (3, 20.0)])
 RATES = [None, None, None, (3, 1.0), (10, 5.0)]
-"""The rate of the queue: one of these in each simulation."""
+"""The rates that the queue may have."""
 SETTINGS = [WEIGHTS, _LIMITS, _LIMITS, [*_LIMITS, *BOUNDS], [*_LIMITS, *2 * BOUNDS]]
 """The changes of settings of groups that clients make: one of these lists in each simulation."""
 LONGEST = 20.0
@@ -42,23 +45,59 @@ class Storm:
         space: Where everything is stored.
         settings: The changes of settings that clients choose from.
         is_exact: Whether all items are taken in the order of their turns.
+        recording: What their transactions have written.
         acts: What all clients have done.
-        items: The ids of the items that they pushed last.
+        items: The ids and groups of the items that they pushed last.
         pushed: How many items they have pushed, or tried to.
         events: How often calls were of use.
+        problems: What `fdbqueue.admin.check` has found.
     """
 
     space: Subspace
     settings: list[dict[str, Any]]
     is_exact: bool
+    recording: Recording
     acts: list[Act] = field(default_factory=list)
-    items: list[str] = field(default_factory=list)
+    items: list[tuple[str, str | None]] = field(default_factory=list)
     pushed: int = 0
     events: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
 
     def queue(self) -> PriorityQueue[Any]:
         """Return the queue, as a new process opens it."""
         return PriorityQueue(self.space["queue"])
+
+    def replay(
+        self,
+        db: Any,
+        ledger: Ledger,
+        version_of: Callable[[int], int] = lambda version: version,
+    ) -> list[str]:
+        """Show the queue after each commit to a ledger, once all has ended; return all commits.
+
+        At the end compare the last state with the database. Receipts are left out: the ledger needs
+        none of them, and they are most of the rows. So is the row of a process that serves the pops
+        of others: it goes on for a moment.
+        """
+        queue = self.queue()
+        space, layout = queue.subspace.key(), layout_of(queue)
+        unused, rejected = (layout.receipts.key(), layout.leader), None
+        rows = Rows(lambda key: key.startswith(space) and not key.startswith(unused))
+        lines: list[str] = []
+        for (act, _, now, _), commit in self.recording.replay(db, rows, version_of):
+            lines.append(f"{commit} {act}")
+            ledger.note(act, commit, read_state(rows, queue), now)
+            if rejected != (rejected := rows.values.get(layout.total_rejected)):
+                ledger.note_outcome(act, commit.read)
+        ledger.look_at_results(self.acts)
+        ledger.account(self.acts)
+        ledger.problems += self.problems
+        if left := [each for each in ledger.state.places.values() if each.state != "dead"]:
+            ledger.problems.append(f"they are stuck: {left}")
+        stored = {row.key: row.value for row in db[queue.subspace.range()] if rows.keeps(row.key)}
+        if wrong := rows.values.items() ^ stored.items():
+            ledger.problems.append(f"nobody has written these rows: {wrong}")
+        return lines
 
 
 class Client:
@@ -66,14 +105,14 @@ class Client:
 
     Args:
         storm: What all clients share.
-        db: A database, whose attribute `act` is set to each act before it begins.
+        db: A database.
         chance: The source of its randomness.
         number: Its number.
     """
 
     def __init__(self, storm: Storm, db: Any, chance: random.Random, number: int) -> None:
         self._storm = storm
-        self._db = db
+        self._db = RecordedDatabase(db, storm.recording)
         self._chance = chance
         self._number = number
         self._queue = storm.queue()
@@ -82,6 +121,11 @@ class Client:
     def configure(self, rate: tuple[int, float] | None) -> None:
         """Give the queue a rate, or none."""
         self._perform(Act("configure", settings={"rate": rate}))
+
+    def collect(self, body: Callable[[Any], object]) -> None:
+        """Return what is staged for clients that were killed: `body(db)` does so."""
+        self._db.act = Act("pop, of a client that was killed")
+        body(self._db)
 
     def act(self) -> None:
         """Make a random call."""
@@ -112,7 +156,7 @@ class Client:
         draw, storm = self._chance, self._storm
         if not self._held and kind in ("ack", "nack", "release", "extend"):
             kind = "claim at once"
-        elif not storm.items and kind in ("cancel", "move"):
+        elif not storm.items and kind in ("cancel", "move", "retry"):
             kind = "push"
         act = Act(kind, n=draw.choice([1, 1, 1, 2, 3]), lease=draw.choice(_LEASES))
         act.within = act.n if storm.is_exact else draw.choice([act.n, 2 * act.n, 256])
@@ -130,10 +174,14 @@ class Client:
             act.settings = draw.choice(WEIGHTS if act.group == "" else storm.settings)
             if act.group is None:
                 act.settings = {k: v for k, v in act.settings.items() if k != "paused"}
-        elif kind in ("cancel", "move"):
-            act.values = [draw.choice(storm.items[-_KEPT:])]
+        elif kind == "configure":
+            act.settings = {"rate": draw.choice(RATES)}
+        elif kind in ("cancel", "move", "retry"):
+            id, act.group = draw.choice(storm.items[-_KEPT:])
+            act.values = [id]
         elif kind in ("ack", "nack", "release", "extend"):
             act.claim = draw.choice(self._held)
+            act.dead = draw.random() < 0.2
             # Some claims are used again after their end; some are used only in part.
             if kind != "extend" and draw.random() < 0.7:
                 self._held.remove(act.claim)
@@ -143,7 +191,7 @@ class Client:
 
     def _perform(self, act: Act) -> Act:
         """Perform an act and record its outcome."""
-        act.client, act.begun = self._number, int(1000 * time.time())
+        act.client, act.begun = self._number, milliseconds()
         self._storm.acts.append(act)
         self._db.act = act
         try:
@@ -170,7 +218,7 @@ class Client:
     def _push(self, act: Act) -> list[str]:
         options = {"delay": act.delay, "group": act.group, "cost": act.cost, **act.options}
         items = self._queue.push_many(self._db, act.values, act.priority, **options)
-        self._storm.items += [item.id for item in items]
+        self._storm.items += [(item.id, act.group) for item in items]
         return [item.value for item in items]
 
     def _pop(self, act: Act) -> list[str] | None:
@@ -189,7 +237,7 @@ class Client:
         self._inside(lambda tr: self._queue.ack(tr, act.claim))
 
     def _nack(self, act: Act) -> None:
-        self._queue.nack(self._db, act.claim, delay=act.delay)
+        self._queue.nack(self._db, act.claim, delay=act.delay, dead=act.dead)
 
     def _release(self, act: Act) -> None:
         self._queue.release(self._db, act.claim)
@@ -211,3 +259,11 @@ class Client:
 
     def _move(self, act: Act) -> None:
         self._queue.reprioritize(self._db, act.values[0], act.priority)
+
+    def _retry(self, act: Act) -> None:
+        self._queue.retry(self._db, act.values[0])
+
+    def _check(self, act: Act) -> None:
+        report = fdbqueue.admin.check(self._db, self._queue)
+        if not report.ok:
+            self._storm.problems.append(f"fdbqueue.admin.check: {report.problems}")

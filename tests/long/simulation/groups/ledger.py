@@ -15,8 +15,7 @@ from itertools import combinations, dropwhile
 from math import inf
 from typing import Any
 
-from fdbqueue.layout.items import GroupSettings
-from tests.long.simulation.clients import Call
+from fdbqueue import Claim
 from tests.long.simulation.groups.state import PASS_OF_ONE, Line, State
 from tests.long.simulation.scheduler import Commit
 
@@ -27,26 +26,57 @@ _REMOVING = {"pop", "ack", "cancel", "move"}
 
 
 @dataclass(eq=False)
-class Act(Call):
-    """One call of a client.
+class Act:
+    """One call of a client: its arguments and its outcome.
 
     Attributes:
+        kind: Its first word is what it does.
+        claim: The claim that it ends or extends.
+        n: How many items it pushes or takes.
+        within: Among how many turns it chooses.
+        lease: In seconds.
+        delay: In seconds.
+        dead: Whether a failed item becomes a dead letter.
         values: What it pushes, or which item it changes.
         priority: The priority of what it pushes, or moves.
         cost: The cost of what it pushes.
         group: The group of what it pushes or changes, or whose settings it changes.
         settings: The changes of the settings of a group, or of the options of the queue.
         options: What a push does if there is no room.
+        client: The number of the client.
+        begun: When it began, in milliseconds.
+        result: What it has returned.
+        returned: Whether it has returned.
+        refused: Whether it was refused, because of the state of the item or of the queue.
+        transaction: Its last transaction.
         has_changed: Whether any of its transactions has changed something.
     """
 
+    kind: str
+    claim: Claim[Any] | None = None
+    n: int = 1
+    within: int = 1
+    lease: float = 30.0
+    delay: float = 0.0
+    dead: bool = False
     values: list[str] = field(default_factory=list)
     priority: int = 0
     cost: float = 1
     group: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    client: int = -1
+    begun: int = 0
+    result: Any = None
+    returned: bool = False
+    refused: bool = False
+    transaction: Any = None
     has_changed: bool = False
+
+    @property
+    def verb(self) -> str:
+        """What it does."""
+        return self.kind.split()[0].rstrip(",")
 
     @property
     def takes(self) -> bool:
@@ -155,8 +185,6 @@ class Ledger:
         self._is_exact = is_exact
         self._versions = [0]
         self._states = [State()]
-        self._follow: set[str] = set()
-        """Groups that learn of a change of the limit of all groups when they go on."""
         self._shares: dict[tuple[Line, Line], Share] = {}
         self._largest_steps: Counter[str | None] = Counter()
         self._started: dict[str | None, list[tuple[int, int, int]]] = defaultdict(list)
@@ -181,11 +209,6 @@ class Ledger:
         """The present state."""
         return self._states[-1]
 
-    @property
-    def version(self) -> int:
-        """The present version."""
-        return self._versions[-1]
-
     def _at(self, version: int) -> State:
         """Return the state that a transaction reads at a version."""
         return self._states[bisect_right(self._versions, version) - 1]
@@ -204,7 +227,6 @@ class Ledger:
         act.has_changed = True
         self._versions.append(commit.version)
         self._states.append(after)
-        self._look(after)
         if act.verb == "clear" and _all(after) != _all(before):
             self._note_cleared(after)
             return
@@ -215,56 +237,9 @@ class Ledger:
         self._note_starts(moved, before, after, commit)
         self._note_starts_of_queue(act, moved, before, after, commit)
         self._note_bounds(act, moved, before, read, after)
-        self._note_held(act, before, after)
-        step = _Step(act, moved, before, read, after)
-        self.problems += [f"{problem}: {act}" for problem in step.problems()]
-        self._note_shares(step)
-
-    # A state
-
-    def _look(self, state: State) -> None:
-        """Compare the rows of groups with the items."""
-        ready = {line: rows for line, rows in state.ready.items() if line.group is not None}
-        self._compare("members", state.members, set(ready))
-        counts = Counter[str | None]()
-        for line, rows in ready.items():
-            counts[line.group] += len(rows)
-        self._compare("counts", state.counts, dict(counts))
-        running = {group: n for group, n in state.running.items() if group is not None}
-        self._compare("slots", state.slots, running)
-        delays = Counter(
-            place.line.group
-            for place in state.places.values()
-            if place.state == "delayed" and place.line.group is not None
-        )
-        self._compare("delays", state.delays, delays)
-        starts = {group: sum(rows.values()) for group, rows in state.starts.items()}
-        self._compare("starts", {k: n for k, n in state.start_counts.items() if n}, starts)
-        if state.rate is None:
-            self._compare("starts of a queue without a rate", starts.get(None, 0), 0)
-        elif state.start_counts.get(None, 0) >= state.rate[0] and not state.has_queue_timer:
-            self._say("the queue is over its rate, and has no timer")
-        turns = {
-            (line.priority, state.passes.get(line, 0), line.group): state.settings.get(
-                line.group, GroupSettings()
-            )
-            for line in ready
-            if line.group not in state.held
-        }
-        for priority, pass_, group in sorted(state.turns):
-            if group in state.held:
-                self._say(f"{group!r} is held back, and has a turn in {priority}, {pass_}")
-        self._compare("turns", state.turns, turns)
-        idle = {
-            (line.priority, pass_, line.group)
-            for line, pass_ in state.passes.items()
-            if line.group is not None and line not in ready
-        }
-        self._compare("idle groups", state.idle, idle)
-        for group, position in state.awaited.items():
-            place = state.places.get(position)
-            if place is None or place.state != "delayed" or place.line.group != group:
-                self._say(f"{group!r} waits for the retry of {place}")
+        self._note_held(before, after)
+        self._note_order(act, moved, before, read, after)
+        self._note_shares(moved, before, after)
 
     def _compare(self, what: str, stored: Any, expected: Any) -> None:
         if stored != expected:
@@ -274,10 +249,6 @@ class Ledger:
         self.events["cleared"] += 1
         self._shares.clear()
         self._compare("cleared", _all(after), _all(State()))
-        known = {*after.settings, *after.start_counts} - {None}
-        held = {group for group in known if not after.room(group)}
-        self._compare("held groups of a cleared queue", after.held & held, held)
-        self._follow |= after.held - held  # the next sweep lets them go on
 
     # Limits
 
@@ -417,7 +388,6 @@ class Ledger:
     def note_outcome(self, act: Act, begun: int) -> None:
         """Note how a call has ended that began at a version."""
         self._act = act
-        self.events["lost"] += act.lost is not None
         self.events[act.verb] += act.returned and act.result is not None
         if act.verb == "push":
             n = act.n - len(act.result) if act.returned else act.n * act.refused
@@ -429,35 +399,49 @@ class Ledger:
             if all(state.room_for(act.group) >= act.n for state in self._states[first:]):
                 self._say("it was refused, and there was room all the time")
 
-    def _note_held(self, act: Act, before: State, after: State) -> None:
-        """Check that exactly the groups are held back that may not go on."""
-        if (
-            act.verb == "set"
-            and act.group is None
-            and act.settings.keys() & {"concurrency", "rate"}
-        ):
-            # Those with starts may get items before they are looked at.
-            known = {*after.running, *after.held, *after.start_counts}
-            self._follow |= known.union(line.group for line in after.ready) - {None}
-        groups = {*after.held, *(line.group for line in after.ready if line.group)}
-        for group in sorted(groups, key=str):
-            is_held, may_go_on = group in after.held, after.room(group) > 0
-            if is_held != may_go_on:
-                self._follow.discard(group)
-            elif group in self._follow:
-                continue
-            elif is_held:
-                # The starts of a group without items are forgotten, and a timer looks at it later.
-                if group not in after.held_until or group in after.start_counts:
-                    self._say(f"{group!r} may go on, and is held back")
-            else:
-                self._say(f"{group!r} may not go on, and has turns")
+    def _note_held(self, before: State, after: State) -> None:
         self.events["held back"] += len(after.held - before.held)
         self.events["released"] += len(before.held - after.held)
 
-    # Shares
+    # Turns and shares
 
-    def _note_shares(self, step: _Step) -> None:
+    def _note_order(self, act: Act, moved: Moved, before: State, read: State, after: State) -> None:
+        """Check that items were taken in the order of turns, unless a sweep found others before."""
+        forgets = any(
+            rows.keys() - after.starts.get(group, {}).keys()
+            for group, rows in before.starts.items()
+        )
+        is_swept = moved.returned or moved.ended or moved.removed or before.held - after.held
+        if not moved.taken or is_swept or forgets:
+            return
+        self.events["compared turns"] += 1
+        for line in {*moved.taken.values()}:
+            taken = moved.taken_of(line)
+            if line.group is None:
+                continue
+            if taken != before.ready[line][: len(taken)]:
+                self._say(f"the items of {line} were not taken in their order")
+            steps = replace(read, places={**after.places, **before.places}).steps(line.group, taken)
+            pass_, stored = before.passes.get(line, 0) + sum(steps), after.passes.get(line, 0)
+            if line in after.ready and stored != pass_:
+                self._say(f"the pass of {line} is {stored}, and should be {pass_}")
+        is_pop = act.verb == "pop"
+        if is_pop or act.within <= act.n:
+            # A claim conflicts with nothing that comes before what it takes.
+            expected = first(
+                replace(before, taken=read.taken) if is_pop else read, len(moved.taken)
+            )
+            if {position for position, _ in expected} != moved.taken.keys():
+                lines = [line for _, line in expected]
+                self._say(f"{lines} had the turns, not {[*moved.taken.values()]}")
+            return
+        for line in filter(lambda line: line.group is not None, {*moved.taken.values()}):
+            turn = line.priority, effective_pass(before, line), ""
+            ahead = [each for each in read.turns if each[0] == line.priority and each < turn]
+            if len(ahead) >= max(act.within, act.n):
+                self._say(f"{line} was taken, and {len(ahead)} others were before it")
+
+    def _note_shares(self, moved: Moved, before: State, after: State) -> None:
         """Check the bound of start-time fair queueing for each pair of groups.
 
         While two groups can go on, what they get, divided by their weights, is never further
@@ -465,13 +449,15 @@ class Ledger:
         """
         if not self._is_exact:
             return
-        before, after = step.before, step.after
+        taken = {line: moved.taken_of(line) for line in {*moved.taken.values()}}
+        known = replace(before, places={**after.places, **before.places})
+        gained = Counter({line: sum(known.steps(line.group, rows)) for line, rows in taken.items()})
         for state in (before, after):
-            for line, rows in [*state.ready.items(), *step.taken.items()]:
-                known = state.places.keys() & rows
-                most = max([self._largest_steps[line.group], *state.steps(line.group, known)])
+            for line, rows in [*state.ready.items(), *taken.items()]:
+                places = state.places.keys() & rows
+                most = max([self._largest_steps[line.group], *state.steps(line.group, places)])
                 self._largest_steps[line.group] = most
-        both = _can_go_on(before) & _can_go_on(after) - step.began_anew
+        both = _can_go_on(before) & _can_go_on(after)
         for pair in combinations(sorted(_can_go_on(after), key=str), 2):
             if pair[0].priority != pair[1].priority:
                 continue
@@ -479,7 +465,7 @@ class Ledger:
                 self._shares.pop(pair, None)
                 continue
             share = self._shares.setdefault(pair, Share())
-            share.apart += step.gained[pair[0]] - step.gained[pair[1]]
+            share.apart += gained[pair[0]] - gained[pair[1]]
             share.lowest = min(share.lowest, share.apart)
             share.highest = max(share.highest, share.apart)
             bound = sum(self._largest_steps[line.group] for line in pair)
@@ -558,214 +544,3 @@ def effective_pass(state: State, line: Line) -> int:
     pass_ = state.passes.get(line, 0)
     is_fresh = line.group is None and (line.priority in state.is_idle or line not in state.passes)
     return max(pass_, state.taken[line.priority]) if is_fresh else pass_
-
-
-class _Step:
-    """What one transaction does to passes and turns, compared with the rules.
-
-    Attributes:
-        act: The call that it is part of.
-        moved: What it has done to items.
-        before: The state before its commit.
-        read: The state that it has read.
-        after: The state after its commit.
-        gained: What each line has got, in passes.
-        began_anew: The lines whose passes have begun at the present virtual time.
-        taken: What was taken of each line, in order.
-    """
-
-    def __init__(self, act: Act, moved: Moved, before: State, read: State, after: State) -> None:
-        self.act = act
-        self.moved = moved
-        self.before = before
-        self.read = read
-        self.after = after
-        self.gained: Counter[Line] = Counter()
-        self.began_anew: set[Line] = set()
-        self._places = {**after.places, **before.places}
-        self._middle = self._found(before)
-        self.taken = {line: moved.taken_of(line) for line in {*moved.taken.values()}}
-
-    def _found(self, state: State) -> State:
-        """Return a state after the transaction has returned items, before it has taken any."""
-        moved, settings = self.moved, self.before
-        middle = State(
-            places={**self._places, **state.places},
-            ready=defaultdict(list, {line: [*rows] for line, rows in state.ready.items()}),
-            running=state.running.copy(),
-            start_counts=state.start_counts.copy(),
-            passes=dict(state.passes),
-            is_idle=state.is_idle,
-            taken=self.read.taken,  # by a snapshot read
-            settings=state.settings,
-            held=set(state.held),
-            awaited={
-                group: position
-                for group, position in self.before.awaited.items()
-                if self.after.awaited.get(group) == position
-            },
-        )
-        for group in moved.ended.values():
-            middle.running[group] -= 1
-        if self.act.verb == "set":
-            settings = self.after
-            # A new limit of all groups lets some of those go on that are held back.
-            of_all = self.before.held - self.after.held
-            ended = of_all if self.act.group is None else {self.act.group}
-        else:
-            ended = {*moved.ended.values(), *(self.before.awaited.keys() - middle.awaited.keys())}
-            # Their timers have looked at them.
-            ended |= dict(self.before.held_until.items() - self.after.held_until.items()).keys()
-            if self.before.settling != self.after.settling:
-                ended |= self.before.held  # a sweep goes on with a change of all groups
-        # The end of a claim frees a slot, and the failure of its item holds the group.
-        held_again = {*(self.after.awaited.keys() - middle.awaited.keys())} & self.after.held
-        for group, n in self._forgotten.items():
-            # Those of a group without items may be forgotten with its pass; its hold stays then.
-            is_taken = any(line.group == group for line in moved.taken.values())
-            hold_stays = not is_taken and group in self.after.held - held_again
-            if group in middle.held and not hold_stays:
-                middle.start_counts[group] -= n
-                ended.add(group)
-        settings = replace(
-            settings,
-            awaited=middle.awaited,
-            running=middle.running,
-            start_counts=middle.start_counts,
-        )
-        for group in ended - {None} - held_again:
-            if group in middle.held and settings.room(group) > 0:
-                middle.held.discard(group)
-                released = {line for line in state.ready if line.group == group}
-                self._begin_anew(middle, released)
-        middle.held |= held_again
-        for position, line in moved.added.items():
-            if line.group is not None and not middle.ready.get(line):
-                self._begin_anew(middle, {line})
-            middle.ready[line].append(position)
-            middle.ready[line].sort()
-        # An item that moves within its line keeps the turn of its group.
-        for position, line in moved.removed.items():
-            if self.act.verb == "move" and position in middle.ready.get(line, ()):
-                middle.ready[line].remove(position)
-        return middle
-
-    @property
-    def _forgotten(self) -> Counter[str | None]:
-        """How many starts of each group are forgotten."""
-        found = Counter[str | None]()
-        for group, rows in self.before.starts.items():
-            left = self.after.starts.get(group, {})
-            found[group] += sum(n for stamp, n in rows.items() if stamp not in left)
-        return +found
-
-    def _begin_anew(self, middle: State, lines: set[Line]) -> None:
-        self.began_anew |= lines
-        for line in lines:
-            middle.passes[line] = max(middle.passes.get(line, 0), self.read.taken[line.priority])
-
-    def problems(self) -> Iterable[str]:
-        """Yield what is not as the rules say."""
-        yield from self._order()
-        yield from self._passes()
-        yield from self._gone()
-
-    def _counts(self, line: Line) -> bool:
-        """Return whether what is taken of a line adds to its pass."""
-        if line.group is not None:
-            return True
-        shown = self._found(self.read) if self.act.verb == "claim" else self._middle
-        return any(each.priority == line.priority and each.group for each in shown.ready)
-
-    def _order(self) -> Iterable[str]:
-        """Yield which items were not next."""
-        for line, taken in self.taken.items():
-            if line.group is not None and taken != self._middle.ready.get(line, [])[: len(taken)]:
-                yield f"the items of {line} were not taken in their order"
-        n = len(self.moved.taken)
-        if not n:
-            return
-        is_pop = self.act.verb == "pop"
-        if is_pop or self.act.within <= self.act.n:
-            # A claim conflicts with nothing that comes before what it takes.
-            expected = first(self._middle if is_pop else self._found(self.read), n)
-            if {position for position, _ in expected} != self.moved.taken.keys():
-                yield f"{[line for _, line in expected]} had the turns, not {[*self.taken]}"
-            return
-        for line in self.taken:
-            ahead = [
-                turn for turn in self.read.turns if turn < (line.priority, self._pass(line), "")
-            ]
-            ahead = [turn for turn in ahead if turn[0] == line.priority]
-            room = max(self.act.within, self.act.n) + len(self.moved.returned)
-            if line.group is not None and len(ahead) >= room:
-                yield f"{line} was taken, and {len(ahead)} others were before it"
-
-    def _ends_of_busy_periods(self, passes: dict[Line, int]) -> dict[int, int]:
-        """Return the passes of the last lines of priorities, which begin their shares again."""
-        # An item that ends with its claim has had no turn; one that a sweep finds returns first.
-        moved, sweeps = self.moved, self.act.verb in ("claim", "pop", "move")
-        gone = {
-            line
-            for position, line in moved.removed.items()
-            if line.group and (sweeps or position not in moved.ended or position in moved.returned)
-        }
-        if self.act.verb == "move":
-            gone -= {*moved.added.values()}
-        gone |= {line for line in self.taken if line.group or line.priority in self.after.is_idle}
-        turns = {Line(priority, group) for priority, _, group in self.read.turns}
-        # What is taken in one priority may hold a group in all of them.
-        left = {line for line in turns if line.group not in self.after.held}
-        # Those without a group count from the first one on that is taken in turns.
-        others = {line for line, rows in self.read.ready.items() if rows and line.group is None}
-        left |= others & self.read.passes.keys()
-        left -= {*gone, *(Line(priority, None) for priority in self.read.is_idle)}
-        ends: dict[int, int] = {}
-        for line in gone:
-            if all(other.priority != line.priority for other in left):
-                ends[line.priority] = max(ends.get(line.priority, 0), passes.get(line, 0))
-        return ends
-
-    def _pass(self, line: Line) -> int:
-        return effective_pass(self._middle, line)
-
-    def _passes(self) -> Iterable[str]:
-        """Yield which passes are wrong."""
-        after, taken = self.after, self.before.taken.copy()
-        expected: dict[Line, int] = dict(self._middle.passes)
-        for line, positions in self.taken.items():
-            if not self._counts(line):
-                continue
-            steps = replace(self.read, places=self._places).steps(line.group, positions)
-            pass_ = self._pass(line)
-            self.gained[line] = sum(steps)
-            expected[line] = pass_ + sum(steps)
-            taken[line.priority] = max(taken[line.priority], pass_ + sum(steps[:-1]))
-        ended = {**taken, **self._ends_of_busy_periods(expected)}
-        for priority in {*taken, *after.taken}:
-            may_be = {taken[priority], max(taken[priority], ended.get(priority, 0))}
-            if after.taken[priority] not in may_be:
-                yield f"the virtual time of {priority} is {after.taken}, and should be {may_be}"
-            taken[priority] = after.taken[priority]
-        for line in sorted({*expected, *after.passes}, key=str):
-            pass_, stored = expected.get(line, 0), after.passes.get(line)
-            if line in self.moved.removed.values() and not self._middle.ready.get(line):
-                continue  # it has come and gone
-            # A group that comes back begins at the virtual time, if its pass is lower.
-            is_gone = line.group is not None and line not in after.ready
-            if is_gone and max(pass_, stored or 0) <= taken[line.priority]:
-                continue
-            if stored != pass_:
-                yield f"the pass of {line} is {stored}, and should be {pass_}"
-
-    def _gone(self) -> Iterable[str]:
-        """Yield the priorities whose items without a group are gone, which is not noted."""
-        found = [self._found(self.read)]
-        if self.act.verb == "pop":  # it conflicts if it finds none
-            found.append(self._middle)
-        for priority in {line.priority for line in self.taken if line.group is not None}:
-            others = Line(priority, None)
-            is_noted = priority in self.read.is_idle | self.after.is_idle
-            is_gone = not any(state.ready.get(others) for state in found)
-            if others in self.read.passes and not is_noted and is_gone:
-                yield f"the items without a group of {priority} go on when they come back"

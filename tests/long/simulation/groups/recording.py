@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from fdbqueue.embedded.mutations import ATOMICS, MutationType
 from fdbqueue.testing.faults import FaultyDatabase, FaultyTransaction
-from tests.long.simulation.durable.log import Log
 from tests.long.simulation.groups.ledger import Act
+from tests.long.simulation.log import Log
 from tests.long.simulation.scheduler import Commit
 
 _MUTATIONS = {"clear", *(kind.name.lower() for kind in MutationType)}
@@ -111,16 +111,18 @@ class Recording:
 
     def add(self, tr: Any, attempt: Attempt) -> None:
         """Add an attempt, which is about to commit."""
-        self._log.note(tr, "commit", attempt=len(self._attempts))
         self._attempts.append(attempt)
+        self._log.note(tr, "commit", attempt=len(self._attempts) - 1)
 
-    def replay(self, db: Any, rows: Rows) -> Iterator[tuple[Attempt, Commit]]:
+    def replay(
+        self, db: Any, rows: Rows, version_of: Callable[[int], int]
+    ) -> Iterator[tuple[Attempt, Commit]]:
         """Yield each commit, in order, once the rows are those after it."""
         for entry in self._log.read(db):
             attempt, stamp = self._attempts[entry.facts["attempt"]], entry.stamp[:_STAMP]
             for mutation in attempt.mutations:
                 rows.apply(stamp, *mutation)
-            yield attempt, Commit(attempt.read, int.from_bytes(stamp[:8], "big"))
+            yield attempt, Commit(attempt.read, version_of(int.from_bytes(stamp[:8], "big")))
 
 
 class RecordedDatabase(FaultyDatabase):

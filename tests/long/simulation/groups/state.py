@@ -65,49 +65,33 @@ class State:
         places: Where each item is, by its position.
         ready: The positions of the items of each line, in order.
         running: How many items each group has claimed.
-        turns: The turns: priority, pass and group, with the settings of the group that they hold.
-        members: The lines that are known to have items.
+        turns: The turns: priority, pass and group.
         passes: The pass of each line.
         is_idle: The priorities whose items without a group were all taken.
-        idle: The lines that are known to have had items, with their passes.
         taken: The highest pass of an item that was taken, by priority.
         settings: What was set for each group; `None` for all groups, and an empty text for the
             items without one.
         held: The groups that are held back.
-        held_until: When a timer looks at some of them.
         awaited: The positions of the failed items for which sequences wait.
-        counts: How many ready items each group is said to have.
-        slots: How many claimed items each group is said to have.
-        delays: How many delayed items each group is said to have.
         starts: The starts of each group, and with `None` those of the queue: how many items, by
             time in milliseconds and read version.
         start_counts: How many items of each group, or of the queue, are said to have been started.
         rate: The rate of the queue; its time is in milliseconds.
-        has_queue_timer: Whether a timer looks at the queue.
-        settling: How far a change of the settings of all groups has got, while it is under way.
     """
 
     places: dict[bytes, Place] = field(default_factory=dict)
     ready: dict[Line, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     running: Counter[str | None] = field(default_factory=Counter)
-    turns: dict[tuple[int, int, str], GroupSettings] = field(default_factory=dict)
-    members: set[Line] = field(default_factory=set)
+    turns: set[tuple[int, int, str]] = field(default_factory=set)
     passes: dict[Line, int] = field(default_factory=dict)
     is_idle: set[int] = field(default_factory=set)
-    idle: set[tuple[int, int, str]] = field(default_factory=set)
     taken: Counter[int] = field(default_factory=Counter)
     settings: dict[str | None, GroupSettings] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
-    held_until: dict[str, int] = field(default_factory=dict)
     awaited: dict[str, bytes] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    slots: dict[str, int] = field(default_factory=dict)
-    delays: dict[str, int] = field(default_factory=dict)
     starts: dict[str | None, dict[Stamp, int]] = field(default_factory=dict)
     start_counts: dict[str | None, int] = field(default_factory=dict)
     rate: tuple[int, float] | None = None
-    has_queue_timer: bool = False
-    settling: bytes | None = None
 
     def of(self, group: str | None) -> GroupSettings:
         """Return the settings that hold for a group."""
@@ -183,13 +167,7 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
     for key, value in layout.staged_items(db.get_range(*layout.range_of(layout.results))):
         position = layout.position(key)
         state.places[position] = Place(line(position), "staged", cost=_cost("ready", value))
-    state.turns = {
-        key: decode_group_settings(value or None) for key, value in unpacked(layout.turns)
-    }
-    state.idle = {key for key, _ in unpacked(layout.idle_groups)}
-    state.members = {
-        Line(priority, group) for (group, priority), _ in unpacked(layout.group_members)
-    }
+    state.turns = {key for key, _ in unpacked(layout.turns)}
     for (group, priority), value in unpacked(layout.group_passes):
         state.passes[Line(priority, group)] = decode_count(value.removesuffix(_IDLE) or None)
         if value.endswith(_IDLE):
@@ -199,24 +177,15 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
     for (group,), value in unpacked(layout.group_settings):
         state.settings[group] = decode_group_settings(value)
     state.awaited = {group: value for (group,), value in unpacked(layout.awaited_retries)}
-    for (group,), value in unpacked(layout.held_groups):
-        state.held.add(group)
-        if value:
-            state.held_until[group] = decode_count(value)
-    state.counts = {group: decode_count(value) for (group,), value in unpacked(layout.group_counts)}
-    state.slots = {group: decode_count(value) for (group,), value in unpacked(layout.group_slots)}
+    state.held = {group for (group,), _ in unpacked(layout.held_groups)}
     for (group, *stamp), value in unpacked(layout.starts):
         time, version = stamp
         state.starts.setdefault(group, {})[time, version] = decode_count(value)
     for (group,), value in unpacked(layout.start_counts):
         state.start_counts[group] = decode_count(value)
-    for (group,), value in unpacked(layout.group_delays):
-        state.delays[group] = decode_count(value)
     if layout.options in everything:
         rate = decode_options(everything[layout.options]).rate
         state.rate = rate and (rate[0], 1000 * rate[1])
-    state.has_queue_timer = any(map(layout.is_timer_of_queue, everything))
-    state.settling = everything.get(layout.group_key(layout.settling, None))
     return state
 
 

@@ -135,6 +135,6 @@ def _prepare() -> None:
     environment.separate_globals()
     if _scenario["mutation"] is not None:
         # Only now: it imports code that is to be simulated.
-        from tests.long.simulation.cluster.mutations import MUTATIONS
+        from tests.long.simulation.mutations import MUTATIONS
 
         MUTATIONS[_scenario["mutation"]].plant()

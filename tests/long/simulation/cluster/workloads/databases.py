@@ -2,8 +2,8 @@
 
 The library owns the transactions, so there is no log. Each client records its calls in simulated
 time, and the ledger of the storm accounts for each value: nothing is lost or doubled, and no claim
-succeeds once another one has its item. No outcome is unknown to a caller here. The order of items
-is checked as far as calls did not overlap. At the end, pushes wake clients that wait.
+succeeds once another one has its item. No outcome is unknown to a caller here. At the end, pushes
+wake clients that wait. `groups` checks the order of such calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import fdbqueue
 from fdbqueue.errors import LeaseLost
 from tests.long.hostile.ledger import LEASE_LOST, Operation, account
 from tests.long.simulation.cluster.inside.clients import Client
-from tests.long.simulation.cluster.order import Push, out_of_order
 from tests.long.simulation.cluster.workloads.shared import (
     look_a_day_later,
     look_for_leftovers,
@@ -42,10 +41,6 @@ _TRANSACTION = 5.0  # seconds that a transaction lives
 
 _operations: list[Operation] = []
 """The calls of all clients, which share an interpreter."""
-_pushes: list[Push] = []
-"""Their pushes, for the check of order."""
-_ends: dict[tuple[str, int], str] = {}
-"""At which end a call took items, by its client and number."""
 
 
 class Databases:
@@ -80,8 +75,6 @@ class Databases:
         queue = fdbqueue.PriorityQueue(SPACE)
         wait_for_ends(self._client, db, queue)
         account_for_calls(self._client, db, queue)
-        for problem in out_of_order(_pushes, _operations, _ends)[:10]:
-            self._client.problem(problem)
         self._check_waking(db)
         look_for_leftovers(self._client, db, SPACE, expected={"a receipt"})
         look_a_day_later(self._client, queue)
@@ -185,12 +178,7 @@ class Caller:
         delay, priority = self.random.choice([0, 0, 0, 0.5, 3]), self.random.randrange(4)
         with self._record("push", self._new_value()) as operation:
             item = self._queue.push(self._db, operation.values[0], priority, delay=delay)
-        self._note(operation, priority, delay)
         self._items = [*self._items[-9:], item]
-
-    def _note(self, operation: Operation, priority: int = 0, delay: float = 0) -> None:
-        times = operation.began, operation.ended, delay > 0
-        _pushes.extend(Push(value, priority, *times) for value in operation.values)
 
     def _new_value(self) -> str:
         return f"{self._name}-{next(self._numbers)}"
@@ -199,13 +187,11 @@ class Caller:
         """Push three items."""
         with self._record("push", *[self._new_value() for _ in range(3)]) as operation:
             self._queue.push_many(self._db, operation.values)
-        self._note(operation)
 
     def pop(self) -> None:
         """Pop some items at either end; wait for the first one."""
         n, at_max = self.random.choice([1, 1, 2]), self.random.random() < 0.3
         with self._record("pop", at_most=n) as operation:
-            _ends[self._name, operation.number] = "max" if at_max else "min"
             wait = self.random.choice(_WAITS)
             items = self._queue.pop_many(self._db, n, max=at_max, wait=wait)
             operation.values = [item.value for item in items]
@@ -220,7 +206,6 @@ class Caller:
         # If clocks differ, a recovery ends a lease early, and no real time is certain.
         known = 0.0 if self._is_skewed else float(lease)
         with self._record("claim", lease=known) as operation:
-            _ends[self._name, operation.number] = "any"
             wait = self.random.choice(_WAITS)
             claim = self._queue.claim(self._db, lease=lease, n=n, wait=wait)
             operation.values = [item.value for item in claim.items] if claim else []

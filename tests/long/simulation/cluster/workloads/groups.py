@@ -25,19 +25,16 @@ from tests.long.simulation.cluster.workloads.shared import (
     run_threads,
     take_dead_waiters,
 )
-from tests.long.simulation.durable.log import Log
 from tests.long.simulation.groups.clients import RATES, SETTINGS, Client, Storm
 from tests.long.simulation.groups.ledger import Ledger
-from tests.long.simulation.groups.recording import RecordedDatabase, Recording, Rows
-from tests.long.simulation.groups.state import read_state
-from tests.support.keys import layout_of
+from tests.long.simulation.groups.recording import Recording
+from tests.long.simulation.log import Log
 
 _SPACE = Subspace(("groups",))
 _STOP = 3
 
 _storms: list[Storm] = []
 """What all clients share, once the first of them has begun."""
-_recording = Recording(Log(_SPACE["log"]), lambda: int(1000 * (EPOCH + time.monotonic())))
 _numbers = itertools.count()
 
 
@@ -55,7 +52,10 @@ class Groups:
         self._rate = chance.choice(RATES)
         if not _storms:
             is_exact = self._is_alone or chance.random() < 0.3
-            _storms.append(Storm(_SPACE, chance.choice(SETTINGS), is_exact))
+            recording = Recording(
+                Log(_SPACE["log"]), lambda: int(1000 * (EPOCH + time.monotonic()))
+            )
+            _storms.append(Storm(_SPACE, chance.choice(SETTINGS), is_exact, recording))
         self._storm = _storms[0]
 
     def setup(self, db: Any) -> None:
@@ -77,7 +77,7 @@ class Groups:
 
     def _new_client(self, db: Any, name: str) -> Client:
         chance = random.Random(f"{self._client.scenario['seed']} {name}")
-        return Client(self._storm, RecordedDatabase(db, _recording), chance, next(_numbers))
+        return Client(self._storm, db, chance, next(_numbers))
 
     def _live(self, name: str, life: float, db: Any) -> None:
         act_for(self._new_client(db, name), name, life, self._pause)
@@ -92,7 +92,8 @@ class Groups:
             return
         queue, storm = self._storm.queue(), self._storm
         self._new_client(db, "drain").drain(lambda seconds: _pause(db, seconds))
-        ledger = self._replay(db, queue)
+        ledger = Ledger(is_exact=self._is_alone)
+        self._client.keep_log(storm.replay(db, ledger))
         for problem in ledger.problems[:10]:
             self._client.problem(problem)
         report = fdbqueue.admin.check(db, queue)
@@ -103,31 +104,6 @@ class Groups:
         digest = hashlib.sha256("\n".join(map(str, storm.acts)).encode()).hexdigest()
         facts = {"alone": self._is_alone, **ledger.events, **storm.events}
         self._client.report(operations=len(storm.acts), digest=digest, **facts)
-
-    def _replay(self, db: Any, queue: fdbqueue.PriorityQueue) -> Ledger:
-        """Show the queue after each commit to a ledger; compare the last state with the database.
-
-        Receipts are left out: the ledger needs none of them, and they are most of the rows. So is
-        the row of a process that serves the pops of others: it goes on for a moment.
-        """
-        space, layout = queue.subspace.key(), layout_of(queue)
-        unused, rejected = (layout.receipts.key(), layout.leader), None
-        rows = Rows(lambda key: key.startswith(space) and not key.startswith(unused))
-        ledger, lines = Ledger(is_exact=self._is_alone), list[str]()
-        for (act, _, now, _), commit in _recording.replay(db, rows):
-            lines.append(f"{commit} {act}")
-            ledger.note(act, commit, read_state(rows, queue), now)
-            if rejected != (rejected := rows.values.get(layout.total_rejected)):
-                ledger.note_outcome(act, commit.read)
-        ledger.look_at_results(self._storm.acts)
-        ledger.account(self._storm.acts)
-        if left := ledger.state.places:
-            self._client.problem(f"they are stuck: {left}")
-        self._client.keep_log(lines)
-        stored = {row.key: row.value for row in db[queue.subspace.range()] if rows.keeps(row.key)}
-        if wrong := rows.values.items() ^ stored.items():
-            self._client.problem(f"nobody has written these rows: {wrong}")
-        return ledger
 
 
 def _pause(db: Any, seconds: float) -> None:

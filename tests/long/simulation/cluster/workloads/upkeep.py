@@ -3,8 +3,6 @@
 The items of one queue are accounts, and each transaction moves an amount between two of them. So
 the state at any read version has each account once, and the same sum. The log says which balances
 there were at each version, and a backup or a copy has to hold those of one version.
-
-Clients push to another queue and pop from it all the time, and it is paused now and then.
 """
 
 from __future__ import annotations
@@ -21,17 +19,17 @@ import fdbqueue
 from fdbqueue.errors import LeaseLost, QueueChanged
 from tests.long.simulation.cluster.inside.clients import Client
 from tests.long.simulation.cluster.inside.environment import stopped_clock
-from tests.long.simulation.cluster.model import Entry, last_stamp
-from tests.long.simulation.cluster.workloads.log import Attempt, errors, read_log, run
 from tests.long.simulation.cluster.workloads.shared import (
     look_for_leftovers,
     run_threads,
     wait_for_ends,
 )
+from tests.long.simulation.queues.log import Attempt, errors, read_log, run
+from tests.long.simulation.queues.model import Entry, last_stamp
 
 _NAMES = ("here", "there")
 """The names that the queue of accounts has in turn."""
-_COPY, _OTHER = "copy", "other"
+_COPY = "copy"
 _STATES = ("ready", "delayed", "claimed", "dead")
 _AMOUNT = 100
 """What each account has at first."""
@@ -82,7 +80,7 @@ class Upkeep:
         self._client = client
 
     def setup(self, db: Any) -> None:
-        """Create both queues."""
+        """Create the queue."""
         if self._client.id != 0:
             return
 
@@ -91,12 +89,11 @@ class Upkeep:
             if queue.is_empty(attempt.tr):
                 for number in range(self._n):
                     queue.push(attempt.tr, [f"account {number}", _AMOUNT])
-            queue.configure(attempt.tr, paused=False)
             # From its first limit on, pops read whether a queue is paused. Until then, each process
             # looks for one once a second.
-            fdbqueue.PriorityQueue.named(attempt.tr, _OTHER).configure(attempt.tr, paused=False)
+            queue.configure(attempt.tr, paused=False)
 
-        run(db, self._client.id, open_accounts)
+        run(db, open_accounts)
 
     def start(self, db: Any) -> None:
         """Work until the time is over."""
@@ -121,23 +118,19 @@ class Upkeep:
         keeper.back_up()
         if not keeper.copy():
             self._client.problem("a queue that does not change cannot be copied")
-        queues = keeper.queue, fdbqueue.PriorityQueue.named(db, _OTHER)
-        for queue in queues:
-            report = fdbqueue.admin.check(db, queue)
-            if not report.ok:
-                self._client.problem(f"fdbqueue.admin.check: {report.problems}")
-        left = values_of(db, queues[1])
+        report = fdbqueue.admin.check(db, keeper.queue)
+        if not report.ok:
+            self._client.problem(f"fdbqueue.admin.check: {report.problems}")
         while keeper.queue.pop_many(db, 100):
             pass
         look_for_leftovers(self._client, db, keeper.queue.subspace, expected={"a receipt"})
         names = fdbqueue.admin.queue_names(db)
-        if names != sorted([keeper.name, _OTHER]):
+        if names != [keeper.name]:
             self._client.problem(f"the queues are {names}")
         entries, digest = read_log(db)
         entries.sort(key=lambda entry: entry.stamp)
         self._client.keep_log([*entries, *map(str, _saved)])
         self._check_accounts(entries)
-        self._check_other(entries, left)
         facts = {"saved": Counter(saved.what for saved in _saved), "errors": errors}
         self._client.report(operations=len(entries), digest=digest, **facts)
 
@@ -147,7 +140,7 @@ class Upkeep:
         history = [(0, dict(balances))]
         is_paused = False
         for entry in entries:
-            if entry.verb == "set_paused" and entry.facts["queue"] != _OTHER:
+            if entry.verb == "set_paused":
                 is_paused = entry.facts["is_paused"]
             elif entry.verb == "move":
                 if is_paused and entry.facts["popped"]:
@@ -162,22 +155,6 @@ class Upkeep:
         if _saved[-1].balances != balances:
             self._client.problem(f"at the end there are {_saved[-1]}, and should be {balances}")
 
-    def _check_other(self, entries: list[Entry], left: list[Any]) -> None:
-        """Check that the other queue has lost and doubled nothing."""
-        expected: Counter[str] = Counter()
-        is_paused = False
-        for entry in entries:
-            if entry.verb == "set_paused" and entry.facts["queue"] == _OTHER:
-                is_paused = entry.facts["is_paused"]
-            if entry.verb != "use":
-                continue
-            if is_paused and entry.facts.get("popped"):
-                self._client.problem(f"popped from a paused queue: {entry}")
-            expected.update(entry.facts.get("pushed", []))
-            expected.subtract(entry.facts.get("popped", []))
-        if Counter(left) != +expected or min(expected.values(), default=0) < 0:
-            self._client.problem(f"the other queue has {left}, and should have {expected}")
-
 
 _saved: list[Saved] = []
 
@@ -191,12 +168,12 @@ def values_of(db: Any, queue: Any) -> list[Any]:
             infos = (info for state in _STATES for info in queue.items(tr, state=state))
             return [info.item.value for info in infos]
 
-    values: list[Any] = run(db, 0, body)
+    values: list[Any] = run(db, body)
     return values
 
 
 class Clerk:
-    """One thread, which moves amounts between accounts, and uses the other queue."""
+    """One thread, which moves amounts between accounts."""
 
     def __init__(self, client: Client, db: Any, name: str, chance: random.Random) -> None:
         self.random = chance
@@ -215,13 +192,13 @@ class Clerk:
             (name,) = {*_NAMES} & {*names}
             return name, fdbqueue.existing_queue(attempt.tr, name)
 
-        self.name, queue = run(self._db, self._client.id, body)
+        self.name, queue = run(self._db, body)
         return queue
 
     def step(self) -> None:
         """Do something at random."""
-        steps = [self.move, self.claim, self.settle, self.use_other, self.reopen]
-        (step,) = self.random.choices(steps, [5, 2, 2, 2, 0.3])
+        steps = [self.move, self.claim, self.settle, self.reopen]
+        (step,) = self.random.choices(steps, [5, 2, 2, 0.3])
         step()
 
     def reopen(self) -> None:
@@ -241,7 +218,7 @@ class Clerk:
                 queue.ack(tr, claim)
                 self._move(attempt, claim.items)
 
-        run(self._db, self._client.id, body)
+        run(self._db, body)
 
     def _move(self, attempt: Attempt, popped: Sequence[Any], claimed: Sequence[Any] = ()) -> None:
         """Move an amount between accounts that were taken, and put them into the queue again."""
@@ -256,9 +233,7 @@ class Clerk:
 
     def claim(self) -> None:
         """Claim an account."""
-        claim = run(
-            self._db, self._client.id, lambda attempt: self.queue.claim(attempt.tr, lease=3)
-        )
+        claim = run(self._db, lambda attempt: self.queue.claim(attempt.tr, lease=3))
         if claim is not None:
             self._claims.append(claim)
 
@@ -277,24 +252,7 @@ class Clerk:
             self._move(attempt, [] if other is None else [other], claim.items)
 
         with suppress(LeaseLost):  # another client may have the account, with its old balance
-            run(self._db, self._client.id, body)
-
-    def use_other(self) -> None:
-        """Push to the other queue, or pop from it."""
-        queue = fdbqueue.PriorityQueue.named(self._db, _OTHER)
-        pops = self.random.random() < 0.5
-
-        def body(attempt: Attempt) -> None:
-            if pops:
-                item = queue.pop(attempt.tr)
-                attempt.note("use", popped=[] if item is None else [item.value])
-            else:
-                self._number += 1
-                value = f"{self._name}{self._number}"
-                queue.push(attempt.tr, value, 5)
-                attempt.note("use", pushed=[value])
-
-        run(self._db, self._client.id, body)
+            run(self._db, body)
 
 
 class Keeper(Clerk):
@@ -302,14 +260,12 @@ class Keeper(Clerk):
 
     def step(self) -> None:
         """Do something at random."""
-        steps = [self.back_up, self.copy, self.rename, self.pause_other, self.move]
-        (step,) = self.random.choices(steps, [3, 3, 2, 3, 2])
+        steps = [self.back_up, self.copy, self.rename, self.move]
+        (step,) = self.random.choices(steps, [3, 3, 2, 2])
         step()
 
     def _version(self) -> int:
-        version: int = run(
-            self._db, self._client.id, lambda attempt: attempt.tr.get_read_version().wait()
-        )
+        version: int = run(self._db, lambda attempt: attempt.tr.get_read_version().wait())
         return version
 
     def back_up(self) -> None:
@@ -353,19 +309,9 @@ class Keeper(Clerk):
 
         def body(attempt: Attempt) -> None:
             queue.configure(attempt.tr, paused=is_paused)
-            attempt.note("set_paused", queue=name, is_paused=is_paused)
+            attempt.note("set_paused", is_paused=is_paused)
 
-        run(self._db, self._client.id, body)
-
-    def pause_other(self) -> None:
-        """Pause the other queue for a moment.
-
-        A pop alone conflicts with that only because it reads whether the queue is paused. Where an
-        account is moved, the push conflicts, too.
-        """
-        self._set_paused(_OTHER, True)
-        time.sleep(self.random.random() / 2)
-        self._set_paused(_OTHER, False)
+        run(self._db, body)
 
     def _note(self, what: str, begun: int, ended: int) -> None:
         """Note the balances of the new queue, check it, and drop it."""

@@ -15,7 +15,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from fdb.subspace_impl import Subspace
@@ -137,7 +136,6 @@ class Workers:
         self._look_at_long_jobs(db, queue)
         for fate in (Process.kill, Process.stop):
             self._look_at_taking_over(db, queue, fate)
-        self._look_at_wake_up(db, queue)
         self._drain(db, queue)  # the worker may have been stopped before it could commit
         report = fdbqueue.admin.check(db, queue)
         if not report.ok:
@@ -218,27 +216,6 @@ class Workers:
             wait_until(self._client, lambda: bool(lost), 60, f"{value}: the worker does not end")
             if lost != [1]:
                 self._client.problem(f"{value}: the stopped worker has not lost its lease: {lost}")
-
-    def _look_at_wake_up(self, db: Any, queue: fdbqueue.PriorityQueue) -> None:
-        """Check that an idle worker is woken, whatever killed ones have left."""
-        handlers = Handlers("woken", random.Random(0), is_calm=True)
-
-        def work(db: Any) -> None:
-            worker = self._worker(db, handlers.in_transaction)
-            run_threads(
-                self._client, lambda each: worker.run() if each.endswith("a") else _stop(worker, 60)
-            )
-
-        process = self._client.start_process(work, skew=0.0)
-        time.sleep(5)
-        for i in range(3):
-            value = f"woken-{i}"
-            self._push_all(db, queue, [value])
-            begun = partial(_runs.__contains__, value)
-            patience = 10 + seconds_of_commits(db, 10)
-            wait_until(self._client, begun, patience, f"{value}: an idle worker sleeps on")
-            time.sleep(1)
-        wait_until(self._client, lambda: process.is_killed, 90, "the idle worker does not end")
 
     def _account(self, db: Any, queue: fdbqueue.PriorityQueue) -> None:
         done = {info.item.value: info for info in queue.items(db, state="done")}

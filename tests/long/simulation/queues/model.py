@@ -33,7 +33,6 @@ class Entry:
         begun: The client's clock before the call, in milliseconds.
         ended: The same after the call.
         facts: The arguments and the result.
-        client: The number of the client.
     """
 
     verb: str
@@ -42,7 +41,6 @@ class Entry:
     begun: int
     ended: int
     facts: dict[str, Any]
-    client: int = 0
 
     def sees(self, stamp: int) -> bool:
         """Return whether its transaction sees what was committed at this place, or by itself."""
@@ -151,7 +149,6 @@ class Model:
         self._max_attempts = max_attempts
         self._items: dict[str, Item] = {}
         self._ended: dict[str, Item] = {}
-        self._name: str | None = None
         self.problems: list[str] = []
         self.operations = 0
 
@@ -372,7 +369,8 @@ class Model:
 
     @staticmethod
     def _rank(entry: Entry, item: Item) -> tuple[Any, str]:
-        return -item.priority if entry.facts["at_max"] else item.priority, item.key
+        priority = item.priority if isinstance(item.priority, list) else [item.priority]
+        return [-each if entry.facts["at_max"] else each for each in priority], item.key
 
     def _take_first(self, entry: Entry, value: str | None) -> None:
         item = self._check_first(entry, value)
@@ -560,17 +558,6 @@ class Model:
     def _drop(self, entry: Entry) -> None:
         if (item := self._known(entry, entry.facts["value"])) is not None:
             self._answer(entry, item, "dead")
-
-    # The name
-
-    def _rename(self, entry: Entry) -> None:
-        self._open(entry)
-        self._name = entry.facts["new_name"]
-
-    def _open(self, entry: Entry) -> None:
-        name = entry.facts["name"]
-        if self._name not in (None, name):
-            self._problem(entry, f"the queue is {name}, and should be {self._name}")
 
     # All items
 
