@@ -12,9 +12,12 @@ import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
 from fdbqueue.queue.base import store_of
+from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase, writes
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push, value_of
+from tests.support.threads import later
+from tests.support.waiting import MAX_WAIT
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -436,3 +439,30 @@ def test_a_mistake_changes_nothing(db: Any, jobs: Any, call: Any, words: str) ->
     with pytest.raises(ValueError, match=words):
         call(jobs, db)
     assert (jobs.groups(db), jobs.size(db)) == ([], 0)
+
+
+def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:
+    jobs.push_many(db, ["ada"] * 20, group="ada", cost=3)
+    jobs.push_many(db, ["bob"] * 20, group="bob")
+    taken = [jobs.pop(db).value for _ in range(16)]
+    assert (taken.count("ada"), taken.count("bob")) == (4, 12)
+    claim = jobs.claim(db, n=8)
+    assert [item.value for item in claim.items].count("ada") == 2
+    jobs.nack(db, claim, delay=0)  # they keep their costs
+    assert [jobs.pop(db).value for _ in range(4)].count("ada") == 1
+
+
+def test_a_lower_limit_of_all_groups_holds_at_once(db: Any, jobs: Any, asleep: Asleep) -> None:
+    """A client that waits wakes once one of the items that are over it has ended."""
+    jobs.push_many(db, [1, 2, 3], group="ada")
+    claims = [jobs.claim(db) for _ in range(2)]
+    jobs.set_group(db, None, concurrency=1)
+    jobs.wait(db, 0)
+    assert jobs.groups(db)[0].held_by == "concurrency"
+    jobs.ack(db, claims[0])
+    assert jobs.claim(db) is None
+    with later(lambda: jobs.claim(db, wait=2 * MAX_WAIT)) as found:
+        assert asleep.wait(MAX_WAIT)
+        jobs.ack(db, claims[1])
+        assert found.result(MAX_WAIT).item.value == 3
+    assert admin.check(db, jobs).problems == ()

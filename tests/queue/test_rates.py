@@ -1,0 +1,558 @@
+"""The rates of queues and of groups, which hold over every window, for claims and pops together."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import admin
+from fdbqueue.database import clock as clocks
+from fdbqueue.layout.values import decode_count
+from fdbqueue.operations.maintainers import groups as groups_module
+from fdbqueue.testing import Clock, FaultyDatabase, FaultyTransaction
+from tests.support.asleep import Asleep
+from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
+from tests.support.kinds import KINDS, push
+from tests.support.threads import in_threads, later
+from tests.support.waiting import MAX_WAIT
+
+
+def group_of(db: Any, jobs: Any) -> Any:
+    """Return the only group of a queue, as a sweep leaves it."""
+    jobs.wait(db, 0)
+    (group,) = jobs.groups(db)
+    return group
+
+
+# Rates of a queue, of a group and of all groups
+
+
+@pytest.fixture(params=["queue", "group", "all groups"])
+def limit(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Callable[[Any], None]:
+    """Set the rate at which items of the group `ada` may start."""
+    if request.param == "queue":
+        return lambda rate: jobs.configure(db, rate=rate)
+    return lambda rate: jobs.set_group(db, "ada" if request.param == "group" else None, rate=rate)
+
+
+def test_claims_and_pops_count_together_in_every_window(
+    db: Any, jobs: Any, limit: Any, clock: Clock
+) -> None:
+    limit((3, "10s"))
+    jobs.push_many(db, range(20), group="ada")
+    assert jobs.pop(db)
+    clock.advance("6s")
+    assert len(jobs.claim(db, n=9)) == 2
+    assert jobs.claim(db) is jobs.pop(db) is None
+    (first, *_) = jobs.items(db)
+    assert jobs.get(db, first).held_by in ("queue_rate", "group_rate")
+    clock.advance("5s")
+    assert jobs.pop(db)
+    assert jobs.pop(db) is None  # the window has two starts of five seconds before
+    clock.advance("6s")
+    assert len(jobs.claim(db, n=9)) == 2
+    clock.advance("1h")
+    (first, *_) = jobs.items(db)
+    assert jobs.get(db, first).held_by is None
+    assert len(jobs.claim(db, n=9)) == 3
+    assert admin.check(db, jobs).problems == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_queue_has_a_rate(db: Any, name: str, kind: Any, clock: Clock) -> None:
+    jobs = kind.named(db, name)
+    jobs.configure(db, rate=(2, "10s"))
+    assert jobs.options(db).rate == (2, 10)
+    for number in range(4):
+        push(db, jobs, number)
+    assert jobs.pop(db)
+    assert len(jobs.claim(db, n=9)) == 1
+    assert jobs.claim(db) is jobs.pop(db) is None
+    clock.advance("11s")
+    assert len(jobs.claim(db, n=9)) == 2
+
+
+def test_claims_and_pops_of_one_transaction_count_together(
+    db: Any, jobs: Any, limit: Any, clock: Clock
+) -> None:
+    limit((3, 10))
+    jobs.push_many(db, range(9), group="ada")
+
+    @fdbqueue.transactional
+    def take(tr: Any) -> list[Any]:
+        return [jobs.claim(tr, n=2), jobs.pop(tr), jobs.pop(tr), jobs.claim(tr)]
+
+    claim, popped, *none = take(db)
+    assert (len(claim), bool(popped), none) == (2, True, [None, None])
+    assert jobs.claim(db) is None
+    clock.advance(10.1)
+    assert len(jobs.claim(db, n=9)) == 3
+
+
+@pytest.mark.parametrize("verb", ["claim", "pop"])
+def test_a_client_that_waits_wakes_when_the_rate_allows_more(
+    db: Any, jobs: Any, limit: Any, verb: str
+) -> None:
+    limit((1, 0.3))
+    jobs.push_many(db, range(2), group="ada")
+    assert getattr(jobs, verb)(db)
+    began = time.monotonic()
+    assert getattr(jobs, verb)(db, wait=MAX_WAIT)
+    assert time.monotonic() - began > 0.15
+
+
+def test_a_client_that_waits_wakes_when_a_new_rate_allows_more(
+    db: Any, jobs: Any, limit: Any, asleep: Asleep
+) -> None:
+    limit((1, 3600))
+    jobs.push_many(db, range(3), group="ada")
+    assert jobs.claim(db)
+    with later(lambda: jobs.claim(db, wait=2 * MAX_WAIT)) as found:
+        assert asleep.wait(MAX_WAIT)
+        limit((2, 3600))
+        assert found.result(MAX_WAIT) is not None
+
+
+def test_no_clock_that_is_ahead_starts_more(
+    db: Any, jobs: Any, limit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The versions of the database have to agree."""
+    limit((1, 60))
+    jobs.push_many(db, range(2), group="ada")
+    assert jobs.claim(db)
+    machines = clocks.time_ns
+    monkeypatch.setattr(clocks, "time_ns", lambda: machines() + 3600 * 10**9)
+    assert jobs.claim(db) is jobs.pop(db) is None
+
+
+def test_a_new_rate_holds_at_once(db: Any, jobs: Any, limit: Any, clock: Clock) -> None:
+    limit((2, 10))
+    jobs.push_many(db, range(20), group="ada")
+    assert len(jobs.claim(db, n=9)) == 2
+    limit((5, 10))
+    assert len(jobs.claim(db, n=9)) == 3
+    limit((1, 10))
+    assert jobs.claim(db) is None
+    clock.advance(10.1)  # the lower rate has a timer, too
+    assert len(jobs.claim(db, n=9, wait=MAX_WAIT)) == 1
+    limit((1, "1h"))
+    assert jobs.claim(db) is None
+    limit((1, "10s"))  # a shorter time
+    clock.advance(10.1)
+    assert len(jobs.claim(db, n=9)) == 1
+    limit(None)
+    assert len(jobs.claim(db, n=8)) == 8
+    limit((1, 10))
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_a_rate_outlives_the_items(db: Any, jobs: Any, limit: Any, clock: Clock) -> None:
+    """Neither an empty group nor an empty or cleared queue begins a new window."""
+    limit((1, 60))
+    jobs.push(db, 1, group="ada")
+    jobs.ack(db, jobs.claim(db))
+    jobs.push(db, 2, group="ada")
+    assert jobs.claim(db) is None
+    jobs.clear(db)
+    assert admin.check(db, jobs).problems == ()
+    jobs.push(db, 3, group="ada")
+    assert jobs.claim(db) is None
+    assert admin.check(db, jobs).problems == ()
+    clock.advance(61)
+    assert jobs.claim(db, wait=MAX_WAIT)
+    assert admin.check(db, jobs).problems == ()
+
+
+@pytest.mark.parametrize("rate", [(0, 1), (1, 0), (1,), 5, (1.5, 1), (20_000, 1), (1, "soon")])
+def test_a_rate_is_a_number_and_a_time(limit: Any, rate: Any) -> None:
+    with pytest.raises(ValueError, match="rate"):
+        limit(rate)
+
+
+@pytest.mark.parametrize("of", ["queue", "groups"])
+def test_no_window_has_more_starts_than_the_rate(db: Any, jobs: Any, name: str, of: str) -> None:
+    """Four threads claim and pop, and store their read versions."""
+    log = fdbqueue.Subspace((f"{name}log",))
+    rates = {"a": (1, 0.05), "b": (5, 0.1)} if of == "groups" else {"a": (10, 0.2)}
+    for group, rate in rates.items():
+        jobs.set_group(db, group, rate=rate) if of == "groups" else jobs.configure(db, rate=rate)
+    groups = random.choices([*rates], k=50)
+    jobs.push_many(db, range(50), groups=groups)
+
+    @fdbqueue.transactional
+    def take(tr: Any, n: int, is_claim: bool) -> None:
+        taken = jobs.claim(tr, n=n, lease=600) if is_claim else jobs.pop_many(tr, n)
+        for item in getattr(taken, "items", taken) or ():
+            key = log.pack((groups[item.value], item.value))
+            tr[key] = tr.get_read_version().wait().to_bytes(8, "big")
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        deadline = time.monotonic() + MAX_WAIT
+        while jobs.stats(db).ready and time.monotonic() < deadline:
+            take(db, rng.choice([1, 1, 3]), rng.random() < 0.5)
+
+    in_threads(partial(work, seed) for seed in range(4))
+    starts: dict[str, list[int]] = defaultdict(list)
+    for row in db[log.range()]:
+        starts[log.unpack(row.key)[0]].append(int.from_bytes(row.value, "big"))
+    del db[log.range()]
+    assert sum(map(len, starts.values())) == 50
+    for group, (n, period) in rates.items():
+        versions = sorted(starts[group])
+        for first, last in zip(versions, versions[n:]):
+            assert last - first >= period * 1_000_000
+    assert admin.check(db, jobs).problems == ()
+
+
+# The rate of a queue
+
+
+class SameVersion(FaultyDatabase):
+    """A database whose commits fail at first. The second tries read at the same versions."""
+
+    def create_transaction(self) -> FaultyTransaction:
+        return _SameVersion(self, self.db.create_transaction())
+
+
+class _SameVersion(FaultyTransaction):
+    has_failed = False
+
+    def commit(self) -> Any:
+        if self.has_failed:
+            return self.wrapped.commit()
+        self.has_failed = True
+        self.version = self.wrapped.get_read_version().wait()
+        raise fdbqueue.FDBError(1021)
+
+    def on_error(self, error: Any) -> Any:
+        self.wrapped.on_error(error if isinstance(error, int) else error.code).wait()
+        self.wrapped.set_read_version(self.version)
+        return self.wrapped.get_read_version()
+
+
+@pytest.mark.parametrize("verb", ["claim", "pop"])
+def test_a_second_try_of_a_transaction_starts_as_many_as_the_first(
+    db: Any, jobs: Any, verb: str
+) -> None:
+    """What the first one has started does not count."""
+    jobs.configure(db, rate=(2, "10s"))
+    jobs.push_many(db, range(4))
+    with Clock() as clock:
+        assert jobs.claim(db)
+        assert jobs.pop(db)
+        clock.advance("11s")
+        assert getattr(jobs, verb)(SameVersion(db))
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_groups_and_their_rates_count_in_that_of_the_queue(db: Any, jobs: Any) -> None:
+    jobs.configure(db, rate=(3, 10))
+    jobs.set_group(db, "ada", rate=(1, 60))
+    jobs.push_many(
+        db, ["ada", "ada", "bob", "bob", "none"], groups=["ada"] * 2 + ["bob"] * 2 + [None]
+    )
+    with Clock() as clock:
+        assert sorted(item.value for item in jobs.pop_many(db, 9)) == ["ada", "bob", "none"]
+        assert jobs.claim(db) is None
+        clock.advance(10.1)
+        assert [item.value for item in jobs.pop_many(db, 9)] == ["bob"]
+    assert admin.check(db, jobs).problems == ()
+
+
+@pytest.mark.parametrize("change", ["set_group", "clear"])
+def test_the_queue_is_none_of_the_groups_that_new_settings_hold(
+    db: Any, jobs: Any, change: str
+) -> None:
+    jobs.configure(db, rate=(9, 60))
+    if change == "clear":
+        jobs.set_group(db, None, rate=(1, 60))
+    jobs.push_many(db, range(4))
+    assert len(jobs.pop_many(db, 2)) == 2
+    if change == "clear":
+        jobs.clear(db)
+    else:
+        jobs.set_group(db, None, rate=(1, 60))
+    assert not [*db[slice(*layout_of(jobs).range_of(layout_of(jobs).held_groups))]]
+
+
+def test_a_clock_that_is_behind_does_not_keep_the_starts_of_others(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.configure(db, rate=(2, 10))
+    jobs.push_many(db, range(4))
+    with Clock() as clock:
+        assert jobs.claim(db)
+        clock.advance(11)
+        machines = clocks.time_ns
+        with monkeypatch.context() as behind:
+            behind.setattr(clocks, "time_ns", lambda: machines() - 600 * 10**9)
+            assert jobs.claim(db)
+        assert jobs.claim(db)
+        assert jobs.claim(db) is None
+
+
+@pytest.mark.parametrize("verb", ["claim", "pop"])
+def test_a_transaction_sees_items_after_it_started_as_many_as_the_rate_allows(
+    db: Any, jobs: Any, verb: str
+) -> None:
+    jobs.configure(db, rate=(2, 10))
+    jobs.push_many(db, range(4))
+
+    @fdbqueue.transactional
+    def start_and_look(tr: Any) -> list[Any]:
+        seen: list[Any] = []
+        for _ in range(2):
+            assert getattr(jobs, verb)(tr)
+            seen.append([info.held_by for info in jobs.items(tr, state="ready")])
+        return seen
+
+    rest = ["queue_rate", "queue_rate"]
+    assert start_and_look(db) == [[None, None, None], rest]
+    assert [info.held_by for info in jobs.items(db, state="ready")] == rest
+
+
+@pytest.mark.parametrize("verb", ["claim", "pop"])
+def test_a_queue_without_a_rate_pays_nothing(db: Any, name: str, verb: str) -> None:
+    costs = []
+    for rate in (None, (100, 60)):
+        counted = CountingDatabase(db)
+        jobs = fdbqueue.Queue.named(counted, f"{name}{rate}")
+        jobs.push_many(counted, range(9))
+        jobs.configure(counted, rate=rate, paused=False)
+        getattr(jobs, verb)(counted)
+        reads: list[int] = []
+        for _ in range(5):
+            counted.clear()
+            getattr(jobs, verb)(counted)
+            reads.append(counted.reads)
+        costs.append(min(reads))  # on a slow machine, sweeps are due in between
+    assert costs == {"claim": [2, 4], "pop": [1, 5]}[verb]
+
+
+# The rates of groups
+
+
+@pytest.mark.parametrize("limit", [{"concurrency": 2}, {"rate": (2, "1m")}])
+def test_a_claim_of_several_priorities_holds_the_group_that_it_fills(
+    db: Any, jobs: Any, limit: Any
+) -> None:
+    jobs.set_group(db, "ada", **limit)
+    jobs.push(db, "first", priority=0, group="ada")
+    jobs.push_many(db, ["second", "third"], priority=1, group="ada")
+    assert [item.value for item in jobs.claim(db, n=2).items] == ["first", "second"]
+    (held_by,) = limit
+    assert group_of(db, jobs).held_by == held_by
+    assert jobs.claim(db) is None
+    assert admin.check(db, jobs).problems == ()
+
+
+@pytest.mark.parametrize("limit", [{"concurrency": 2}, {"rate": (2, "1m")}])
+@pytest.mark.parametrize("at_max", [False, True])
+def test_a_pop_of_several_priorities_keeps_to_the_limit_of_a_group(
+    db: Any, jobs: Any, limit: Any, at_max: bool
+) -> None:
+    jobs.set_group(db, "ada", **limit)
+    jobs.push_many(db, range(4), priorities=range(4), group="ada")
+    jobs.push_many(db, ["a", "b"], priorities=[0, 3])
+    popped = [item.value for item in jobs.pop_many(db, 9, max=at_max)]
+    assert popped == (["b", 3, 2, "a"] if at_max else ["a", 0, 1, "b"])
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_a_new_rate_of_all_groups_releases_those_that_are_held(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups_module, "_SETTLED", 2)
+    names = [f"group {number}" for number in range(9)]
+    jobs.set_group(db, None, rate=(1, 3600))
+    jobs.push_many(db, range(18), groups=names * 2)
+    assert sum(len(jobs.claim(db, n=9) or ()) for _ in range(3)) == 9
+    assert jobs.claim(db) is None
+    jobs.set_group(db, None, rate=None)
+    taken = 0
+    while taken < 9:
+        taken += len(jobs.claim(db, n=9, wait=MAX_WAIT))
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_sweeps_hold_very_many_groups_some_at_a_time(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise they would have turns that nobody may take, and no timer."""
+    monkeypatch.setattr(groups_module, "_SETTLED", 1)
+    jobs.set_group(db, None, rate=(5, "1m"))
+    jobs.push_many(db, range(8), groups=["ada", "bob"] * 4)
+    with Clock() as clock:
+        clock.advance(1)
+        assert len(jobs.claim(db, n=4)) == 4
+        jobs.set_group(db, None, rate=(1, "1m"))
+        assert [group.held_by for group in jobs.groups(db)] == [None, None]
+        for _ in range(9):
+            assert jobs.claim(db, n=4) is None
+            clock.advance(0.01)
+        assert [group.held_by for group in jobs.groups(db)] == ["rate", "rate"]
+        assert admin.check(db, jobs).problems == ()
+        clock.advance("1m")
+        assert len(jobs.claim(db, n=4)) == 2
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_a_queue_with_very_many_groups_at_their_rate_is_cleared_at_once(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its groups are held some at a time, and start no more than their rate meanwhile."""
+    monkeypatch.setattr(groups_module, "_SETTLED", 2)
+    jobs.set_group(db, None, rate=(1, 10))
+    reads = list[int]()
+    with Clock() as clock:
+        for n in (3, 9):
+            groups = [f"group {number}" for number in range(n)]
+            jobs.push_many(db, groups, groups=groups)
+            assert len(jobs.pop_many(db, 9)) == n
+            counted = CountingDatabase(db)
+            jobs.clear(counted)
+            reads.append(counted.reads)
+            jobs.push_many(db, groups, groups=groups)
+            assert [jobs.claim(db) for _ in groups] == [None] * n
+            assert admin.check(db, jobs).problems == ()
+            clock.advance(10.1)
+            assert {jobs.pop(db, wait=MAX_WAIT).value for _ in groups} == {*groups}
+            clock.advance(10.1)
+    assert reads[0] == reads[1]
+
+
+def test_a_start_by_a_clock_that_was_ahead_does_not_keep_older_ones(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = layout_of(jobs)
+    jobs.set_group(db, "ada", rate=(3, "20s"))
+    jobs.set_group(db, "bob", weight=0.1)
+    jobs.push_many(db, range(5), groups=["ada"] * 3 + ["bob"] * 2)
+    with Clock() as clock:
+        present = clocks.time_ns
+        with monkeypatch.context() as ahead:
+            ahead.setattr(clocks, "time_ns", lambda: present() + 600 * 10**9)
+            assert jobs.claim(db, lease=900).item.value == 0
+        assert jobs.claim(db, lease=900).item.value == 3
+        clock.advance("5s")
+        assert jobs.claim(db, lease=900).item.value == 1
+        clock.advance("20.1s")
+        last_ones = jobs.claim(db, n=2, lease=900).items
+    assert [item.value for item in last_ones] == [2, 4]
+    assert decode_count(db[layout.group_key(layout.start_counts, "ada")]) == 2
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_starts_of_groups_that_are_gone_are_forgotten(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, None, rate=(5, 10))
+    with Clock() as clock:
+        for number in range(20):
+            jobs.push(db, number, group=f"group {number}")
+            jobs.pop(db)
+            clock.advance(4)
+    rows = [jobs.subspace.unpack(row.key) for row in db[jobs.subspace.range((37,))]]
+    assert len({row[2] for row in rows if row[1] in (8, 9)}) < 12
+
+
+def test_a_longer_rate_outlives_a_priority_in_which_the_group_had_items_before(
+    db: Any, jobs: Any
+) -> None:
+    jobs.set_group(db, "ada", rate=(1, "1s"))
+    with Clock() as clock:
+        jobs.push(db, 1, 1, group="ada")
+        assert jobs.pop(db).value == 1
+        jobs.set_group(db, "ada", rate=(3, "1h"))
+        clock.advance(2)
+        jobs.push(db, 2, 0, group="ada")
+        assert jobs.pop(db).value == 2
+        clock.advance(2)
+        jobs.push_many(db, range(5), 1, group="bob")
+        assert len(jobs.pop_many(db, 9)) == 5  # which forgets that "ada" had items of priority 1
+        jobs.push_many(db, "ab", 0, group="ada")
+        assert len(jobs.pop_many(db, 9)) == 1
+    assert admin.check(db, jobs).problems == ()
+
+
+CHANGES = [
+    ({"rate": (1, "1h")}, {"rate": None}, "claim"),
+    ({"concurrency": 1}, {"concurrency": 2}, "claim"),
+    ({"concurrency": 1}, {"in_order": False}, "nack"),
+    ({"concurrency": 2}, {"concurrency": 1}, "claim"),
+    ({"rate": (2, "1h")}, {"rate": (1, "1h")}, "claim"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "meanwhile"), CHANGES)
+def test_a_change_in_a_transaction_holds_for_items_that_start_and_end_meanwhile(
+    db: Any, jobs: Any, before: Any, after: Any, meanwhile: str
+) -> None:
+    jobs.set_group(db, None, **before)
+    jobs.push_many(db, range(9), group="ada")
+    is_first_try = [True]
+
+    @fdbqueue.transactional
+    def change(tr: Any) -> None:
+        tr.get_read_version().wait()
+        if is_first_try.pop():
+            claim = jobs.claim(db)
+            if meanwhile == "nack":
+                jobs.nack(db, claim, delay=3600)
+        is_first_try.append(False)
+        jobs.set_group(tr, None, **after)
+
+    change(db)
+    group = group_of(db, jobs)
+    is_full = after in ({"concurrency": 1}, {"rate": (1, "1h")})
+    assert group.held_by == (next(iter(after)) if is_full else None)
+    assert (jobs.claim(db) is None) is is_full
+    assert admin.check(db, jobs).problems == ()
+
+
+# Starts that came with a backup
+
+
+def make_foreign(db: Any, jobs: Any) -> None:
+    """Give the starts of groups higher versions, as of the cluster that a backup is from."""
+    layout = layout_of(jobs)
+    for row in list(db.get_range(*layout.range_of(layout.starts))):
+        *of_group, version = jobs.subspace.unpack(row.key)
+        db[jobs.subspace.pack((*of_group, version + 10**15))] = row.value
+        del db[row.key]
+
+
+def test_restored_starts_count_until_the_clock_says_that_they_are_over(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", rate=(4, "1m"))
+    jobs.push_many(db, range(20), group="ada")
+    with Clock() as clock:
+        assert len(jobs.pop_many(db, 3)) == 3
+        make_foreign(db, jobs)
+        clock.advance("30s")
+        assert len(jobs.pop_many(db, 9)) == 1
+        clock.advance("31s")  # the last start is in the window, the others are not
+        assert len(jobs.pop_many(db, 9)) == 3
+        assert admin.check(db, jobs).problems == ()
+
+
+def test_restored_starts_do_not_hide_younger_ones(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", rate=(3, "1m"))
+    with Clock() as clock:
+        jobs.push(db, 0, group="ada")
+        jobs.pop(db)
+        make_foreign(db, jobs)
+        clock.advance("2m")
+        jobs.push(db, 1, group="ada")
+        jobs.pop(db)
+        for group in ("bob", "eve", "kim"):  # each that becomes idle may forget others
+            jobs.push_many(db, range(3), group=group)
+            jobs.pop_many(db, 3)
+        jobs.push_many(db, range(9), group="ada")
+        assert len([*iter(partial(jobs.pop, db), None)]) == 2
