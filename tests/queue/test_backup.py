@@ -29,7 +29,6 @@ from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue import backup as rows
 from fdbqueue.testing import FaultyDatabase
 from tests.support.interrupted import Cut
-from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, STATES, in_each_state, push
 
 SCOPES: list[dict[str, Any]] = [
@@ -327,20 +326,6 @@ def test_a_large_queue_that_changes_is_not_backed_up(
     file = Changing(lambda _, n: n == last, lambda: CHANGES[change](queue, db, name))
     with pytest.raises(QueueChanged, match="fdbq pause"):
         backup(db, file, [name])
-
-
-def test_a_group_that_is_paused_between_two_reads_of_a_large_backup_is_noticed(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its turn was read before, its settings are read after it."""
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, range(3), group="ada")
-    monkeypatch.setattr(rows, "_LIFETIME", -1.0)
-    monkeypatch.setattr(rows, "_PAGE", 1)
-    turns = layout_of(queue).turns[len(queue.subspace.key()) :]
-    is_turn = lambda row, _: base64.b64decode(row.get("key", "")).startswith(turns)  # noqa: E731
-    with pytest.raises(QueueChanged):
-        backup(db, Changing(is_turn, lambda: queue.set_group(db, "ada", paused=True)), [name])
 
 
 def test_a_queue_that_is_dropped_during_a_backup_is_not_written_as_empty(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +12,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import backup, check, copy, drop, queue_names, restore
-from fdbqueue.errors import LeaseLost, QueueExists
+from fdbqueue.errors import QueueExists
 from fdbqueue.jobs import App, Context
 from fdbqueue.operations.maintainers import batches as ends
 from fdbqueue.queue import backup as rows
@@ -22,7 +20,6 @@ from fdbqueue.queue.batches import Batches, Members, push_after
 from tests.support.counting import CountingDatabase
 from tests.support.interrupted import Cut
 from tests.support.keys import lose
-from tests.support.waiting import wait_until
 
 
 class Shop:
@@ -296,33 +293,6 @@ def test_jobs_of_other_queues_run_after_a_drop_of_the_queue_that_waits_for_them(
     assert check(shop.db, fdbqueue.existing_queue(shop.db, shop.working)).ok
 
 
-def test_a_drop_while_workers_run_leaves_no_job_that_waits(shop: Shop) -> None:
-    working = fdbqueue.existing_queue(shop.db, shop.working)
-    for number in range(40):
-        shop.follow.using(after=[shop.note.push(str(number))], on_dead="continue").push("f")
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            for claim in [working.claim(shop.db) for _ in range(5)]:
-                with suppress(LeaseLost):
-                    if claim is not None:
-                        working.ack(shop.db, claim)
-
-    with ThreadPoolExecutor() as pool:
-        workers = [pool.submit(work) for _ in range(2)]
-        wait_until(lambda: working.size(shop.db) < 30)
-        drop(shop.db, shop.working)
-        stop.set()
-        for each in workers:
-            each.result()
-    queue = fdbqueue.existing_queue(shop.db, shop.waiting)
-    assert check(shop.db, queue).ok
-    shop.app.work(shop.waiting, drain=True)
-    assert shop.ran.count("f") == 40
-    assert not [*queue.items(shop.db, state="delayed")]
-
-
 @pytest.mark.parametrize("named", ["working", "waiting"])
 def test_a_wait_between_a_queue_with_a_name_and_one_without_lasts(
     db: Any, space: Subspace, name: str, named: str
@@ -346,34 +316,3 @@ def test_a_wait_between_a_queue_with_a_name_and_one_without_lasts(
         working.clear(db)
     popped = [waiting.pop(db, wait=60).value for _ in range(2)]
     assert popped == [{"job": "end", "kwargs": {"done": 0, "dead": 0, "cancelled": 1}}, "after"]
-
-
-def test_a_queue_without_a_name_goes_on_after_the_restore_of_a_queue_that_it_waits_for(
-    db: Any, space: Subspace, name: str
-) -> None:
-    waiting: Any = PriorityQueue(space)
-    first = PriorityQueue.named(db, name).push(db, "first")
-    new = Members(waiting, {"values": ["after"], "priority": 0})
-    push_after(db, new, [(PriorityQueue.existing(db, name), first.id)], "continue")
-    file = io.BytesIO()
-    backup(db, file, [name])
-    lose(db, name)
-    restore(db, file)
-    assert waiting.pop(db) is None
-    assert PriorityQueue.existing(db, name).pop(db).value == "first"
-    assert waiting.pop(db, wait=60).value == "after"
-
-
-@pytest.mark.parametrize("state", ["claimed", "moved"])
-def test_a_link_is_kept_in_any_state(shop: Shop, other: Any, state: str) -> None:
-    queue = fdbqueue.PriorityQueue.existing(shop.db, shop.working)
-    if state == "claimed":
-        queue.claim(shop.db, n=9, lease=0.01)
-    else:
-        for item in queue.items(shop.db):
-            queue.reprioritize(shop.db, item, 7)
-    file, _ = saved(shop, shop.waiting, shop.working)
-    restore(other, file)
-    there = Shop(other, shop.waiting, shop.working)
-    assert there.problems() == []
-    wait_until(lambda: there.work() == ALL)  # the leases end

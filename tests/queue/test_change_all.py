@@ -217,19 +217,6 @@ def test_a_worker_whose_job_was_cleared_cannot_acknowledge_it(db: Any, jobs: Any
     assert jobs.claim(db).item.value == 3  # the slot is free
 
 
-@pytest.mark.parametrize("change", ["clear", "cancel"])
-def test_a_sequence_waits_for_no_item_that_was_removed(db: Any, jobs: Any, change: Any) -> None:
-    jobs.set_group(db, "ada", concurrency=1)
-    jobs.push_many(db, [1, 2], group="ada")
-    jobs.nack(db, jobs.claim(db), delay=600)
-    assert jobs.groups(db)[0].held_by == "retry"
-    jobs.change_all(db, change, group="ada")
-    assert jobs.groups(db)[0].held_by is None
-    jobs.push(db, 3, group="ada")
-    assert jobs.claim(db).item.value == 3
-    assert fdbqueue.admin.check(db, jobs).problems == ()
-
-
 def test_items_of_a_group_that_are_over_and_those_without_a_group_are_found(
     db: Any, jobs: Any
 ) -> None:

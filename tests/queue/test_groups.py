@@ -11,7 +11,6 @@ import pytest
 import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
-from fdbqueue.queue.base import store_of
 from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase, writes
 from tests.support.keys import layout_of
@@ -83,15 +82,6 @@ def test_items_without_a_group_have_a_weight_and_are_not_listed(db: Any, jobs: A
     jobs.change_all(db, "clear", group="")
     assert jobs.size(db) == 18
     assert admin.check(db, jobs).problems == ()
-
-
-def test_shares_begin_again_behind_items_without_a_group(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "", weight=0.1)
-    jobs.push_many(db, ["ada", "none"], groups=["ada", None])
-    claim = jobs.claim(db, n=2)
-    assert [item.value for item in claim.items] == ["none", "ada"]
-    jobs.push_many(db, ["none", "bob", "bob"], groups=[None, "bob", "bob"])
-    assert jobs.pop(db).value == "none"  # and not after ten of Bob
 
 
 def test_weights_hold_at_once_and_change_in_the_middle(db: Any, jobs: Any) -> None:
@@ -187,16 +177,6 @@ def test_names_of_any_text_are_told_apart(db: Any, jobs: Any) -> None:
     assert jobs.groups(db) == []
 
 
-def test_a_queue_without_groups_pays_nothing(db: Any, jobs: Any) -> None:
-    jobs.push_many(db, [*range(10)])
-    jobs.pop(db)
-    jobs.ack(db, jobs.claim(db))
-    layout_rows = [
-        row for row in db[jobs.subspace.range()] if jobs.subspace.unpack(row.key)[0] == 37
-    ]
-    assert layout_rows == []
-
-
 @pytest.mark.parametrize("groups", [10, 300])
 def test_a_pop_costs_the_same_with_any_number_of_groups(db: Any, name: str, groups: int) -> None:
     counted = CountingDatabase(db)
@@ -234,23 +214,6 @@ def test_the_costs_of_an_item_of_a_group(db: Any, name: str) -> None:
             costs.append(writes(counted, jobs))
         assert costs == ([3, 4, 6, 3] if group is None else [4, 9, 12, 5])
         jobs.clear(counted)
-
-
-def test_shares_go_on_behind_very_high_passes(db: Any, jobs: Any) -> None:
-    """Eight million items of cost 1,000 in a group of weight 0.001 take its pass beyond 2^63."""
-    layout = layout_of(jobs)
-    jobs.push(db, "first", group="ada")
-    jobs.pop(db)
-    for row in list(db.get_range(*layout.range_of(layout.taken_passes))):
-        db[row.key] = (2**63 - 1).to_bytes(8, "little")
-    for group in ("ada", "bob"):
-        jobs.set_group(db, group, weight=0.001)
-        jobs.push_many(db, [group] * 5, group=group, cost=1000)
-    assert [jobs.pop(db).value for _ in range(4)] == ["ada", "bob", "ada", "bob"]
-    claims = [jobs.claim(db) for _ in range(4)]
-    assert Counter(claim.item.value for claim in claims) == {"ada": 2, "bob": 2}
-    jobs.release(db, claims[0])
-    assert admin.check(db, jobs).ok
 
 
 TAKES: dict[str, Any] = {
@@ -319,45 +282,6 @@ def test_claims_that_skip_items_do_not_skip_groups(db: Any, jobs: Any) -> None:
     assert admin.check(db, jobs).ok
 
 
-@pytest.mark.parametrize("skipped", [0, 1])
-def test_turns_that_are_read_later_are_not_skipped(db: Any, jobs: Any, skipped: int) -> None:
-    for group in ("ada", "bob", "cleo", "dan", "eve"):
-        jobs.push_many(db, [group] * 2, group=group)
-    jobs.claim(db, n=2)  # of ada and bob
-    jobs.pop_many(db, 3)
-    jobs.set_group(db, None, concurrency=1)  # turns of groups at their limit are passed over
-    store = store_of(jobs)
-
-    def first(tr: Any) -> list[Any]:
-        (level, *_) = {item.level for item in store.items.first(tr, 1)}
-        found = store.items.turns.first(tr.snapshot, level, 1, [], skipped)
-        return [item.level.group for item in found]
-
-    assert fdbqueue.transactional(first)(db) == ["cleo"]
-
-
-@pytest.mark.parametrize("setting", ["concurrency", "paused"])
-def test_an_item_of_a_group_costs_the_same_after_many_priorities(
-    db: Any, name: str, setting: str
-) -> None:
-    counted = CountingDatabase(db)
-    jobs = fdbqueue.PriorityQueue.named(counted, f"{name}jobs")
-    jobs.set_group(counted, "ada", concurrency=1)
-
-    def cost(priority: int) -> tuple[int, int]:
-        counted.clear()
-        jobs.push(counted, 0, priority=priority, group="ada")
-        if setting == "paused":
-            jobs.set_group(counted, "ada", paused=True)
-            jobs.set_group(counted, "ada", paused=False)
-        jobs.ack(counted, jobs.claim(counted))
-        return counted.reads, writes(counted, jobs)
-
-    costs = [cost(number) for number in range(20)]
-    assert min(costs[-5:]) == min(costs[1:6])
-    assert admin.check(db, jobs).problems == ()
-
-
 @pytest.mark.parametrize("gone", ["claimed", "removed"])
 def test_nothing_is_known_of_a_group_in_priorities_that_are_empty(
     db: Any, name: str, gone: str
@@ -390,25 +314,6 @@ def test_an_item_that_returns_during_a_pop_is_not_lost(
     with fdb_error(1020):
         popping.commit().wait()
     assert [item.value for item in jobs.pop_many(db, 2)] == ["first", "second"]
-
-
-def test_a_lower_limit_of_all_groups_hides_none_that_may_go_on(db: Any, name: str) -> None:
-    """Groups that have more claimed than they may keep their turns until these are met."""
-    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
-    for group in ("ada", "bob", "eve", "kim"):
-        jobs.push_many(db, [group] * 3, group=group)
-    jobs.push(db, "late", priority=1)
-    assert len(jobs.claim(db, n=2)) == 2  # of ada and bob
-    jobs.set_group(db, "eve", weight=0.1)
-    assert jobs.pop(db).value == "eve"  # whose next turn is far behind
-    jobs.set_group(db, None, concurrency=1)
-    assert [item.value for item in jobs.pop_many(db, 2)] == ["kim", "eve"]
-    assert [(each.name, each.held_by) for each in jobs.groups(db, after="")] == [
-        ("ada", "concurrency"),
-        ("bob", "concurrency"),
-        ("eve", None),
-        ("kim", None),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any
@@ -115,17 +114,6 @@ def test_items_reads_a_long_queue_in_pages(
     assert next(browsing).value == 0
     queue.pop_many(db, 600)
     assert values(browsing)[-1] == 699
-
-
-def test_an_item_is_frozen_and_can_be_found_by_its_id(db: Any, queue: PriorityQueue) -> None:
-    item = queue.push(db, {"a": [1, None]}, 4)
-    assert (item.value, item.priority) == ({"a": [1, None]}, 4)
-    assert queue.peek(db) == item
-    with pytest.raises(AttributeError):
-        item.value = 2  # type: ignore[misc]
-    assert queue.remove(db, item.id)
-    assert not queue.remove(db, item)
-    assert queue.is_empty(db)
 
 
 def test_reprioritize_appends_an_item_to_its_new_priority(db: Any, mixed: PriorityQueue) -> None:
@@ -281,19 +269,17 @@ def test_a_priority_of_another_type_is_rejected(
     assert [*queue.items(db)] == [item]
 
 
-@pytest.mark.parametrize(("n", "size"), [(150, 80_000), (3, 7_900_000)])
-def test_put_back_returns_any_number_of_items(db: Any, space: Subspace, n: int, size: int) -> None:
+def test_put_back_returns_any_number_of_items(db: Any, space: Subspace) -> None:
     """A pop only clears keys, so it can take more items than one transaction can put back."""
     queue = PriorityQueue(space, codec="bytes")
-    for begin in range(0, n, max(1, 5_000_000 // (size + 250))):
-        end = min(n, begin + max(1, 5_000_000 // (size + 250)))
-        queue.push_many(db, [b"%d " % number + b"x" * size for number in range(begin, end)])
-    items = queue.pop_many(db, n)
-    assert len(items) == n
-    queue.put_back(db, items)
-    queue.put_back(db, items)
-    assert queue.size(db) == n
+    values = [b"%d " % number + b"x" * 80_000 for number in range(150)]
+    for begin in range(0, 150, 50):
+        queue.push_many(db, values[begin : begin + 50])
+    items = queue.pop_many(db, 150)
+    for _ in range(2):
+        queue.put_back(db, items)
     assert list(queue.items(db)) == items
+    assert [item.value for item in items] == values
     assert fdbqueue.admin.check(db, queue).ok
 
 
@@ -381,21 +367,6 @@ def test_pushed_at_returns_the_time_of_the_push(db: Any, queue: PriorityQueue) -
     assert queue.pushed_at(moved.id) == queue.pushed_at(item)
     with pytest.raises(InvalidItemId):
         queue.pushed_at("nonsense")
-
-
-def test_totals_count_what_happened_to_items_until_the_queue_is_cleared(
-    db: Any, queue: PriorityQueue
-) -> None:
-    empty = queue.stats(db)
-    assert (empty.total_pushed, empty.total_completed, empty.is_empty) == (0, 0, True)
-    item, *_ = queue.push_many(db, range(5), 1)
-    queue.pop_many(db, 2)
-    queue.put_back(db, [item])
-    stats = queue.stats(db)
-    assert (stats.total_pushed, stats.total_completed, stats.total_put_back) == (5, 2, 1)
-    assert (stats.ready, stats.unfinished) == (4, 4)
-    queue.clear(db)
-    assert queue.stats(db) == dataclasses.replace(empty, options=stats.options)
 
 
 def test_pushes_and_pops_are_logged_at_debug(

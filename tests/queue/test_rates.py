@@ -14,9 +14,8 @@ import pytest
 import fdbqueue
 from fdbqueue import admin
 from fdbqueue.database import clock as clocks
-from fdbqueue.layout.values import decode_count
 from fdbqueue.operations.maintainers import groups as groups_module
-from fdbqueue.testing import Clock, FaultyDatabase, FaultyTransaction
+from fdbqueue.testing import Clock
 from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
@@ -78,23 +77,6 @@ def test_each_kind_of_queue_has_a_rate(db: Any, name: str, kind: Any, clock: Clo
     assert jobs.claim(db) is jobs.pop(db) is None
     clock.advance("11s")
     assert len(jobs.claim(db, n=9)) == 2
-
-
-def test_claims_and_pops_of_one_transaction_count_together(
-    db: Any, jobs: Any, limit: Any, clock: Clock
-) -> None:
-    limit((3, 10))
-    jobs.push_many(db, range(9), group="ada")
-
-    @fdbqueue.transactional
-    def take(tr: Any) -> list[Any]:
-        return [jobs.claim(tr, n=2), jobs.pop(tr), jobs.pop(tr), jobs.claim(tr)]
-
-    claim, popped, *none = take(db)
-    assert (len(claim), bool(popped), none) == (2, True, [None, None])
-    assert jobs.claim(db) is None
-    clock.advance(10.1)
-    assert len(jobs.claim(db, n=9)) == 3
 
 
 @pytest.mark.parametrize("verb", ["claim", "pop"])
@@ -216,44 +198,6 @@ def test_no_window_has_more_starts_than_the_rate(db: Any, jobs: Any, name: str, 
 # The rate of a queue
 
 
-class SameVersion(FaultyDatabase):
-    """A database whose commits fail at first. The second tries read at the same versions."""
-
-    def create_transaction(self) -> FaultyTransaction:
-        return _SameVersion(self, self.db.create_transaction())
-
-
-class _SameVersion(FaultyTransaction):
-    has_failed = False
-
-    def commit(self) -> Any:
-        if self.has_failed:
-            return self.wrapped.commit()
-        self.has_failed = True
-        self.version = self.wrapped.get_read_version().wait()
-        raise fdbqueue.FDBError(1021)
-
-    def on_error(self, error: Any) -> Any:
-        self.wrapped.on_error(error if isinstance(error, int) else error.code).wait()
-        self.wrapped.set_read_version(self.version)
-        return self.wrapped.get_read_version()
-
-
-@pytest.mark.parametrize("verb", ["claim", "pop"])
-def test_a_second_try_of_a_transaction_starts_as_many_as_the_first(
-    db: Any, jobs: Any, verb: str
-) -> None:
-    """What the first one has started does not count."""
-    jobs.configure(db, rate=(2, "10s"))
-    jobs.push_many(db, range(4))
-    with Clock() as clock:
-        assert jobs.claim(db)
-        assert jobs.pop(db)
-        clock.advance("11s")
-        assert getattr(jobs, verb)(SameVersion(db))
-    assert admin.check(db, jobs).problems == ()
-
-
 def test_groups_and_their_rates_count_in_that_of_the_queue(db: Any, jobs: Any) -> None:
     jobs.configure(db, rate=(3, 10))
     jobs.set_group(db, "ada", rate=(1, 60))
@@ -266,22 +210,6 @@ def test_groups_and_their_rates_count_in_that_of_the_queue(db: Any, jobs: Any) -
         clock.advance(10.1)
         assert [item.value for item in jobs.pop_many(db, 9)] == ["bob"]
     assert admin.check(db, jobs).problems == ()
-
-
-@pytest.mark.parametrize("change", ["set_group", "clear"])
-def test_the_queue_is_none_of_the_groups_that_new_settings_hold(
-    db: Any, jobs: Any, change: str
-) -> None:
-    jobs.configure(db, rate=(9, 60))
-    if change == "clear":
-        jobs.set_group(db, None, rate=(1, 60))
-    jobs.push_many(db, range(4))
-    assert len(jobs.pop_many(db, 2)) == 2
-    if change == "clear":
-        jobs.clear(db)
-    else:
-        jobs.set_group(db, None, rate=(1, 60))
-    assert not [*db[slice(*layout_of(jobs).range_of(layout_of(jobs).held_groups))]]
 
 
 def test_a_clock_that_is_behind_does_not_keep_the_starts_of_others(
@@ -298,26 +226,6 @@ def test_a_clock_that_is_behind_does_not_keep_the_starts_of_others(
             assert jobs.claim(db)
         assert jobs.claim(db)
         assert jobs.claim(db) is None
-
-
-@pytest.mark.parametrize("verb", ["claim", "pop"])
-def test_a_transaction_sees_items_after_it_started_as_many_as_the_rate_allows(
-    db: Any, jobs: Any, verb: str
-) -> None:
-    jobs.configure(db, rate=(2, 10))
-    jobs.push_many(db, range(4))
-
-    @fdbqueue.transactional
-    def start_and_look(tr: Any) -> list[Any]:
-        seen: list[Any] = []
-        for _ in range(2):
-            assert getattr(jobs, verb)(tr)
-            seen.append([info.held_by for info in jobs.items(tr, state="ready")])
-        return seen
-
-    rest = ["queue_rate", "queue_rate"]
-    assert start_and_look(db) == [[None, None, None], rest]
-    assert [info.held_by for info in jobs.items(db, state="ready")] == rest
 
 
 @pytest.mark.parametrize("verb", ["claim", "pop"])
@@ -368,22 +276,6 @@ def test_a_pop_of_several_priorities_keeps_to_the_limit_of_a_group(
     assert admin.check(db, jobs).problems == ()
 
 
-def test_a_new_rate_of_all_groups_releases_those_that_are_held(
-    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(groups_module, "_SETTLED", 2)
-    names = [f"group {number}" for number in range(9)]
-    jobs.set_group(db, None, rate=(1, 3600))
-    jobs.push_many(db, range(18), groups=names * 2)
-    assert sum(len(jobs.claim(db, n=9) or ()) for _ in range(3)) == 9
-    assert jobs.claim(db) is None
-    jobs.set_group(db, None, rate=None)
-    taken = 0
-    while taken < 9:
-        taken += len(jobs.claim(db, n=9, wait=MAX_WAIT))
-    assert admin.check(db, jobs).problems == ()
-
-
 def test_sweeps_hold_very_many_groups_some_at_a_time(
     db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,28 +322,6 @@ def test_a_queue_with_very_many_groups_at_their_rate_is_cleared_at_once(
     assert reads[0] == reads[1]
 
 
-def test_a_start_by_a_clock_that_was_ahead_does_not_keep_older_ones(
-    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layout = layout_of(jobs)
-    jobs.set_group(db, "ada", rate=(3, "20s"))
-    jobs.set_group(db, "bob", weight=0.1)
-    jobs.push_many(db, range(5), groups=["ada"] * 3 + ["bob"] * 2)
-    with Clock() as clock:
-        present = clocks.time_ns
-        with monkeypatch.context() as ahead:
-            ahead.setattr(clocks, "time_ns", lambda: present() + 600 * 10**9)
-            assert jobs.claim(db, lease=900).item.value == 0
-        assert jobs.claim(db, lease=900).item.value == 3
-        clock.advance("5s")
-        assert jobs.claim(db, lease=900).item.value == 1
-        clock.advance("20.1s")
-        last_ones = jobs.claim(db, n=2, lease=900).items
-    assert [item.value for item in last_ones] == [2, 4]
-    assert decode_count(db[layout.group_key(layout.start_counts, "ada")]) == 2
-    assert admin.check(db, jobs).problems == ()
-
-
 def test_starts_of_groups_that_are_gone_are_forgotten(db: Any, jobs: Any) -> None:
     jobs.set_group(db, None, rate=(5, 10))
     with Clock() as clock:
@@ -461,60 +331,6 @@ def test_starts_of_groups_that_are_gone_are_forgotten(db: Any, jobs: Any) -> Non
             clock.advance(4)
     rows = [jobs.subspace.unpack(row.key) for row in db[jobs.subspace.range((37,))]]
     assert len({row[2] for row in rows if row[1] in (8, 9)}) < 12
-
-
-def test_a_longer_rate_outlives_a_priority_in_which_the_group_had_items_before(
-    db: Any, jobs: Any
-) -> None:
-    jobs.set_group(db, "ada", rate=(1, "1s"))
-    with Clock() as clock:
-        jobs.push(db, 1, 1, group="ada")
-        assert jobs.pop(db).value == 1
-        jobs.set_group(db, "ada", rate=(3, "1h"))
-        clock.advance(2)
-        jobs.push(db, 2, 0, group="ada")
-        assert jobs.pop(db).value == 2
-        clock.advance(2)
-        jobs.push_many(db, range(5), 1, group="bob")
-        assert len(jobs.pop_many(db, 9)) == 5  # which forgets that "ada" had items of priority 1
-        jobs.push_many(db, "ab", 0, group="ada")
-        assert len(jobs.pop_many(db, 9)) == 1
-    assert admin.check(db, jobs).problems == ()
-
-
-CHANGES = [
-    ({"rate": (1, "1h")}, {"rate": None}, "claim"),
-    ({"concurrency": 1}, {"concurrency": 2}, "claim"),
-    ({"concurrency": 1}, {"in_order": False}, "nack"),
-    ({"concurrency": 2}, {"concurrency": 1}, "claim"),
-    ({"rate": (2, "1h")}, {"rate": (1, "1h")}, "claim"),
-]
-
-
-@pytest.mark.parametrize(("before", "after", "meanwhile"), CHANGES)
-def test_a_change_in_a_transaction_holds_for_items_that_start_and_end_meanwhile(
-    db: Any, jobs: Any, before: Any, after: Any, meanwhile: str
-) -> None:
-    jobs.set_group(db, None, **before)
-    jobs.push_many(db, range(9), group="ada")
-    is_first_try = [True]
-
-    @fdbqueue.transactional
-    def change(tr: Any) -> None:
-        tr.get_read_version().wait()
-        if is_first_try.pop():
-            claim = jobs.claim(db)
-            if meanwhile == "nack":
-                jobs.nack(db, claim, delay=3600)
-        is_first_try.append(False)
-        jobs.set_group(tr, None, **after)
-
-    change(db)
-    group = group_of(db, jobs)
-    is_full = after in ({"concurrency": 1}, {"rate": (1, "1h")})
-    assert group.held_by == (next(iter(after)) if is_full else None)
-    assert (jobs.claim(db) is None) is is_full
-    assert admin.check(db, jobs).problems == ()
 
 
 # Starts that came with a backup
@@ -540,19 +356,3 @@ def test_restored_starts_count_until_the_clock_says_that_they_are_over(db: Any, 
         clock.advance("31s")  # the last start is in the window, the others are not
         assert len(jobs.pop_many(db, 9)) == 3
         assert admin.check(db, jobs).problems == ()
-
-
-def test_restored_starts_do_not_hide_younger_ones(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", rate=(3, "1m"))
-    with Clock() as clock:
-        jobs.push(db, 0, group="ada")
-        jobs.pop(db)
-        make_foreign(db, jobs)
-        clock.advance("2m")
-        jobs.push(db, 1, group="ada")
-        jobs.pop(db)
-        for group in ("bob", "eve", "kim"):  # each that becomes idle may forget others
-            jobs.push_many(db, range(3), group=group)
-            jobs.pop_many(db, 3)
-        jobs.push_many(db, range(9), group="ada")
-        assert len([*iter(partial(jobs.pop, db), None)]) == 2

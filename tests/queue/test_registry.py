@@ -120,22 +120,6 @@ def test_a_dropped_queue_is_created_again_by_the_next_push(db: Any, name: str) -
         queue.push(db, b"y")
 
 
-def test_an_old_handle_of_a_renamed_and_dropped_queue_does_not_reach_its_replacement(
-    db: Any, name: str
-) -> None:
-    """The handle must not push to, or pop from, a queue that took over the name."""
-    PriorityQueue.named(db, f"{name}a").push(db, "old")
-    admin.rename(db, f"{name}a", f"{name}b")
-    old = PriorityQueue.named(db, f"{name}b")
-    admin.drop(db, f"{name}b")
-    PriorityQueue.named(db, f"{name}a").push(db, "new")
-    assert old.pop(db) is None
-    assert old.push(db, "made anew").value == "made anew"
-    assert sizes(db, name) == {f"{name}a": 1, f"{name}b": 1}
-    assert PriorityQueue.existing(db, f"{name}a").pop(db).value == "new"
-    assert PriorityQueue.existing(db, f"{name}b").pop(db).value == "made anew"
-
-
 def traces(db: Any) -> dict[bytes, bytes]:
     """Read the traces of renames in the whole database."""
     return {row.key: row.value for row in db[RENAMES.range()]}

@@ -133,27 +133,6 @@ def test_jobs_are_found_by_their_name(db: Any, name: str, kind: Any) -> None:
         assert (page.items, page.scanned, page.next is None) == ([], 3, False)
 
 
-def test_an_item_has_the_time_that_its_last_attempt_ran(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=1)
-    item = queue.push(db, {"job": "send", "args": [1], "kwargs": {"to": "ada"}})
-
-    def info() -> Any:
-        found = queue.get(db, item)
-        assert found is not None
-        return found
-
-    assert (info().run_time, str(info().job)) == (None, "send(1, to='ada')")
-    claim = queue.claim(db)
-    assert info().run_time is None
-    queue.nack(db, claim, delay=0)
-    (attempt,) = info().failed_attempts
-    assert info().run_time == attempt.run_time == attempt.ended_at - attempt.started_at
-    claim = queue.claim(db)
-    assert info().run_time is None
-    queue.ack(db, claim)
-    assert info().run_time == info().finished_at - info().claimed_at
-
-
 def test_a_call_reads_no_more_items_than_it_may_look_at(db: Any, name: str) -> None:
     queue = failed(db, name, *["refused"] * 12)
     counting = CountingDatabase(db)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -15,7 +14,6 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import Task, TaskPriority, TaskQueue, create_deadline
 from fdbqueue.admin import check
 from fdbqueue.errors import InvalidItemId, InvalidTask
-from recipes.deadline_queue import DeadlineQueue
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
 CRITICAL, HIGH, MEDIUM, LOW, DEFERRED = TaskPriority
@@ -255,58 +253,10 @@ def test_statistics_count_tasks_by_outcome(db: Any, tasks: TaskQueue) -> None:
     assert check(db, tasks).ok
 
 
-def test_task_calls_take_part_in_the_callers_transaction(
-    db: Any, tasks: TaskQueue, space: Subspace
-) -> None:
-    task_id = tasks.push(db, agent_name="ada", payload="old")
-    tr = db.create_transaction()
-    assert tasks.pop(tr).payload == "old"
-    new = tasks.push(tr, agent_name="ada", payload="new")
-    assert payloads(tasks.get_tasks_for_agent(tr, "ada")) == ["new"]
-    assert (tasks.position(tr, new), tasks.size(tr)) == (0, 1)
-    assert tasks.get_task(db, task_id).payload == "old"
-    tr.commit().wait()
-    assert payloads(tasks.get_all_tasks(db)) == ["new"]
-    with pytest.raises(ValueError, match="nothing sleeps inside a transaction"):
-        tasks.pop(db.create_transaction(), wait=1)
-
-
 # Against a model, and concurrently
 
 
 # Groups
 
 
-def test_tasks_have_groups_as_other_items(db: Any, tasks: TaskQueue) -> None:
-    tasks.set_group(db, "acme", concurrency=1)
-    ids = [
-        tasks.push(db, priority=priority, group=group)
-        for priority, group in ((HIGH, "acme"), (HIGH, "acme"), (LOW, "init"), (LOW, None))
-    ]
-    claim = tasks.claim(db, n=9, within=1)
-    assert {task.id for task in claim.items} == {ids[0], ids[2], ids[3]}
-    assert [(group.name, group.ready, group.claimed) for group in tasks.groups(db)] == [
-        ("acme", 1, 1),
-        ("init", 0, 1),
-    ]
-    assert tasks.get(db, ids[1]).held_by == "group_concurrency"
-    assert tasks.reprioritize(db, ids[1], LOW)
-    assert [info.id for info in tasks.search(db, state="ready", group="acme").items] == [ids[1]]
-    assert check(db, tasks).ok
-    assert tasks.change_all(db, "clear", group="acme") == {ids[0]: True, ids[1]: True}
-    with pytest.raises(ValueError, match="a group is text"):
-        tasks.push(db, group="")
-
-
 # The recipe
-
-
-def test_the_recipe_has_the_same_order(db: Any, space: Subspace, rng: random.Random) -> None:
-    recipe, tasks = DeadlineQueue(space["recipe"]), TaskQueue(space["tasks"])
-    for number in range(60):
-        deadline = rng.choice([None, NOON, NOON + timedelta(hours=1)])
-        priority, cost = rng.randint(1, 3), rng.choice([0, 0.5, 2])
-        recipe.push(db, b"%d" % number, priority, deadline, cost)
-        tasks.push(db, priority=priority, deadline=deadline, cost=cost, payload=number)
-    assert [int(recipe.pop(db)) for _ in range(60)] == payloads(tasks.pop_many(db, 60))
-    assert recipe.pop(db) is None
