@@ -427,38 +427,6 @@ def test_golden_bytes_of_places_and_slots(space: Subspace) -> None:
     assert layout.slots + layout.slot_of_queue == space.key() + b"\x15\x17\x14"
 
 
-def test_golden_bytes_of_the_key_spaces() -> None:
-    layout = Layout(Subspace(("any",)))
-    before = len(Subspace(("any",)).key())
-    expected = {
-        "total_in": "1502 14",
-        "total_rejected": "1502 1501",
-        "tallies": "1502 1502",
-        "options": "1505 026c61796f757400",
-        "idempotency_keys": "150b",
-        "idempotency_ends": "150c",
-        "claims": "1510",
-        "leases": "1511",
-        "delayed": "1512",
-        "dues": "1513",
-        "dead": "1514",
-        "expiries": "1515",
-        "unique_keys": "1516",
-        "unique_ends": "151e",
-        "slots": "1517",
-        "schedules": "151f",
-        "steps": "1520",
-        "signals": "1521",
-        "signal_ends": "1522",
-        "signal_waits": "1523",
-        "batches": "1524 14",
-        "batch_counts": "1524 1501",
-        "batch_places": "1524 1502",
-    }
-    found = {name: getattr(layout, name)[before:] for name in expected}
-    assert found == {name: bytes.fromhex(key) for name, key in expected.items()}
-
-
 def test_the_page_of_keys_names_each_kind_of_key() -> None:
     page = Path("docs/reference/keys.md").read_text()
     rows = re.findall(r"^\| `([a-z_]+)` \| `\((.+?)\)` \|", page, re.MULTILINE)

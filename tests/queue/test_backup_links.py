@@ -17,7 +17,6 @@ from fdbqueue.jobs import App, Context
 from fdbqueue.operations.maintainers import batches as ends
 from fdbqueue.queue import backup as rows
 from fdbqueue.queue.batches import Batches, Members, push_after
-from tests.support.counting import CountingDatabase
 from tests.support.interrupted import Cut
 from tests.support.keys import lose
 
@@ -238,32 +237,6 @@ def test_what_waits_for_jobs_of_a_queue_that_is_emptied_goes_on(
     (dead,) = queue.items(shop.db, state="dead")
     assert "the job is gone: its queue was dropped or cleared" in (dead.error or "")
     assert check(shop.db, queue).ok
-
-
-def test_only_a_queue_with_jobs_of_batches_of_other_queues_is_read_before_a_clear(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ends, "_CHUNK_ROWS", 5)
-    shop = Shop(db, f"{name}waiting", f"{name}working")
-    working = fdbqueue.PriorityQueue.named(db, shop.working)
-    counting, transactions = CountingDatabase(db), list[int]()
-
-    def clear() -> None:
-        counting.clear()
-        working.clear(counting)
-        transactions.append(counting.transactions)
-
-    clear()
-    working.push_many(db, range(20))
-    clear()
-    with shop.app.batch(then=shop.end) as batch:
-        batch.push(shop.note, "x")
-    working.push_many(db, range(20))
-    clear()
-    empty, unlinked, linked = transactions
-    assert empty == unlinked < linked
-    shop.app.work(shop.waiting, drain=True)
-    assert shop.ran == ["end 0 0 1"]
 
 
 @pytest.mark.parametrize("commits", [0, 2, 4])

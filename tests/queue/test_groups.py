@@ -193,29 +193,6 @@ def test_a_pop_costs_the_same_with_any_number_of_groups(db: Any, name: str, grou
     assert min(costs) == (7, 9)  # on a slow machine, sweeps are due in between
 
 
-def test_the_costs_of_an_item_of_a_group(db: Any, name: str) -> None:
-    """They stand in the guide to groups."""
-    counted = CountingDatabase(db)
-    jobs = fdbqueue.PriorityQueue.named(counted, f"{name}jobs")
-    for group in (None, "ada"):
-        jobs.push_many(counted, [0] * 5, group=group)
-        jobs.ack(counted, jobs.claim(counted))
-        costs = []
-        for call in ("push", "pop", "claim", "ack"):
-            counted.clear()
-            if call == "push":
-                jobs.push(counted, 0, group=group)
-            elif call == "pop":
-                jobs.pop(counted)
-            elif call == "claim":
-                claim = jobs.claim(counted)
-            else:
-                jobs.ack(counted, claim)
-            costs.append(writes(counted, jobs))
-        assert costs == ([3, 4, 6, 3] if group is None else [4, 9, 12, 5])
-        jobs.clear(counted)
-
-
 TAKES: dict[str, Any] = {
     "pop": lambda jobs, tr: jobs.pop(tr),
     "claim": lambda jobs, tr: jobs.claim(tr, within=1),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,13 +11,12 @@ import pytest
 import fdbqueue
 from fdbqueue import admin
 from fdbqueue.database import clock as clocks
-from fdbqueue.operations.maintainers import groups as groups_module
 from fdbqueue.testing import Clock
 from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
-from tests.support.threads import in_threads, later
+from tests.support.threads import later
 from tests.support.waiting import MAX_WAIT
 
 
@@ -159,42 +155,6 @@ def test_a_rate_is_a_number_and_a_time(limit: Any, rate: Any) -> None:
         limit(rate)
 
 
-@pytest.mark.parametrize("of", ["queue", "groups"])
-def test_no_window_has_more_starts_than_the_rate(db: Any, jobs: Any, name: str, of: str) -> None:
-    """Four threads claim and pop, and store their read versions."""
-    log = fdbqueue.Subspace((f"{name}log",))
-    rates = {"a": (1, 0.05), "b": (5, 0.1)} if of == "groups" else {"a": (10, 0.2)}
-    for group, rate in rates.items():
-        jobs.set_group(db, group, rate=rate) if of == "groups" else jobs.configure(db, rate=rate)
-    groups = random.choices([*rates], k=50)
-    jobs.push_many(db, range(50), groups=groups)
-
-    @fdbqueue.transactional
-    def take(tr: Any, n: int, is_claim: bool) -> None:
-        taken = jobs.claim(tr, n=n, lease=600) if is_claim else jobs.pop_many(tr, n)
-        for item in getattr(taken, "items", taken) or ():
-            key = log.pack((groups[item.value], item.value))
-            tr[key] = tr.get_read_version().wait().to_bytes(8, "big")
-
-    def work(seed: int) -> None:
-        rng = random.Random(seed)
-        deadline = time.monotonic() + MAX_WAIT
-        while jobs.stats(db).ready and time.monotonic() < deadline:
-            take(db, rng.choice([1, 1, 3]), rng.random() < 0.5)
-
-    in_threads(partial(work, seed) for seed in range(4))
-    starts: dict[str, list[int]] = defaultdict(list)
-    for row in db[log.range()]:
-        starts[log.unpack(row.key)[0]].append(int.from_bytes(row.value, "big"))
-    del db[log.range()]
-    assert sum(map(len, starts.values())) == 50
-    for group, (n, period) in rates.items():
-        versions = sorted(starts[group])
-        for first, last in zip(versions, versions[n:]):
-            assert last - first >= period * 1_000_000
-    assert admin.check(db, jobs).problems == ()
-
-
 # The rate of a queue
 
 
@@ -274,52 +234,6 @@ def test_a_pop_of_several_priorities_keeps_to_the_limit_of_a_group(
     popped = [item.value for item in jobs.pop_many(db, 9, max=at_max)]
     assert popped == (["b", 3, 2, "a"] if at_max else ["a", 0, 1, "b"])
     assert admin.check(db, jobs).problems == ()
-
-
-def test_sweeps_hold_very_many_groups_some_at_a_time(
-    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise they would have turns that nobody may take, and no timer."""
-    monkeypatch.setattr(groups_module, "_SETTLED", 1)
-    jobs.set_group(db, None, rate=(5, "1m"))
-    jobs.push_many(db, range(8), groups=["ada", "bob"] * 4)
-    with Clock() as clock:
-        clock.advance(1)
-        assert len(jobs.claim(db, n=4)) == 4
-        jobs.set_group(db, None, rate=(1, "1m"))
-        assert [group.held_by for group in jobs.groups(db)] == [None, None]
-        for _ in range(9):
-            assert jobs.claim(db, n=4) is None
-            clock.advance(0.01)
-        assert [group.held_by for group in jobs.groups(db)] == ["rate", "rate"]
-        assert admin.check(db, jobs).problems == ()
-        clock.advance("1m")
-        assert len(jobs.claim(db, n=4)) == 2
-    assert admin.check(db, jobs).problems == ()
-
-
-def test_a_queue_with_very_many_groups_at_their_rate_is_cleared_at_once(
-    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its groups are held some at a time, and start no more than their rate meanwhile."""
-    monkeypatch.setattr(groups_module, "_SETTLED", 2)
-    jobs.set_group(db, None, rate=(1, 10))
-    reads = list[int]()
-    with Clock() as clock:
-        for n in (3, 9):
-            groups = [f"group {number}" for number in range(n)]
-            jobs.push_many(db, groups, groups=groups)
-            assert len(jobs.pop_many(db, 9)) == n
-            counted = CountingDatabase(db)
-            jobs.clear(counted)
-            reads.append(counted.reads)
-            jobs.push_many(db, groups, groups=groups)
-            assert [jobs.claim(db) for _ in groups] == [None] * n
-            assert admin.check(db, jobs).problems == ()
-            clock.advance(10.1)
-            assert {jobs.pop(db, wait=MAX_WAIT).value for _ in groups} == {*groups}
-            clock.advance(10.1)
-    assert reads[0] == reads[1]
 
 
 def test_starts_of_groups_that_are_gone_are_forgotten(db: Any, jobs: Any) -> None:
