@@ -16,7 +16,7 @@ from fdbqueue.errors import QueueExists
 from fdbqueue.jobs import App, Context
 from fdbqueue.operations.maintainers import batches as ends
 from fdbqueue.queue import backup as rows
-from fdbqueue.queue.batches import Batches, Members, push_after
+from fdbqueue.queue.batches import Batches, Members
 from tests.support.interrupted import Cut
 from tests.support.keys import lose
 
@@ -264,28 +264,3 @@ def test_jobs_of_other_queues_run_after_a_drop_of_the_queue_that_waits_for_them(
     shop.app.work(shop.working, drain=True)
     assert sorted(shop.ran) == [*"ab", "first"]  # the batch of the other one is cancelled
     assert check(shop.db, fdbqueue.existing_queue(shop.db, shop.working)).ok
-
-
-@pytest.mark.parametrize("named", ["working", "waiting"])
-def test_a_wait_between_a_queue_with_a_name_and_one_without_lasts(
-    db: Any, space: Subspace, name: str, named: str
-) -> None:
-    queues: dict[str, Any] = {"working": PriorityQueue(space), "waiting": PriorityQueue(space)}
-    queues[named] = PriorityQueue.named(db, name)
-    working, waiting = queues["working"], queues["waiting"]
-    batches = Batches(waiting)
-    id = batches.open(db, {"job": "end"}, 0, "continue").id
-    batches.add(db, id, "continue", [Members(working, {"values": ["a"], "priority": 0})])
-    first = working.push(db, "b")
-    new = Members(waiting, {"values": ["after"], "priority": 0})
-    (after,) = push_after(db, new, [(working, first.id)], "continue")
-    batches.close(db, id)
-    assert not any(waiting.retry(db, each) for each in (id, after))
-    assert check(db, waiting).ok
-    assert check(db, working).ok
-    if named == "working":
-        drop(db, name)
-    else:
-        working.clear(db)
-    popped = [waiting.pop(db, wait=60).value for _ in range(2)]
-    assert popped == [{"job": "end", "kwargs": {"done": 0, "dead": 0, "cancelled": 1}}, "after"]
