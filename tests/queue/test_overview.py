@@ -111,5 +111,6 @@ def test_a_queue_that_cannot_be_decoded_has_an_error_instead_of_numbers(db: Any,
     old, young = admin.overview(db, after=behind(name), limit=2).values()
     assert old.error is not None
     assert "cannot be read" in old.error
+    assert overview.stats_as_json(old) == {"error": old.error}
     assert not old.is_empty
     assert (old.ready, old.total_pushed, young.ready, young.error) == (0, 0, 1, None)

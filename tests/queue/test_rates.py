@@ -10,7 +10,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import admin
+from fdbqueue.coordination import sweeper
 from fdbqueue.database import clock as clocks
+from fdbqueue.operations.maintainers import groups as groups_module
 from fdbqueue.testing import Clock
 from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase
@@ -189,7 +191,10 @@ def test_a_clock_that_is_behind_does_not_keep_the_starts_of_others(
 
 
 @pytest.mark.parametrize("verb", ["claim", "pop"])
-def test_a_queue_without_a_rate_pays_nothing(db: Any, name: str, verb: str) -> None:
+def test_a_queue_without_a_rate_pays_nothing(
+    db: Any, name: str, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
     costs = []
     for rate in (None, (100, 60)):
         counted = CountingDatabase(db)
@@ -270,3 +275,20 @@ def test_restored_starts_count_until_the_clock_says_that_they_are_over(db: Any, 
         clock.advance("31s")  # the last start is in the window, the others are not
         assert len(jobs.pop_many(db, 9)) == 3
         assert admin.check(db, jobs).problems == ()
+
+
+def test_a_new_rate_of_all_groups_releases_those_that_are_held(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some at a time."""
+    monkeypatch.setattr(groups_module, "_SETTLED", 2)
+    names = [f"group {number}" for number in range(9)]
+    jobs.set_group(db, None, rate=(1, 3600))
+    jobs.push_many(db, range(18), groups=names * 2)
+    assert sum(len(jobs.claim(db, n=9) or ()) for _ in range(3)) == 9
+    assert jobs.claim(db) is None
+    jobs.set_group(db, None, rate=None)
+    taken = 0
+    while taken < 9:
+        taken += len(jobs.claim(db, n=9, wait=MAX_WAIT))
+    assert admin.check(db, jobs).problems == ()

@@ -287,3 +287,19 @@ def test_an_item_that_is_back_is_not_put_back_again(db: Any, jobs: Any, state: s
     stats = assert_views_agree(db, jobs)
     assert getattr(stats, state) == stats.unfinished + stats.dead == 1
     assert jobs.get(db, item).item == item
+
+
+def test_an_item_has_the_time_that_its_last_attempt_ran(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=1)
+    item = queue.push(db, {"job": "send", "args": [1], "kwargs": {"to": "ada"}})
+    info: Any = queue.get(db, item)
+    assert (info.run_time, str(info.job)) == (None, "send(1, to='ada')")
+    claim = queue.claim(db)
+    assert queue.get(db, item).run_time is None
+    queue.nack(db, claim, delay=0)
+    info = queue.get(db, item)
+    (attempt,) = info.failed_attempts
+    assert info.run_time == attempt.run_time == attempt.ended_at - attempt.started_at
+    queue.ack(db, queue.claim(db))
+    info = queue.get(db, item)
+    assert info.run_time == info.finished_at - info.claimed_at
