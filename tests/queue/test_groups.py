@@ -10,6 +10,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import admin
+from fdbqueue.coordination import sweeper
 from fdbqueue.errors import LeaseLost
 from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase, writes
@@ -178,7 +179,10 @@ def test_names_of_any_text_are_told_apart(db: Any, jobs: Any) -> None:
 
 
 @pytest.mark.parametrize("groups", [10, 300])
-def test_a_pop_costs_the_same_with_any_number_of_groups(db: Any, name: str, groups: int) -> None:
+def test_a_pop_costs_the_same_with_any_number_of_groups(
+    db: Any, name: str, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
     counted = CountingDatabase(db)
     jobs = fdbqueue.PriorityQueue.named(counted, f"{name}jobs")
     names = [f"group {number}" for number in range(groups)]

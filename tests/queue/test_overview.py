@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import PriorityQueue, Queue, TaskQueue, admin
+from fdbqueue import PriorityQueue, admin
 from fdbqueue.errors import InvalidQueueName
 from fdbqueue.queue import overview
 from tests.support.counting import CountingDatabase
@@ -62,30 +62,6 @@ def test_pages_are_parts_of_the_whole(
         look(db, after=" ")
     with pytest.raises(ValueError, match="limit is a number of queues from 0, not -1"):
         look(db, limit=-1)
-
-
-def test_every_kind_of_queue_has_an_oldest_item_while_one_is_ready(db: Any, name: str) -> None:
-    tasks = TaskQueue.named(db, f"{name}tasks")
-    fifo = Queue.named(db, f"{name}fifo")
-    jobs = PriorityQueue.named(db, f"{name}jobs")
-    delayed = PriorityQueue.named(db, f"{name}later")
-    Queue.named(db, f"{name}unused").configure(db, max_size=5)
-    tasks.push(db, cost=2)
-    tasks.push(db, cost=1)
-    fifo.enqueue_many(db, "ab")
-    jobs.push_many(db, "ab", priorities=[2, 1])
-    delayed.push(db, "x", delay=3600)
-    oldest = {
-        each.removeprefix(name): stats.oldest
-        for each, stats in admin.overview(db, after=behind(name), limit=5).items()
-    }
-    assert oldest == {
-        "fifo": fifo.pushed_at(fifo.peek(db)),
-        "jobs": jobs.pushed_at(next(iter(jobs.items(db, priority=2)))),
-        "later": None,
-        "tasks": tasks.get_stats(db).oldest,
-        "unused": None,
-    }
 
 
 def test_a_transaction_sees_its_own_changes_of_many_queues(db: Any, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any
 
@@ -354,19 +353,6 @@ def test_a_large_payload_is_returned_completely_and_leaves_no_keys(
     queue.push(db, payload)
     queue.clear(db)
     assert remaining_keys(db, queue) == [layout_of(queue).options]
-
-
-def test_pushed_at_returns_the_time_of_the_push(db: Any, queue: PriorityQueue) -> None:
-    before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
-    item = queue.push(db, "x", 5)
-    after = datetime.now(timezone.utc)
-    at = queue.pushed_at(item)
-    assert at is not None
-    assert before <= at <= after
-    moved = queue.reprioritize(db, item, 1)
-    assert queue.pushed_at(moved.id) == queue.pushed_at(item)
-    with pytest.raises(InvalidItemId):
-        queue.pushed_at("nonsense")
 
 
 def test_pushes_and_pops_are_logged_at_debug(

@@ -196,20 +196,6 @@ def test_tasks_are_found_by_agent_and_client(db: Any, tasks: TaskQueue) -> None:
         assert list(tasks.get_tasks_for_client(db, client)) == expected
 
 
-def test_put_back_returns_tasks_to_their_positions_with_their_ids(
-    db: Any, tasks: TaskQueue
-) -> None:
-    large = "x" * 200_000
-    given = [{"payload": large, "agent_name": "ada", "deadline": NOON, "client_id": "7"}, {}, {}]
-    ids = tasks.push_many(db, given)
-    popped = tasks.pop_many(db, 2)
-    tasks.put_back(db, reversed(popped))
-    assert [task.id for task in tasks.get_all_tasks(db)] == ids
-    assert [tasks.get_task(db, task.id) for task in popped] == popped
-    assert tasks.pop(db) == popped[0]
-    assert check(db, tasks).ok
-
-
 def test_reprioritize_changes_a_task_and_keeps_its_id(db: Any, tasks: TaskQueue) -> None:
     first, second = tasks.push_many(
         db, [{"payload": n, "deadline": NOON, "agent_name": "ada", "cost": 3} for n in range(2)]

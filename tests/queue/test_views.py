@@ -226,20 +226,6 @@ def test_an_expired_item_cannot_be_changed(db: Any, name: str) -> None:
     assert (stats.is_empty, stats.total_expired, stats.total_removed) == (True, 2, 0)
 
 
-def test_a_late_worker_can_end_its_job_until_a_look_at_the_database(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, max_attempts=1)
-    queue.push_many(db, ["job", "another"])
-    claim, other = queue.claim(db), queue.claim(db)
-    lapse(db, queue)
-    before = queue.stats(db.create_transaction())
-    assert (before.claimed, before.dead, before.total_failed) == (2, 0, 0)
-    queue.ack(db, claim)
-    after = assert_views_agree(db, queue)
-    assert (after.dead, after.total_completed, after.total_failed) == (1, 1, 1)
-    with pytest.raises(LeaseLost):
-        queue.ack(db, other)
-
-
 def test_a_paused_queue_is_listed_as_paused(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
