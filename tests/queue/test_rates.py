@@ -43,18 +43,18 @@ def limit(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Callable[[Any],
 def test_claims_and_pops_count_together_in_every_window(
     db: Any, jobs: Any, limit: Any, clock: Clock
 ) -> None:
-    limit((3, "10s"))
+    limit((3, "10m"))
     jobs.push_many(db, range(20), group="ada")
     assert jobs.pop(db)
-    clock.advance("6s")
+    clock.advance("6m")
     assert len(jobs.claim(db, n=9)) == 2
     assert jobs.claim(db) is jobs.pop(db) is None
     (first, *_) = jobs.items(db)
     assert jobs.get(db, first).held_by in ("queue_rate", "group_rate")
-    clock.advance("5s")
+    clock.advance("5m")
     assert jobs.pop(db)
-    assert jobs.pop(db) is None  # the window has two starts of five seconds before
-    clock.advance("6s")
+    assert jobs.pop(db) is None  # the window has two starts of five minutes before
+    clock.advance("6m")
     assert len(jobs.claim(db, n=9)) == 2
     clock.advance("1h")
     (first, *_) = jobs.items(db)
@@ -66,14 +66,14 @@ def test_claims_and_pops_count_together_in_every_window(
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_queue_has_a_rate(db: Any, name: str, kind: Any, clock: Clock) -> None:
     jobs = kind.named(db, name)
-    jobs.configure(db, rate=(2, "10s"))
-    assert jobs.options(db).rate == (2, 10)
+    jobs.configure(db, rate=(2, "10m"))
+    assert jobs.options(db).rate == (2, 600)
     for number in range(4):
         push(db, jobs, number)
     assert jobs.pop(db)
     assert len(jobs.claim(db, n=9)) == 1
     assert jobs.claim(db) is jobs.pop(db) is None
-    clock.advance("11s")
+    clock.advance("11m")
     assert len(jobs.claim(db, n=9)) == 2
 
 
@@ -114,23 +114,23 @@ def test_no_clock_that_is_ahead_starts_more(
 
 
 def test_a_new_rate_holds_at_once(db: Any, jobs: Any, limit: Any, clock: Clock) -> None:
-    limit((2, 10))
+    limit((2, 600))
     jobs.push_many(db, range(20), group="ada")
     assert len(jobs.claim(db, n=9)) == 2
-    limit((5, 10))
+    limit((5, 600))
     assert len(jobs.claim(db, n=9)) == 3
-    limit((1, 10))
+    limit((1, 600))
     assert jobs.claim(db) is None
-    clock.advance(10.1)  # the lower rate has a timer, too
+    clock.advance(601)  # the lower rate has a timer, too
     assert len(jobs.claim(db, n=9, wait=MAX_WAIT)) == 1
-    limit((1, "1h"))
+    limit((1, "9h"))
     assert jobs.claim(db) is None
-    limit((1, "10s"))  # a shorter time
-    clock.advance(10.1)
+    limit((1, "10m"))  # a shorter time
+    clock.advance(601)
     assert len(jobs.claim(db, n=9)) == 1
     limit(None)
     assert len(jobs.claim(db, n=8)) == 8
-    limit((1, 10))
+    limit((1, 600))
     assert admin.check(db, jobs).problems == ()
 
 
@@ -161,15 +161,15 @@ def test_a_rate_is_a_number_and_a_time(limit: Any, rate: Any) -> None:
 
 
 def test_groups_and_their_rates_count_in_that_of_the_queue(db: Any, jobs: Any) -> None:
-    jobs.configure(db, rate=(3, 10))
-    jobs.set_group(db, "ada", rate=(1, 60))
+    jobs.configure(db, rate=(3, 600))
+    jobs.set_group(db, "ada", rate=(1, 3600))
     jobs.push_many(
         db, ["ada", "ada", "bob", "bob", "none"], groups=["ada"] * 2 + ["bob"] * 2 + [None]
     )
     with Clock() as clock:
         assert sorted(item.value for item in jobs.pop_many(db, 9)) == ["ada", "bob", "none"]
         assert jobs.claim(db) is None
-        clock.advance(10.1)
+        clock.advance(601)
         assert [item.value for item in jobs.pop_many(db, 9)] == ["bob"]
     assert admin.check(db, jobs).problems == ()
 
@@ -177,14 +177,14 @@ def test_groups_and_their_rates_count_in_that_of_the_queue(db: Any, jobs: Any) -
 def test_a_clock_that_is_behind_does_not_keep_the_starts_of_others(
     db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs.configure(db, rate=(2, 10))
+    jobs.configure(db, rate=(2, 600))
     jobs.push_many(db, range(4))
     with Clock() as clock:
         assert jobs.claim(db)
-        clock.advance(11)
+        clock.advance(601)
         machines = clocks.time_ns
         with monkeypatch.context() as behind:
-            behind.setattr(clocks, "time_ns", lambda: machines() - 600 * 10**9)
+            behind.setattr(clocks, "time_ns", lambda: machines() - 6000 * 10**9)
             assert jobs.claim(db)
         assert jobs.claim(db)
         assert jobs.claim(db) is None
