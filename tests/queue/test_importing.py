@@ -14,11 +14,18 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import InvalidLine
 from fdbqueue.layout.priorities import priority_as_json
+from fdbqueue.queue import repeatable
 from fdbqueue.queue.repeatable import ImportReport, import_lines
 from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.keys import layout_of
 
 WEEK = 7 * 86_400.0  # seconds
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an import store 100 lines in a transaction."""
+    monkeypatch.setattr(repeatable, "_BATCH_LINES", 100)
 
 
 def lines(numbers: Any) -> list[bytes]:
@@ -32,9 +39,9 @@ def numbers(db: Any, queue: PriorityQueue) -> list[int]:
 def test_lines_are_imported_in_order_with_the_priority_of_their_field(
     db: Any, queue: PriorityQueue
 ) -> None:
-    report = import_lines(db, queue, lines(range(1200)), "f", priority_field="level")
-    assert report == ImportReport(1200, 0)
-    assert numbers(db, queue) == sorted(range(1200), key=lambda n: (n % 4, n))
+    report = import_lines(db, queue, lines(range(220)), "f", priority_field="level")
+    assert report == ImportReport(220, 0)
+    assert numbers(db, queue) == sorted(range(220), key=lambda n: (n % 4, n))
     queue.clear(db)  # forgets the import
     given = [b'{"v": [1], "level": 5}\r\n', b"\n", b"  \n", b'{"v": 2, "level": 3}']
     fields: Any = {"priority_field": "level", "value_field": "v"}
@@ -62,17 +69,17 @@ def test_an_import_stores_the_lines_that_are_new(db: Any, queue: PriorityQueue) 
     """After an interruption, an end of the items, and a change of the file."""
 
     def breaks() -> Any:
-        yield from lines(range(1100))
+        yield from lines(range(110))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         import_lines(db, queue, breaks(), "f")
-    assert queue.size(db) == 1000
-    queue.pop_many(db, 990)
-    assert import_lines(db, queue, lines(range(1105)), "f") == ImportReport(105, 1000)
-    assert numbers(db, queue) == list(range(990, 1105))
-    changed = lines([-1, *range(1, 1107)])
-    assert import_lines(db, queue, changed, "f") == ImportReport(3, 1104)
+    assert queue.size(db) == 100
+    queue.pop_many(db, 90)
+    assert import_lines(db, queue, lines(range(115)), "f") == ImportReport(15, 100)
+    assert numbers(db, queue) == list(range(90, 115))
+    changed = lines([-1, *range(1, 117)])
+    assert import_lines(db, queue, changed, "f") == ImportReport(3, 114)
     assert import_lines(db, queue, lines(range(10)), "another") == ImportReport(10, 0)
     stored = keys(db, queue)
     for _ in range(2):
@@ -147,19 +154,19 @@ def test_an_import_reads_tuples_as_priorities(db: Any, space: Subspace) -> None:
 def test_lost_replies_duplicate_no_line(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
     db.options.set_transaction_max_retry_delay(1)
     broken = FaultyDatabase(db, before=0.3, after=0.3, seed=rng.randrange(2**32))
-    import_lines(broken, queue, lines(range(3000)), "f")
-    assert numbers(db, queue) == list(range(3000))
+    import_lines(broken, queue, lines(range(1200)), "f")
+    assert numbers(db, queue) == list(range(1200))
 
 
 def test_concurrent_imports_of_one_source_duplicate_no_line(db: Any, queue: PriorityQueue) -> None:
     def interrupted() -> Any:
-        for number, line in enumerate(lines(range(1500))):
-            if number == 1100:
-                import_lines(db, queue, lines(range(1500)), "f")
+        for number, line in enumerate(lines(range(150))):
+            if number == 110:
+                import_lines(db, queue, lines(range(150)), "f")
             yield line
 
-    assert import_lines(db, queue, interrupted(), "f") == ImportReport(1000, 500)
-    assert numbers(db, queue) == list(range(1500))
+    assert import_lines(db, queue, interrupted(), "f") == ImportReport(100, 50)
+    assert numbers(db, queue) == list(range(150))
 
 
 # The keys of lines
