@@ -208,7 +208,7 @@ def test_a_queue_without_a_rate_pays_nothing(
             getattr(jobs, verb)(counted)
             reads.append(counted.reads)
         costs.append(min(reads))  # on a slow machine, sweeps are due in between
-    assert costs == {"claim": [2, 4], "pop": [1, 5]}[verb]
+    assert costs[0] == {"claim": 2, "pop": 1}[verb] < costs[1]
 
 
 # The rates of groups
