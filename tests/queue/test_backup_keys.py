@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import json
-import random
-import time
-from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,16 +14,9 @@ from fdbqueue.admin import KeyExists, backup, restore
 from fdbqueue.errors import InvalidBackup, QueueExists
 from fdbqueue.layout.names import ROOT, unfinished_key
 from fdbqueue.queue import backup as rows
-from fdbqueue.testing import FaultyDatabase
+from tests.support.interrupted import Cut
 
 FOREIGN = {b"": b"empty", b"\x00": b"", b"\x01\xff": b"1", b"\xfe\xff" * 9: b"x" * 100_000}
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[Any]:
-    """A second database, of the embedded engine."""
-    with fdbqueue.open(f"embedded:{tmp_path / 'other'}") as database:
-        yield database
 
 
 @pytest.fixture
@@ -56,34 +42,39 @@ def outside(db: Any) -> dict[bytes, bytes]:
     return {key: value for key, value in every.items() if not key.startswith(ROOT.key())}
 
 
-def written(db: Any, *names: str, prefixes: Any) -> io.BytesIO:
+@pytest.fixture
+def source(db: Any, other: Any, name: str, own: dict[bytes, bytes]) -> Any:
+    """Return another database with a queue and the keys."""
+    store(other, own)
+    PriorityQueue.named(other, name).push(other, "a")
+    return other
+
+
+@pytest.fixture
+def file(source: Any, name: str) -> io.BytesIO:
+    """Return a backup of the queue and of the keys."""
     file = io.BytesIO()
-    backup(db, file, names, prefixes=prefixes)
+    backup(source, file, [name], prefixes=[name.encode()])
     return file
 
 
 def test_keys_with_a_prefix_are_backed_up_and_restored_with_the_named_queues(
-    db: Any, other: Any, name: str, own: dict[bytes, bytes]
+    db: Any, source: Any, name: str, own: dict[bytes, bytes]
 ) -> None:
-    store(db, {**own, name.encode() + b"/stock": b"7"})
-    PriorityQueue.named(db, name).push(db, "a")
+    source[name.encode() + b"/stock"] = b"7"
     prefix = name.encode() + b"/sold/"
     file = io.BytesIO()
-    saved = backup(db, file, [name], prefixes=[prefix, prefix + b"00", prefix])
-    assert saved.prefixes == {prefix: 1200}
-    assert saved.moments == 1
-    restored = restore(other, file)
+    saved = backup(source, file, [name], prefixes=[prefix, prefix + b"00", prefix])
+    assert (saved.prefixes, saved.moments) == ({prefix: 1200}, 1)
+    restored = restore(db, file)
     assert (restored, restored.prefixes) == (saved, {prefix: 1200})
-    assert outside(other) == own
-    assert fdbqueue.existing_queue(other, name).pop(other).value == "a"
+    assert found(db, name.encode()) == own
+    assert PriorityQueue.existing(db, name).pop(db).value == "a"
 
 
-@pytest.mark.parametrize("target", ["memory", "embedded"])
-def test_the_empty_prefix_stands_for_all_keys_but_no_queue_is_written_twice(
-    other: Any, own: dict[bytes, bytes], target: str
-) -> None:
+def test_the_empty_prefix_stands_for_all_keys_but_no_queue_is_written_twice(other: Any) -> None:
     source = fdbqueue.open("memory:")
-    store(source, {**own, **FOREIGN})
+    store(source, FOREIGN)
     PriorityQueue(Subspace(("mine",))).push(source, "without a name")
     for number in range(3):
         PriorityQueue.named(source, f"jobs {number}").push(source, number)
@@ -91,44 +82,36 @@ def test_the_empty_prefix_stands_for_all_keys_but_no_queue_is_written_twice(
     saved = backup(source, file, prefixes=[b"", b"a"])
     expected = outside(source)
     assert saved.prefixes == {b"": len(expected)}
-    there = other if target == "embedded" else fdbqueue.open("memory:")
-    assert restore(there, file) == saved
-    assert outside(there) == expected
-    for queue in admin.queue_names(there):
-        assert admin.check(there, fdbqueue.existing_queue(there, queue)).ok
-    assert backup(there, io.BytesIO(), prefixes=[b""]) == saved
+    assert restore(other, file) == saved
+    assert outside(other) == expected
+    for queue in admin.queue_names(other):
+        assert admin.check(other, PriorityQueue.existing(other, queue)).ok
+    assert backup(other, io.BytesIO(), prefixes=[b""]) == saved
 
 
 def test_only_what_is_named_is_restored(
-    db: Any, other: Any, name: str, own: dict[bytes, bytes]
+    db: Any, file: io.BytesIO, name: str, own: dict[bytes, bytes]
 ) -> None:
-    store(other, {**own, b"stock": b"7"})
-    PriorityQueue.named(other, name).push(other, "a")
-    file = written(other, name, prefixes=[b""])
     prefix = name.encode()
     assert restore(db, file, [name]).prefixes == {}
     assert not found(db, prefix)
     part = prefix + b"/sold/000"
     assert restore(db, file, prefixes=[part]).prefixes == {part: 10}
-    assert len(found(db, prefix)) == 10
-    fdbqueue.existing_queue(db, name).pop(db)
+    PriorityQueue.existing(db, name).pop(db)
     with pytest.raises(QueueExists):
         restore(db, file, [name], prefixes=[prefix])
     assert len(found(db, prefix)) == 10
     assert restore(db, file, prefixes=[prefix]).prefixes == {prefix: 1190}
     assert found(db, prefix) == own
     with pytest.raises(InvalidBackup, match="no keys of the prefix b'z'"):
-        restore(db, written(other, prefixes=[b"stock"]), prefixes=[b"z"])
+        restore(db, file, prefixes=[b"z"])
     with pytest.raises(ValueError, match="no key"):
         restore(db, file, new_name=f"{name}x")
 
 
 def test_a_key_with_another_value_is_named_and_nothing_is_changed(
-    db: Any, other: Any, name: str, own: dict[bytes, bytes]
+    db: Any, file: io.BytesIO, name: str, own: dict[bytes, bytes]
 ) -> None:
-    store(other, own)
-    PriorityQueue.named(other, name).push(other, "a")
-    file = written(other, name, prefixes=[name.encode()])
     *_, before_last, last = own
     there = {last: b"other", before_last: own[before_last], name.encode() + b"/new": b""}
     store(db, there)
@@ -143,27 +126,14 @@ def test_a_key_with_another_value_is_named_and_nothing_is_changed(
     assert found(db, name.encode()) == {**own, name.encode() + b"/new": b""}
 
 
-@pytest.mark.parametrize("commits", [0, 1, 5])
+@pytest.mark.parametrize("commits", [0, 5])
 def test_an_interrupted_restore_of_keys_is_run_again(
-    db: Any, other: Any, name: str, own: dict[bytes, bytes], commits: int
+    db: Any, file: io.BytesIO, name: str, own: dict[bytes, bytes], commits: int
 ) -> None:
-    store(other, own)
-    PriorityQueue.named(other, name).push(other, "a")
-    file = written(other, name, prefixes=[name.encode()])
-
-    class Cut(FaultyDatabase):
-        left = 2 + commits  # the first ones begin and write the queue
-
-        def commit(self, transaction: Any) -> None:
-            if self.left == 0:
-                raise KeyboardInterrupt
-            super().commit(transaction)
-            self.left -= transaction.wrapped.get_committed_version() != -1
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "_BATCH_ROWS", 100)
         with pytest.raises(KeyboardInterrupt):
-            restore(Cut(db), file)
+            restore(Cut(db, 2 + commits), file)  # the first ones begin and write the queue
     assert len(found(db, name.encode())) == 100 * commits
     assert restore(db, file).prefixes == {name.encode(): 1200 - 100 * commits}
     assert found(db, name.encode()) == own
@@ -171,51 +141,19 @@ def test_an_interrupted_restore_of_keys_is_run_again(
 
 
 def test_a_client_that_writes_a_key_during_the_restore_keeps_its_value(
-    db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    db: Any, file: io.BytesIO, own: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = name.encode() + b"/key"
-    store(other, {key: b"old"})
-    file = written(other, prefixes=[key])
-    counted = rows.count_missing
+    counted, (key, *_) = rows.count_missing, own
 
     def then_write(*args: Any) -> int:
         n = counted(*args)
         db[key] = b"new"
         return n
 
-    monkeypatch.setattr("fdbqueue.queue.backup.count_missing", then_write)
+    monkeypatch.setattr(rows, "count_missing", then_write)
     with pytest.raises(KeyExists):
-        restore(db, file)
+        restore(db, file, prefixes=[key])
     assert db[key] == b"new"
-
-
-def change_value(lines: list[Any], n: int) -> None:
-    lines[n]["value"] = base64.b64encode(b"changed").decode()
-
-
-DAMAGES: dict[str, Callable[[list[Any], int], object]] = {
-    "lost": lambda lines, n: lines.pop(n),
-    "twice": lambda lines, n: lines.insert(n, lines[n]),
-    "flipped": change_value,
-    "cut": lambda lines, n: lines.__delitem__(slice(n, None)),
-}
-
-
-@pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_section_of_keys_changes_nothing(
-    db: Any, other: Any, name: str, own: dict[bytes, bytes], rng: random.Random, how: str
-) -> None:
-    store(other, own)
-    PriorityQueue.named(other, name).push(other, "a")
-    file = written(other, name, prefixes=[name.encode()])
-    lines = [json.loads(line) for line in file.getvalue().splitlines()]
-    DAMAGES[how](lines, rng.randrange(len(lines) - len(own) - 1, len(lines) - 1))
-    dump = partial(json.dumps, separators=(",", ":"))
-    damaged = b"".join(dump(line).encode() + b"\n" for line in lines)
-    with pytest.raises(InvalidBackup, match=r"line [\d,]+: .*nothing was restored"):
-        restore(db, io.BytesIO(damaged))
-    assert not found(db, name.encode())
-    assert name not in admin.queue_names(db)
 
 
 def test_prefixes_of_other_keys_than_the_users_are_refused() -> None:
@@ -228,9 +166,11 @@ def test_prefixes_of_other_keys_than_the_users_are_refused() -> None:
             backup(db, io.BytesIO(), prefixes=unfit)
 
 
-def test_a_long_backup_says_that_it_shows_more_than_one_moment(
-    db: Any, name: str, own: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_backup_says_whether_it_shows_one_moment(
+    db: Any, name: str, own: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch, is_long: bool
 ) -> None:
+    monkeypatch.setattr(rows, "_LIFETIME", 60.0)
     store(db, own)
     first, *_, last = own
 
@@ -239,38 +179,14 @@ def test_a_long_backup_says_that_it_shows_more_than_one_moment(
 
         def write(self, data: Any, /) -> int:
             self.lines += 1
-            if self.lines == 1002:  # between two pages, after the read version is over
+            if self.lines == 1002:  # between two pages
                 store(db, {first: b"changed", last: b"changed"})
-                monkeypatch.setattr(rows, "_LIFETIME", -1.0)
+                monkeypatch.setattr(rows, "_LIFETIME", -1.0 if is_long else 60.0)
             return super().write(data)
 
     file = File()
-    saved = backup(db, file, [], prefixes=[name.encode()])
-    assert saved.moments > 1
+    assert (backup(db, file, [], prefixes=[name.encode()]).moments > 1) is is_long
     other = fdbqueue.open("memory:")
     restore(other, file)
     assert other[first] == own[first]
-    assert other[last] == b"changed"
-
-
-def test_a_short_backup_shows_queues_and_keys_at_one_moment(
-    db: Any, name: str, own: dict[bytes, bytes]
-) -> None:
-    store(db, own)
-    queue = PriorityQueue.named(db, name)
-    queue.push(db, "a")
-    (last,) = [*own][-1:]
-
-    class File(io.BytesIO):
-        def write(self, data: Any, /) -> int:
-            if b"prefix" in data:
-                db[last] = b"changed"
-            return super().write(data)
-
-    file = File()
-    begun = time.monotonic()
-    saved = backup(db, file, [name], prefixes=[name.encode()])
-    assert saved.moments == 1 or time.monotonic() - begun > 1
-    other = fdbqueue.open("memory:")
-    restore(other, file)
-    assert saved.moments > 1 or other[last] == own[last]
+    assert other[last] == (b"changed" if is_long else own[last])

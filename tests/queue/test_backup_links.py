@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import io
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,15 +12,13 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import backup, check, copy, drop, queue_names, restore
-from fdbqueue.errors import LeaseLost, QueueExists
+from fdbqueue.errors import QueueExists
 from fdbqueue.jobs import App, Context
 from fdbqueue.operations.maintainers import batches as ends
 from fdbqueue.queue import backup as rows
 from fdbqueue.queue.batches import Batches, Members, push_after
-from fdbqueue.testing import FaultyDatabase
-from tests.support.counting import CountingDatabase
+from tests.support.interrupted import Cut
 from tests.support.keys import lose
-from tests.support.waiting import wait_until
 
 
 class Shop:
@@ -86,28 +80,8 @@ def shop(db: Any, name: str) -> Shop:
     return shop
 
 
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[Any]:
-    with fdbqueue.open(f"embedded:{tmp_path / 'other'}") as database:
-        yield database
-
-
 GONE = sorted(["anyway", "end 0 0 1"])
 """What runs if all jobs of the working queue are gone. The parent is a dead letter."""
-
-
-class Cut(FaultyDatabase):
-    """A database whose client is interrupted before a commit."""
-
-    def __init__(self, db: Any, commits: int) -> None:
-        super().__init__(db)
-        self._left = commits
-
-    def commit(self, transaction: Any) -> None:
-        if self._left == 0:
-            raise KeyboardInterrupt
-        super().commit(transaction)
-        self._left -= 1
 
 
 def reasons(shop: Shop) -> Any:
@@ -124,9 +98,17 @@ def saved(shop: Shop, *names: str) -> tuple[io.BytesIO, dict[str, Any]]:
     return file, backup(shop.db, file, names)
 
 
-def test_a_backup_of_both_queues_keeps_what_is_between_them(shop: Shop, other: Any) -> None:
+def test_a_copy_and_a_backup_of_both_queues_keep_what_is_between_them(
+    shop: Shop, other: Any
+) -> None:
     waits = reasons(shop)
     file, copies = saved(shop, shop.waiting, shop.working)
+    assert copy(shop.db, other, [shop.waiting, shop.working]) == copies
+    there = Shop(other, shop.waiting, shop.working)
+    assert there.problems() == []
+    assert there.work() == ALL
+    for name in (shop.waiting, shop.working):
+        drop(other, name)
     drop(shop.db, shop.waiting)
     drop(shop.db, shop.working)
     for db in (shop.db, other):
@@ -164,28 +146,20 @@ def test_a_restore_that_is_interrupted_after_any_transaction_continues(
     assert commits > 5
 
 
-def test_what_waits_for_a_queue_that_is_left_out_waits_until_it_is_cancelled(
-    shop: Shop, other: Any
-) -> None:
-    file, _ = saved(shop, shop.waiting)
+@pytest.mark.parametrize("kept", ["waiting", "working"])
+def test_one_of_the_queues_is_used_without_the_other_one(shop: Shop, other: Any, kept: str) -> None:
+    name = getattr(shop, kept)
+    file, _ = saved(shop, name)
     restore(other, file)
     there = Shop(other, shop.waiting, shop.working)
-    there.app.work(there.waiting, drain=True)
-    queue = fdbqueue.existing_queue(other, there.waiting)
+    there.app.work(name, drain=True)
+    queue = fdbqueue.existing_queue(other, name)
     waiting = [info.id for info in queue.items(other, state="delayed")]
-    assert (there.ran, len(waiting)) == ([], 4)
+    assert sorted(there.ran) == ([] if kept == "waiting" else [*"ab", "first", "member"])
+    assert len(waiting) == (4 if kept == "waiting" else 0)  # until they are cancelled
     assert all(queue.cancel(other, id) for id in waiting)
     assert queue.is_empty(other)
     assert check(other, queue).ok
-
-
-def test_jobs_whose_ends_count_in_a_queue_that_is_left_out_run(shop: Shop, other: Any) -> None:
-    file, _ = saved(shop, shop.working)
-    restore(other, file)
-    there = Shop(other, shop.waiting, shop.working)
-    there.app.work(there.working, drain=True)
-    assert sorted(there.ran) == [*"ab", "first", "member"]
-    assert check(other, fdbqueue.existing_queue(other, shop.working)).ok
 
 
 def test_a_backup_of_one_queue_goes_back_to_the_other_one(shop: Shop) -> None:
@@ -222,13 +196,6 @@ def test_what_waits_for_a_dropped_queue_ends_once_also_if_the_queue_is_restored(
     assert there.problems() == []
 
 
-def test_a_copy_of_both_queues_keeps_what_is_between_them(shop: Shop, other: Any) -> None:
-    copy(shop.db, other, [shop.waiting, shop.working])
-    there = Shop(other, shop.waiting, shop.working)
-    assert there.problems() == []
-    assert there.work() == ALL
-
-
 def test_a_copy_beside_the_queue_does_not_count_in_a_queue_without_a_name(
     db: Any, space: Subspace, name: str
 ) -> None:
@@ -245,17 +212,6 @@ def test_a_copy_beside_the_queue_does_not_count_in_a_queue_without_a_name(
     while claim := working.claim(db):
         working.ack(db, claim)
     assert waiting.pop(db, wait=60).value["kwargs"] == {"done": 2, "dead": 0, "cancelled": 0}
-
-
-def test_a_copy_beside_the_queue_does_not_count_in_its_batches(shop: Shop, name: str) -> None:
-    copy(shop.db, shop.db, [shop.working], new_name=f"{name}copy")
-    ran: list[str] = []
-    queue = fdbqueue.existing_queue(shop.db, f"{name}copy")
-    while (claim := queue.claim(shop.db)) is not None:
-        ran.append(claim.item.value["args"])
-        queue.ack(shop.db, claim)
-    assert len(ran) == 4
-    assert shop.work() == ALL
 
 
 @pytest.mark.parametrize("how", ["drop", "drop in a transaction", "clear", "drop in chunks"])
@@ -283,41 +239,7 @@ def test_what_waits_for_jobs_of_a_queue_that_is_emptied_goes_on(
     assert check(shop.db, queue).ok
 
 
-def test_a_batch_of_thousands_of_jobs_ends_with_the_drop_of_their_queue(db: Any, name: str) -> None:
-    shop = Shop(db, f"{name}waiting", f"{name}working")
-    with shop.app.batch(then=shop.end) as batch:
-        batch.push_many(shop.note, [shop.note.bind("x")] * 2500)
-    drop(db, shop.working)
-    shop.app.work(shop.waiting, drain=True)
-    assert shop.ran == ["end 0 0 2500"]
-
-
-def test_only_a_queue_with_jobs_of_batches_of_other_queues_is_read_before_a_clear(
-    db: Any, name: str
-) -> None:
-    shop = Shop(db, f"{name}waiting", f"{name}working")
-    working = fdbqueue.PriorityQueue.named(db, shop.working)
-    counting, transactions = CountingDatabase(db), list[int]()
-
-    def clear() -> None:
-        counting.clear()
-        working.clear(counting)
-        transactions.append(counting.transactions)
-
-    clear()
-    working.push_many(db, range(1500))
-    clear()
-    with shop.app.batch(then=shop.end) as batch:
-        batch.push(shop.note, "x")
-    working.push_many(db, range(1500))
-    clear()
-    empty, unlinked, linked = transactions
-    assert empty == unlinked == linked - 1
-    shop.app.work(shop.waiting, drain=True)
-    assert shop.ran == ["end 0 0 1"]
-
-
-@pytest.mark.parametrize("commits", range(6))
+@pytest.mark.parametrize("commits", [0, 2, 4])
 def test_an_interrupted_drop_ends_each_wait_once_and_is_run_again(
     shop: Shop, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,58 +266,6 @@ def test_jobs_of_other_queues_run_after_a_drop_of_the_queue_that_waits_for_them(
     assert check(shop.db, fdbqueue.existing_queue(shop.db, shop.working)).ok
 
 
-def test_a_drop_while_workers_run_leaves_no_job_that_waits(shop: Shop) -> None:
-    working = fdbqueue.existing_queue(shop.db, shop.working)
-    for number in range(200):
-        shop.follow.using(after=[shop.note.push(str(number))], on_dead="continue").push("f")
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            for claim in [working.claim(shop.db) for _ in range(5)]:
-                with suppress(LeaseLost):
-                    if claim is not None:
-                        working.ack(shop.db, claim)
-
-    with ThreadPoolExecutor() as pool:
-        workers = [pool.submit(work) for _ in range(2)]
-        wait_until(lambda: working.size(shop.db) < 150)
-        drop(shop.db, shop.working)
-        stop.set()
-        for each in workers:
-            each.result()
-    queue = fdbqueue.existing_queue(shop.db, shop.waiting)
-    assert check(shop.db, queue).ok
-    shop.app.work(shop.waiting, drain=True)
-    assert shop.ran.count("f") == 200
-    assert not [*queue.items(shop.db, state="delayed")]
-
-
-@pytest.mark.parametrize("named", ["working", "waiting"])
-def test_a_wait_between_a_queue_with_a_name_and_one_without_lasts(
-    db: Any, space: Subspace, name: str, named: str
-) -> None:
-    queues: dict[str, Any] = {"working": PriorityQueue(space), "waiting": PriorityQueue(space)}
-    queues[named] = PriorityQueue.named(db, name)
-    working, waiting = queues["working"], queues["waiting"]
-    batches = Batches(waiting)
-    id = batches.open(db, {"job": "end"}, 0, "continue").id
-    batches.add(db, id, "continue", [Members(working, {"values": ["a"], "priority": 0})])
-    first = working.push(db, "b")
-    new = Members(waiting, {"values": ["after"], "priority": 0})
-    (after,) = push_after(db, new, [(working, first.id)], "continue")
-    batches.close(db, id)
-    assert not any(waiting.retry(db, each) for each in (id, after))
-    assert check(db, waiting).ok
-    assert check(db, working).ok
-    if named == "working":
-        drop(db, name)
-    else:
-        working.clear(db)
-    popped = [waiting.pop(db, wait=60).value for _ in range(2)]
-    assert popped == [{"job": "end", "kwargs": {"done": 0, "dead": 0, "cancelled": 1}}, "after"]
-
-
 def test_a_queue_without_a_name_goes_on_after_the_restore_of_a_queue_that_it_waits_for(
     db: Any, space: Subspace, name: str
 ) -> None:
@@ -410,18 +280,3 @@ def test_a_queue_without_a_name_goes_on_after_the_restore_of_a_queue_that_it_wai
     assert waiting.pop(db) is None
     assert PriorityQueue.existing(db, name).pop(db).value == "first"
     assert waiting.pop(db, wait=60).value == "after"
-
-
-@pytest.mark.parametrize("state", ["claimed", "moved"])
-def test_a_link_is_kept_in_any_state(shop: Shop, other: Any, state: str) -> None:
-    queue = fdbqueue.PriorityQueue.existing(shop.db, shop.working)
-    if state == "claimed":
-        queue.claim(shop.db, n=9, lease=0.01)
-    else:
-        for item in queue.items(shop.db):
-            queue.reprioritize(shop.db, item, 7)
-    file, _ = saved(shop, shop.waiting, shop.working)
-    restore(other, file)
-    there = Shop(other, shop.waiting, shop.working)
-    assert there.problems() == []
-    wait_until(lambda: there.work() == ALL)  # the leases end

@@ -8,83 +8,67 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.errors import FdbqueueError, LeaseLost
 from fdbqueue.queue import base
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
+from tests.support.kinds import KINDS, STATES, bring, in_each_state, push
+from tests.support.leases import lapse
 from tests.support.scan import assert_views_agree
 
-N = 25
+
+def filled(db: Any, queue: Any, state: str, n: int = 25) -> None:
+    """Push items, and bring them into a state."""
+    for number in range(n):
+        push(db, queue, number)
+    bring(db, queue, state, n)
 
 
-def filled(db: Any, queue: Any, state: str) -> None:
-    """Push items and bring them into a state."""
-    for number in range(N):
-        if isinstance(queue, Queue):
-            queue.enqueue(db, number)
-        elif isinstance(queue, TaskQueue):
-            queue.push(db, payload=number)
-        else:
-            queue.push(db, number, number % 2)
-    if state == "ready":
-        return
-    claim = queue.claim(db, n=N)
-    if state == "delayed":
-        queue.nack(db, claim, delay=600)
-    elif state == "dead":
-        queue.configure(db, max_attempts=1)
-        queue.nack(db, claim)
-    elif state == "done":
-        queue.configure(db, keep=100)
-        queue.ack(db, claim)
+CHANGES: list[tuple[Any, str, str | None]] = [
+    *(("remove", state, None) for state in STATES if state != "claimed"),
+    *(("retry", state, "ready") for state in ("dead", "delayed")),
+    ("release", "claimed", "ready"),
+    *(("cancel", state, None) for state in ("ready", "delayed")),
+    ("cancel", "claimed", "claimed"),
+]
 
 
-@pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
-@pytest.mark.parametrize(
-    ("change", "state", "after"),
-    [
-        ("remove", "ready", None),
-        ("remove", "delayed", None),
-        ("remove", "dead", None),
-        ("remove", "done", None),
-        ("retry", "dead", "ready"),
-        ("retry", "delayed", "ready"),
-        ("release", "claimed", "ready"),
-        ("cancel", "ready", None),
-        ("cancel", "delayed", None),
-    ],
-)
+@pytest.mark.parametrize(("change", "state", "after"), CHANGES)
 def test_all_items_in_a_state_are_changed(
-    db: Any,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: Any,
-    change: Any,
-    state: Any,
-    after: str | None,
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch, change: Any, state: Any, after: Any
 ) -> None:
     monkeypatch.setattr(base, "_CHANGES", 10)
-    queue = kind.named(db, name)
-    filled(db, queue, state)
+    filled(db, jobs, state)
     counting = CountingDatabase(db)
-    results = queue.change_all(counting, change, state=state)
-    assert [*results.values()] == [True] * N
+    assert [*jobs.change_all(counting, change, state=state).values()] == [True] * 25
     assert counting.commits == 3
-    stats = assert_views_agree(db, queue)
-    assert getattr(stats, state) == 0
-    assert after is None or getattr(stats, after) == N
-    assert queue.change_all(db, change, state=state) == {}
+    stats = assert_views_agree(db, jobs)
+    assert after is None or getattr(stats, after) == 25
+    if after == state:  # their workers are told
+        assert all(info.cancelling for info in jobs.items(db, state=state))
+    else:
+        assert getattr(stats, state) == 0
+        assert jobs.change_all(db, change, state=state) == {}
 
 
-def test_all_claimed_items_are_cancelled_and_their_workers_told(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    filled(db, queue, "claimed")
-    results = queue.change_all(db, "cancel", state="claimed")
-    assert [*results.values()] == [True] * N
-    assert [info.cancelling for info in queue.items(db, state="claimed")] == [True] * N
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_queue_changes_its_items(db: Any, name: str, kind: Any) -> None:
+    queue = kind.named(db, name, max_attempts=1)
+    filled(db, queue, "dead", 3)
+    assert [*queue.change_all(db, "retry", state="dead").values()] == [True] * 3
+    assert [*queue.change_all(db, "clear", state="ready", limit=2).values()] == [True] * 2
+    assert assert_views_agree(db, queue).ready == 1
 
 
-@pytest.mark.parametrize("kind", [PriorityQueue, TaskQueue])
-@pytest.mark.parametrize("state", ["ready", "delayed", "dead"])
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        (PriorityQueue, "ready"),
+        (TaskQueue, "ready"),
+        (TaskQueue, "delayed"),
+        (PriorityQueue, "dead"),
+    ],
+)
 def test_all_items_in_a_state_get_another_priority_and_keep_their_order(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch, kind: Any, state: Any
 ) -> None:
@@ -92,17 +76,16 @@ def test_all_items_in_a_state_get_another_priority_and_keep_their_order(
     queue = kind.named(db, name)
     filled(db, queue, state)
     before = [info.id for info in queue.items(db, state=state)]
-    first = queue.push(db, 99, 5) if kind is PriorityQueue else queue.push(db, priority=5)
-    results = queue.change_all(db, "reprioritize", state=state, to=5)
-    ended = {first.id if kind is PriorityQueue else first: False} if state == "ready" else {}
+    first = push(db, queue, "there", priority=2)
+    ended = {first: False} if state == "ready" else {}
+    results = queue.change_all(db, "reprioritize", state=state, to=2)
     assert results == dict.fromkeys(before, True) | ended
     after = [info.id for info in queue.items(db, state=state)]
     assert after == [*ended, *before]
-    assert {info.item.priority for info in queue.items(db, state=state)} == {5}
+    assert {info.item.priority for info in queue.items(db, state=state)} == {2}
     assert_views_agree(db, queue)
-    again = queue.change_all(db, "reprioritize", state=state, to=5)
-    assert not any(again.values())
-    assert len(again) == len(after)
+    again = queue.change_all(db, "reprioritize", state=state, to=2)
+    assert again == dict.fromkeys(after, False)
 
 
 def test_large_items_are_moved_without_their_payloads(db: Any, name: str) -> None:
@@ -116,15 +99,6 @@ def test_large_items_are_moved_without_their_payloads(db: Any, name: str) -> Non
     assert counting.commits == 1
     assert [queue.pop(db).value[0] for _ in ids] == ["0", "1", "2", "3", "4"]
     assert_views_agree(db, queue)
-
-
-def test_items_are_chosen_by_priority_and_number(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    filled(db, queue, "ready")
-    assert len(queue.change_all(db, "remove", state="ready", priority=1)) == N // 2
-    assert queue.counts(db) == {0: N - N // 2}
-    assert len(queue.change_all(db, "remove", state="ready", limit=3)) == 3
-    assert queue.size(db) == N - N // 2 - 3
 
 
 def test_dead_letters_that_cannot_be_retried_stay(db: Any, name: str) -> None:
@@ -145,9 +119,9 @@ def test_each_item_is_changed_once_despite_lost_results(db: Any, name: str, rng:
     )
     queue = PriorityQueue.named(faulty, name)
     filled(faulty, queue, "dead")
-    assert sum(queue.change_all(faulty, "retry", state="dead").values()) == N
+    assert sum(queue.change_all(faulty, "retry", state="dead").values()) == 25
     stats = assert_views_agree(db, queue)
-    assert (stats.ready, stats.total_retried) == (N, N)
+    assert (stats.ready, stats.total_retried) == (25, 25)
 
 
 def test_a_dead_letter_that_was_retried_meanwhile_is_not_cleared(
@@ -162,38 +136,15 @@ def test_a_dead_letter_that_was_retried_meanwhile_is_not_cleared(
 
     filled(db, queue, "dead")
     assert sum(queue.change_all(Retrying(db), "clear", state="dead").values()) == 0
-    assert queue.size(db) == N
+    assert queue.size(db) == 25
 
 
-def test_a_change_that_does_not_fit_the_state_is_rejected(db: Any, queue: PriorityQueue) -> None:
-    change: Any
-    for change, state in [
-        ("remove", "claimed"),
-        ("retry", "ready"),
-        ("retry", "claimed"),
-        ("release", "done"),
-        ("explode", "ready"),
-    ]:
-        with pytest.raises(ValueError, match=f"is not a change of {state} items"):
-            queue.change_all(db, change, state=state)
-    fifo = Queue(queue.subspace["fifo"])
-    with pytest.raises(ValueError, match="have no priorities"):
-        fifo.change_all(db, "reprioritize", state="ready", to=1)
-    with pytest.raises(fdbqueue.errors.InvalidPriority):
-        queue.change_all(db, "reprioritize", state="ready", to="high")
-    for change, to in [("reprioritize", None), ("remove", 1)]:
-        with pytest.raises(ValueError, match="for 'reprioritize' alone"):
-            queue.change_all(db, change, state="ready", to=to)
-    with pytest.raises(ValueError, match="a fifo queue have no priorities"):
-        fifo.change_all(db, "remove", state="ready", priority=1)
-
-
-@pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_call_that_makes_transactions_is_not_part_of_another(
     db: Any, name: str, kind: Any
 ) -> None:
     queue = kind.named(db, name)
-    filled(db, queue, "ready")
+    push(db, queue, 1)
 
     @fdbqueue.transactional
     def in_transaction(tr: Any, call: str, *args: Any, **given: Any) -> None:
@@ -203,4 +154,129 @@ def test_a_call_that_makes_transactions_is_not_part_of_another(
     in_transaction(db, "change_all", "remove", state="ready")
     in_transaction(db, "search", state="ready")
     in_transaction(db, "count", state="ready")
-    assert queue.size(db) == N
+    assert queue.size(db) == 1
+
+
+# One group
+
+
+UNCHANGED = {state: [state, state] for state in STATES}
+
+
+@pytest.fixture
+def both(db: Any, jobs: Any) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Two items of a group in each state, and as many of another one."""
+    others = in_each_state(db, jobs, group="others")
+    jobs.set_group(db, "others", paused=True)  # so that a claim takes those of the group
+    own = in_each_state(db, jobs, group="own")
+    jobs.set_group(db, "others", paused=False)
+    return own, others
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "chosen", "changed"),
+    [
+        ("clear", {}, [*reversed(STATES)], {state: [None] * 2 for state in STATES}),
+        (
+            "cancel",
+            {},
+            ["claimed", "delayed", "ready"],
+            {"ready": ["done"] * 2, "delayed": ["done"] * 2},
+        ),
+        ("retry", {"state": "dead"}, ["dead"], {"dead": ["ready"] * 2}),
+    ],
+)
+def test_items_of_one_group_are_changed(
+    db: Any, jobs: Any, both: Any, change: Any, given: Any, chosen: Any, changed: Any
+) -> None:
+    own, others = both
+    jobs.set_group(db, "own", weight=3)
+    results = jobs.change_all(db, change, group="own", **given)
+    assert results == {id: True for state in chosen for id in own[state]}
+
+    def states_of(found: dict[str, list[str]]) -> dict[str, list[Any]]:
+        return {state: [jobs.state(db, id) for id in ids] for state, ids in found.items()}
+
+    assert states_of(own) == UNCHANGED | changed
+    assert states_of(others) == UNCHANGED
+    if change == "cancel":
+        told = [jobs.get(db, each["claimed"][0]).cancelling for each in both]
+        assert told == [True, False]
+    assert jobs.group_settings(db, "own") == {"weight": 3}
+    assert fdbqueue.admin.check(db, jobs).problems == ()
+
+
+def test_a_worker_whose_job_was_cleared_cannot_acknowledge_it(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", concurrency=1)
+    jobs.push_many(db, [1, 2], group="ada")
+    claim = jobs.claim(db)
+    assert len(jobs.change_all(db, "clear", group="ada")) == 2
+    with pytest.raises(LeaseLost):
+        jobs.ack(db, claim)
+    jobs.push(db, 3, group="ada")
+    assert jobs.claim(db).item.value == 3  # the slot is free
+
+
+def test_items_of_a_group_that_are_over_and_those_without_a_group_are_found(
+    db: Any, jobs: Any
+) -> None:
+    late = jobs.push(db, "late", group="ada")
+    jobs.claim(db)
+    lapse(db, jobs)
+    plain = jobs.push(db, "plain")
+    assert [info.id for info in jobs.search(db, state="ready", group="ada").items] == [late.id]
+    assert jobs.change_all(db, "clear", group="ada") == {late.id: True}
+    assert jobs.change_all(db, "clear", group="") == {plain.id: True}
+
+
+def test_a_large_group_is_changed_in_bounded_transactions(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "_CHANGES", 10)
+    jobs.push_many(db, [0] * 35, group="ada")
+    jobs.push(db, 1, 0, group="bob")
+    for change, given, left in (
+        ("reprioritize", {"state": "ready", "to": 3}, [1, *[0] * 35]),
+        ("cancel", {}, [1]),
+    ):
+        counted = CountingDatabase(db)
+        assert [*jobs.change_all(counted, change, group="ada", **given).values()] == [True] * 35
+        assert counted.commits == 4
+        assert [item.value for item in jobs.items(db)] == left
+    assert_views_agree(db, jobs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "given", "words"),
+    [
+        *(
+            (PriorityQueue, change, {"state": state}, f"is not a change of {state} items")
+            for change, state in (
+                *(("remove", "claimed"), ("retry", "ready"), ("retry", "claimed")),
+                *(("release", "done"), ("explode", "ready")),
+            )
+        ),
+        (Queue, "reprioritize", {"state": "ready", "to": 1}, "have no priorities"),
+        (Queue, "remove", {"state": "ready", "priority": 1}, "a fifo queue have no priorities"),
+        (PriorityQueue, "reprioritize", {"state": "ready", "to": "high"}, "64-bit integer"),
+        (PriorityQueue, "reprioritize", {"state": "ready"}, "for 'reprioritize' alone"),
+        (PriorityQueue, "remove", {"state": "ready", "to": 1}, "for 'reprioritize' alone"),
+        *(
+            (kind, change, {"group": None}, "None matches every item")
+            for kind, change in zip(KINDS, ("clear", "cancel", "retry"))
+        ),
+        *(
+            (PriorityQueue, change, {"group": group}, "a group is text of 0 to 255 bytes")
+            for change, group in (("clear", "x" * 256), ("cancel", 7))
+        ),
+    ],
+)
+def test_a_change_that_does_not_fit_changes_nothing(
+    db: Any, name: str, kind: Any, change: Any, given: Any, words: str
+) -> None:
+    queue = kind.named(db, name)
+    push(db, queue, 1, group="ada")
+    push(db, queue, 1)
+    with pytest.raises((ValueError, FdbqueueError), match=words):
+        queue.change_all(db, change, **given)
+    assert queue.size(db) == 2

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-from fdb.subspace_impl import Subspace
+from fdb import tuple as fdb_tuple
 
 import fdbqueue
 from fdbqueue import PriorityQueue
@@ -17,7 +19,7 @@ from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.values import encode_count, encode_tallies
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.check import _Check
-from fdbqueue.testing import Clock, FaultyDatabase
+from fdbqueue.testing import Clock
 from tests.support.keys import layout_of
 
 
@@ -64,63 +66,43 @@ def counter(queue: PriorityQueue, priority: int) -> bytes:
     return key
 
 
-def break_count(db: Any, queue: PriorityQueue) -> None:
-    db[counter(queue, 1)] = encode_count(7)
+def tally(**changes: int) -> Any:
+    return lambda db, queue: db.add(layout_of(queue).tallies, encode_tallies(**changes))
 
 
-def drop_count(db: Any, queue: PriorityQueue) -> None:
-    del db[counter(queue, 2)]
+def put(key: Any, value: bytes) -> Any:
+    return lambda db, queue: db.__setitem__(key(queue), value)
 
 
-def invent_count(db: Any, queue: PriorityQueue) -> None:
-    db[counter(queue, 777)] = encode_count(1)
+COUNTS = [
+    (1, 7, "the count of priority 1 is 7, not 1"),
+    (2, 0, "the count of priority 2 is 0, not 2"),
+    (777, 1, "the count of priority 777 is 1, not 0"),
+    (777, 0, "the count of priority 777 is 0, not 0"),
+]
+DAMAGES: list[tuple[Any, str]] = [
+    *(
+        (put(partial(counter, priority=priority), encode_count(n)), words)
+        for priority, n, words in COUNTS
+    ),
+    (put(lambda queue: slots_key(queue), encode_count(1)), "the count of claims is 1, not 0"),
+    (tally(popped=7), "the total is -4, not 3"),
+    (tally(claimed=2), "the number of claimed items is 2, not 0"),
+    (tally(expiring=1), "the number of items that expire is 1, not 0"),
+    (tally(paused=1), "the number of pauses is 1, not 0"),
+    (put(lambda queue: pieces_key(queue), b"left"), "pieces of a payload of no item"),
+]
 
 
-def zero_count(db: Any, queue: PriorityQueue) -> None:
-    db[counter(queue, 777)] = encode_count(0)
+def slots_key(queue: PriorityQueue) -> bytes:
+    return layout_of(queue).slots + layout_of(queue).slot_of_queue
 
 
-def break_slots(db: Any, queue: PriorityQueue) -> None:
-    db[layout_of(queue).slots + layout_of(queue).slot_of_queue] = encode_count(1)
+def pieces_key(queue: PriorityQueue) -> bytes:
+    return layout_of(queue).pieces + fdb_tuple.pack((b"nobody's", 0))
 
 
-def break_total(db: Any, queue: PriorityQueue) -> None:
-    db.add(layout_of(queue).tallies, encode_tallies(popped=7))
-
-
-def break_states(db: Any, queue: PriorityQueue) -> None:
-    db.add(layout_of(queue).tallies, encode_tallies(claimed=2))
-
-
-def break_expiries(db: Any, queue: PriorityQueue) -> None:
-    db.add(layout_of(queue).tallies, encode_tallies(expiring=1))
-
-
-def break_pause(db: Any, queue: PriorityQueue) -> None:
-    db.add(layout_of(queue).tallies, encode_tallies(paused=1))
-
-
-def orphan_pieces(db: Any, queue: PriorityQueue) -> None:
-    from fdb import tuple as fdb_tuple
-
-    db[layout_of(queue).pieces + fdb_tuple.pack((b"nobody's", 0))] = b"left"
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (break_count, "the count of priority 1 is 7, not 1"),
-        (drop_count, "the count of priority 2 is 0, not 2"),
-        (invent_count, "the count of priority 777 is 1, not 0"),
-        (zero_count, "the count of priority 777 is 0, not 0"),
-        (break_slots, "the count of claims is 1, not 0"),
-        (break_total, "the total is -4, not 3"),
-        (break_states, "the number of claimed items is 2, not 0"),
-        (break_expiries, "the number of items that expire is 1, not 0"),
-        (break_pause, "the number of pauses is 1, not 0"),
-        (orphan_pieces, "pieces of a payload of no item"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "words"), DAMAGES, ids=[words for _, words in DAMAGES])
 def test_check_finds_and_repairs_damage(
     db: Any, filled: PriorityQueue, damage: Any, words: str
 ) -> None:
@@ -128,11 +110,9 @@ def test_check_finds_and_repairs_damage(
     (problem,) = fdbqueue.admin.check(db, filled).problems
     assert problem.startswith(words)
     repaired = fdbqueue.admin.check(db, filled, repair=True)
-    assert repaired.repaired
-    assert repaired.problems == (problem,)
+    assert (repaired.repaired, repaired.problems) == (True, (problem,))
     assert fdbqueue.admin.check(db, filled).ok
-    assert filled.counts(db) == {1: 1, 2: 2}
-    assert filled.size(db) == 3
+    assert (filled.counts(db), filled.size(db)) == ({1: 1, 2: 2}, 3)
     assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
 
 
@@ -204,34 +184,25 @@ def test_check_reports_foreign_keys_and_lost_pieces_and_keeps_them(
     assert all(db[key] == b"theirs" for key in foreign)
 
 
-@pytest.mark.parametrize("state", ["delayed", "claimed", "dead", "done"])
+@pytest.mark.parametrize("state", ["delayed", "claimed"])
 def test_check_reports_foreign_keys_among_items_that_are_not_ready(
-    db: Any, space: Subspace, state: Any
+    db: Any, queue: PriorityQueue, state: Any
 ) -> None:
-    queue = PriorityQueue(space)
-    queue.configure(db, keep=60)
     queue.push(db, 1, delay=60 if state == "delayed" else None)
-    if state != "delayed":
-        claim = queue.claim(db)
-        if state == "dead":
-            queue.nack(db, claim, dead=True)
-        elif state == "done":
-            queue.ack(db, claim)
+    queue.claim(db)
     prefix = layout_of(queue).prefix_of[state]
     (row,) = db.get_range_startswith(prefix)
     foreign = prefix + b"\x02text\x00"
     db[foreign] = row.value
-    repaired = fdbqueue.admin.check(db, queue, repair=True).repaired
-    report = fdbqueue.admin.check(db, queue)
-    if state in ("delayed", "claimed"):
-        words = f"foreign key among the {state} items: "
-        assert [problem.startswith(words) for problem in report.problems] == [True]
-        assert not repaired
+    assert not fdbqueue.admin.check(db, queue, repair=True).repaired
+    (problem,) = fdbqueue.admin.check(db, queue).problems
+    assert problem.startswith(f"foreign key among the {state} items: ")
     assert db[foreign] == row.value
 
 
-def test_check_reports_an_item_that_cannot_be_read(db: Any, space: Subspace) -> None:
-    queue = PriorityQueue(space)
+def test_check_reports_an_item_that_cannot_be_read_or_is_in_two_states(
+    db: Any, queue: PriorityQueue
+) -> None:
     item = queue.push(db, 1, ttl=60)
     value = bytes(db[item.key])
     db[item.key] = value[:-5]
@@ -239,18 +210,11 @@ def test_check_reports_an_item_that_cannot_be_read(db: Any, space: Subspace) -> 
     assert problem.startswith(f"an item that cannot be read: {item.key!r}: ")
     db[item.key] = value
     assert fdbqueue.admin.check(db, queue).ok
-
-
-def test_check_reports_an_item_in_two_states_and_keeps_both_rows(db: Any, space: Subspace) -> None:
-    queue = PriorityQueue(space)
-    item = queue.push(db, 1)
-    value = bytes(db[item.key])
     assert queue.claim(db) is not None
     db[item.key] = value
     report = fdbqueue.admin.check(db, queue, repair=True)
     assert any(problem.startswith("an item that is stored twice: ") for problem in report.problems)
-    assert not report.repaired
-    assert (report.ready, report.claimed) == (1, 1)
+    assert (report.repaired, report.ready, report.claimed) == (False, 1, 1)
 
 
 def test_a_queue_opened_with_another_type_of_priorities_is_not_repaired(
@@ -264,117 +228,68 @@ def test_a_queue_opened_with_another_type_of_priorities_is_not_repaired(
     assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
 
 
-def test_a_repair_keeps_items_pushed_during_it(db: Any, filled: PriorityQueue) -> None:
-    break_count(db, filled), break_total(db, filled)
-    tr = db.create_transaction()
-    assert fdbqueue.admin.check(tr, filled, repair=True).repaired
-    filled.push(db, "meanwhile", 1)
-    filled.pop(db)
-    tr.commit().wait()
-    assert fdbqueue.admin.check(db, filled).ok
-
-
-def test_concurrent_repairs_correct_a_count_once(
+def test_a_repair_keeps_items_pushed_during_it_and_conflicts_with_another_one(
     db: Any, filled: PriorityQueue, fdb_error: Any
 ) -> None:
-    break_total(db, filled)
+    tally(popped=7)(db, filled)
     one, two = db.create_transaction(), db.create_transaction()
-    fdbqueue.admin.check(one, filled, repair=True), fdbqueue.admin.check(two, filled, repair=True)
+    for tr in (one, two):
+        assert fdbqueue.admin.check(tr, filled, repair=True).repaired
+    filled.push(db, "meanwhile", 1)
+    filled.pop(db)
     one.commit().wait()
     with fdb_error(1020):
         two.commit().wait()
     assert fdbqueue.admin.check(db, filled).ok
 
 
-def test_a_check_that_outlasts_its_transaction_raises(
-    db: Any, filled: PriorityQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def too_old(*_: Any) -> None:
-        raise fdbqueue.FDBError(1007)
-
-    seconds = itertools.count(step=5)
-    monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: next(seconds))
-    monkeypatch.setattr("fdbqueue.database.retrying._FEW", 3)
-    monkeypatch.setattr("fdbqueue.queue.check._Check._scan_pieces", too_old)
-    for repair in (False, True):
-        with pytest.raises(QueueTooLargeToCheck, match="read 3 items"):
-            fdbqueue.admin.check(db, filled, repair=repair)
-    tr = db.create_transaction()
-    with pytest.raises(QueueTooLargeToCheck, match="read 3 items"):
-        fdbqueue.admin.check(tr, filled)
+# Reads at versions that are too old
 
 
-class RecoveringDatabase(FaultyDatabase):
-    """A database whose first read versions are too old, as after the recovery of a cluster."""
+def too_old(is_so: Iterator[bool], scan: Any) -> Any:
+    """Return a scan that fails, as an iterator says, at read versions that are too old."""
 
-    def __init__(self, db: Any, refused: int) -> None:
-        super().__init__(db)
-        self.refused = refused
-
-    def before_call(self, name: str) -> None:
-        if name in ("get", "get_range") and self.refused:
-            self.refused -= 1
-            raise fdbqueue.FDBError(1007)
-
-
-@pytest.mark.parametrize("items", [0, 3])
-def test_a_check_that_could_read_only_few_items_begins_again(
-    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch, items: int
-) -> None:
-    """Not its size is to blame, but a database that answers slowly or not at all."""
-    queue.push_many(db, range(items + 1))
-    queue.pop(db)
-    scan, seconds = _Check._scan_pieces, itertools.count(step=5)
-    refused = [True, True, False]
-
-    def scan_pieces(check: Any) -> None:
-        if refused.pop(0):
+    def scans(check: Any) -> None:
+        if next(is_so):
             raise fdbqueue.FDBError(1007)
         scan(check)
 
-    monkeypatch.setattr(_Check, "_scan_pieces", scan_pieces)
-    monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: next(seconds))
-    assert fdbqueue.admin.check(db, queue).ready == items
-    assert refused == []
+    return scans
 
 
 @pytest.mark.parametrize("repair", [False, True])
-@pytest.mark.parametrize("items", [0, 3])
-def test_a_check_tries_again_after_a_recovery_of_the_database(
-    db: Any, queue: PriorityQueue, items: int, repair: bool
+@pytest.mark.parametrize(
+    ("scan", "step"), [("_scan_pieces", 5), ("_scan_pieces", 0), ("_scan_items", 0)]
+)
+def test_a_check_begins_again_that_could_read_only_few_items(
+    db: Any,
+    filled: PriorityQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    scan: str,
+    step: int,
+    repair: bool,
 ) -> None:
-    queue.push_many(db, range(items))
-    recovering = RecoveringDatabase(db, refused=3)
-    report = fdbqueue.admin.check(recovering, queue, repair=repair)
-    assert (report.ready, report.ok, recovering.refused) == (items, True, 0)
+    """Not its size is to blame, but a database that recovers, or answers slowly or not at all."""
+    refused, seconds = iter([True, True, False]), itertools.count(step=step)
+    monkeypatch.setattr(_Check, scan, too_old(refused, getattr(_Check, scan)))
+    monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: next(seconds))
+    report = fdbqueue.admin.check(db, filled, repair=repair)
+    assert (report.ready, report.ok, [*refused]) == (3, True, [])
 
 
-def test_a_check_that_a_recovery_interrupts_begins_again(
-    db: Any, filled: PriorityQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scan, interrupted = _Check._scan_pieces, list[int]()
-
-    def scan_pieces(check: Any) -> None:
-        if not interrupted:
-            interrupted.append(check.scanned)
-            raise fdbqueue.FDBError(1007)
-        scan(check)
-
-    monkeypatch.setattr(_Check, "_scan_pieces", scan_pieces)
-    monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: 0.0)  # it takes no time
-    assert fdbqueue.admin.check(db, filled).ready == 3
-    assert interrupted == [3]
-
-
-def test_a_check_in_a_transaction_that_has_read_nothing_can_be_tried_again(
+def test_a_check_that_outlasts_its_transaction_raises(
     db: Any, filled: PriorityQueue, monkeypatch: pytest.MonkeyPatch, fdb_error: Any
 ) -> None:
-    def too_old(*_: Any) -> None:
-        raise fdbqueue.FDBError(1007)
-
     tr = db.create_transaction()
-    with monkeypatch.context() as patch, fdb_error(1007):
-        patch.setattr(_Check, "_scan_items", too_old)
+    with monkeypatch.context() as patch, fdb_error(1007):  # has read nothing
+        patch.setattr(_Check, "_scan_items", too_old(itertools.repeat(True), None))
         fdbqueue.admin.check(tr, filled)
     tr.on_error(1007).wait()
     assert fdbqueue.admin.check(tr, filled).ready == 3
+    seconds = itertools.count(step=5)
+    monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("fdbqueue.database.retrying._FEW", 3)
+    monkeypatch.setattr(_Check, "_scan_pieces", too_old(itertools.repeat(True), None))
+    for database, repair in ((db, False), (db, True), (db.create_transaction(), False)):
+        with pytest.raises(QueueTooLargeToCheck, match="read 3 items"):
+            fdbqueue.admin.check(database, filled, repair=repair)

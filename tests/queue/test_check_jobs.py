@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,6 +24,9 @@ from tests.support.keys import layout_of
 
 NOBODY = fdb_tuple.pack((0, 7, b"nobody"))
 """The position of no item."""
+
+STEP = encode_step(StoredStep("step", "done", 0))
+FOLLOWER = encode_membership(Membership(b"", NOBODY))
 
 
 class Jobs:
@@ -73,6 +75,7 @@ class Jobs:
         self.queue = self.app.queue(name)
         self.queue.steps.signal(db, "other", value=1)
         self.layout = layout_of(self.queue)
+        self.has_follower = False
 
     def position(self, handle: Handle[Any]) -> bytes:
         position: bytes = store_of(self.queue).codec.reference(handle.id)
@@ -91,15 +94,23 @@ class Jobs:
         ids: set[bytes] = {
             row.key[len(prefix) :] for row in self.db.get_range(*self.layout.range_of(prefix))
         }
-        (id,) = ids - {self.position(self.end), self.position(self.follow)}
+        id, *_ = ids - {self.position(self.end), self.position(self.follow)}
         return id
 
-    def count(self, id: bytes, **counts: int) -> None:
-        self.db.add(self.layout.batch_counts + id, encode_counts(BatchCounts(**counts)))
+    def counted(self, id: bytes, **counts: int) -> dict[bytes, bytes | None]:
+        return {self.layout.batch_counts + id: encode_counts(BatchCounts(**counts))}
 
-    def forget(self, id: bytes) -> None:
-        for prefix in (self.layout.batches, self.layout.batch_counts):
-            del self.db[prefix + id]
+    def without(self, id: bytes) -> dict[bytes, bytes | None]:
+        return dict.fromkeys((self.layout.batches + id, self.layout.batch_counts + id))
+
+    def wait_key(self, signal: str, key: str, position: bytes) -> bytes:
+        layout = self.layout
+        return layout.signal_waits + layout.signal_wait(signal, key, "step", position)
+
+    def add_follower(self) -> None:
+        """Push a job that follows another one of the queue."""
+        follow, self.has_follower = self.app.jobs["follow"], True
+        follow.using(after=[follow.using(delay="1h").push()]).push()
 
     def work(self) -> list[str]:
         """Run what is ready in the queue; return what has run."""
@@ -122,149 +133,80 @@ def test_a_sound_queue_has_no_problem_whatever_its_jobs_wait_for(db: Any, jobs: 
     assert check(db, jobs.queue).problems == ()
 
 
-def invent_steps(jobs: Jobs) -> None:
-    jobs.db[jobs.layout.step_key(NOBODY, "step")] = encode_step(StoredStep("step", "done", 0))
+def damaged(jobs: Jobs) -> dict[str, dict[bytes, bytes | None]]:
+    """Return the rows that each damage stores, or deletes."""
+    layout, wait = jobs.layout, jobs.position(jobs.wait)
+    key = layout.step_key(wait, "go")
+    ended = decode_step(jobs.db[key])._replace(state="done", ended_at=1, value=b"3")
+    signal_wait = jobs.only(layout.signal_waits)
+    batch = {layout.batches + NOBODY: encode_batch(StoredBatch("continue"))}
+    counts = {layout.batch_counts + NOBODY: encode_counts(BatchCounts(pushed=1))}
+    return {
+        "steps invented": {layout.step_key(NOBODY, "step"): STEP},
+        "a step lost": {layout.step_key(wait, "before"): None},
+        "a wait invented": {jobs.wait_key("go", "k", NOBODY): b""},
+        "a second wait invented": {jobs.wait_key("stop", "", wait): b""},
+        "a wait lost": {signal_wait: None},
+        "a step ended": {key: encode_step(ended)},
+        "a wait ended": {key: encode_step(ended), signal_wait: None},
+        "the end of a signal lost": {jobs.only(layout.signal_ends): None},
+        "an end of a signal invented": {layout.entry_key(layout.signal_ends, 1, "no", ""): b""},
+        "a follower invented": {layout.follower_key(NOBODY, 0): FOLLOWER},
+        "a follower lost": {jobs.only(layout.followers): None} if jobs.has_follower else {},
+        "a batch invented": {**batch, **counts},
+        "counts invented": {**counts},
+        "a batch lost": jobs.without(jobs.position(jobs.end)),
+        "the batch of a child lost": jobs.without(jobs.batch_of_child),
+        "a member ended twice": jobs.counted(jobs.position(jobs.end), done=1),
+        "too many ended": jobs.counted(jobs.position(jobs.follow), done=2),
+        "a batch ended": jobs.counted(jobs.position(jobs.follow), done=1),
+        "the batch of a child ended": jobs.counted(jobs.batch_of_child, done=1),
+    }
 
 
-def lose_step(jobs: Jobs) -> None:
-    del jobs.db[jobs.layout.step_key(jobs.position(jobs.wait), "before")]
+INDEX, LOST = "an index leads to no item: ", "an item is not found by its index: "
+NEVER = "an item that is never due waits for nothing: "
+ENDED = "a job waits for a batch that has ended: "
+REPAIRED = {
+    "steps invented": "steps of no item: ",
+    **dict.fromkeys(("a wait invented", "a second wait invented", "a step ended"), INDEX),
+    **{"a wait lost": LOST, "the end of a signal lost": LOST, "an end of a signal invented": INDEX},
+    **{"a wait ended": NEVER, "the batch of a child lost": NEVER},
+    "a follower invented": "followers of no item: ",
+    "a batch invented": "a batch of no item: ",
+    "counts invented": "the counts of no batch: ",
+    "a batch lost": "an item whose batch is gone: ",
+    **{"a batch ended": ENDED, "the batch of a child ended": ENDED},
+}
+NOT_REPAIRED = {
+    "a step lost": "the number of steps of an item is 2 and there are 1: ",
+    "a follower lost": "the number of followers of an item is 1 and there are 0: ",
+    "a member ended twice": "a batch counts 0 jobs that have not ended, and there are 1: ",
+    "too many ended": "a batch counts -1 jobs that have not ended, and there are 0: ",
+}
+GOES_ON = {"a wait ended": "got 3", "a batch ended": "followed", "a wait lost": "got 2"}
+"""What a job does after the repair of its wait; one of them still needs its signal."""
 
 
-def invent_wait(jobs: Jobs) -> None:
-    wait = jobs.layout.signal_wait("go", "k", "step", NOBODY)
-    jobs.db[jobs.layout.signal_waits + wait] = b""
-
-
-def invent_second_wait(jobs: Jobs) -> None:
-    wait = jobs.layout.signal_wait("stop", "", "step", jobs.position(jobs.wait))
-    jobs.db[jobs.layout.signal_waits + wait] = b""
-
-
-def lose_wait(jobs: Jobs) -> None:
-    del jobs.db[jobs.only(jobs.layout.signal_waits)]
-
-
-def invent_follower(jobs: Jobs) -> None:
-    membership = encode_membership(Membership(b"", NOBODY))
-    jobs.db[jobs.layout.follower_key(NOBODY, 0)] = membership
-
-
-def lose_follower(jobs: Jobs) -> None:
-    follow = jobs.app.jobs["follow"]
-    follow.using(after=[follow.using(delay="1h").push()]).push()
-    del jobs.db[jobs.only(jobs.layout.followers)]
-
-
-def end_step(jobs: Jobs) -> None:
-    """Store the signal in the step, and leave the row of the wait."""
-    key = jobs.layout.step_key(jobs.position(jobs.wait), "go")
-    step = decode_step(jobs.db[key])
-    jobs.db[key] = encode_step(step._replace(state="done", ended_at=1, value=b"3"))
-
-
-def end_wait(jobs: Jobs) -> None:
-    """Store the signal in the step, without waking the job."""
-    end_step(jobs)
-    lose_wait(jobs)
-
-
-def lose_end_of_signal(jobs: Jobs) -> None:
-    del jobs.db[jobs.only(jobs.layout.signal_ends)]
-
-
-def invent_end_of_signal(jobs: Jobs) -> None:
-    jobs.db[jobs.layout.entry_key(jobs.layout.signal_ends, 1, "nothing", "")] = b""
-
-
-def invent_batch(jobs: Jobs) -> None:
-    jobs.db[jobs.layout.batches + NOBODY] = encode_batch(StoredBatch("continue"))
-    jobs.count(NOBODY, pushed=1)
-
-
-def invent_counts(jobs: Jobs) -> None:
-    jobs.count(NOBODY, pushed=1)
-
-
-def lose_batch(jobs: Jobs) -> None:
-    jobs.forget(jobs.position(jobs.end))
-
-
-def lose_batch_of_follower(jobs: Jobs) -> None:
-    jobs.forget(jobs.position(jobs.follow))
-
-
-def lose_batch_of_child(jobs: Jobs) -> None:
-    jobs.forget(jobs.batch_of_child)
-
-
-def end_member_twice(jobs: Jobs) -> None:
-    jobs.count(jobs.position(jobs.end), done=1)
-
-
-def end_too_many(jobs: Jobs) -> None:
-    jobs.count(jobs.position(jobs.follow), done=2)
-
-
-def end_batch(jobs: Jobs) -> None:
-    """Count the end of the last job, without waking the job that follows it."""
-    jobs.count(jobs.position(jobs.follow), done=1)
-
-
-def end_batch_of_child(jobs: Jobs) -> None:
-    jobs.count(jobs.batch_of_child, done=1)
-
-
-@pytest.mark.parametrize(
-    ("damage", "words", "is_repaired"),
-    [
-        (invent_steps, "steps of no item: ", True),
-        (lose_step, "the number of steps of an item is 2 and there are 1: ", False),
-        (invent_wait, "an index leads to no item: ", True),
-        (invent_second_wait, "an index leads to no item: ", True),
-        (lose_wait, "an item is not found by its index: ", True),
-        (end_step, "an index leads to no item: ", True),
-        (end_wait, "an item that is never due waits for nothing: ", True),
-        (lose_end_of_signal, "an item is not found by its index: ", True),
-        (invent_end_of_signal, "an index leads to no item: ", True),
-        (invent_follower, "followers of no item: ", True),
-        (lose_follower, "the number of followers of an item is 1 and there are 0: ", False),
-        (invent_batch, "a batch of no item: ", True),
-        (invent_counts, "the counts of no batch: ", True),
-        (lose_batch, "an item whose batch is gone: ", True),
-        (lose_batch_of_child, "an item that is never due waits for nothing: ", True),
-        (end_member_twice, "a batch counts 0 jobs that have not ended, and there are 1: ", False),
-        (end_too_many, "a batch counts -1 jobs that have not ended, and there are 0: ", False),
-        (end_batch, "a job waits for a batch that has ended: ", True),
-        (end_batch_of_child, "a job waits for a batch that has ended: ", True),
-    ],
-)
-def test_damage_is_found_and_repaired(
-    db: Any, jobs: Jobs, damage: Callable[[Jobs], None], words: str, is_repaired: bool
-) -> None:
-    damage(jobs)
+@pytest.mark.parametrize("damage", [*REPAIRED, *NOT_REPAIRED])
+def test_damage_is_found_and_repaired_and_jobs_go_on(db: Any, jobs: Jobs, damage: str) -> None:
+    if damage == "a follower lost":
+        jobs.add_follower()
+    for key, value in damaged(jobs)[damage].items():
+        if value is None:
+            del db[key]
+        elif key.startswith(jobs.layout.batch_counts):
+            db.add(key, value)
+        else:
+            db[key] = value
     problems = check(db, jobs.queue).problems
-    assert problems[0].startswith(words)
+    assert problems[0].startswith((REPAIRED | NOT_REPAIRED)[damage])
     assert check(db, jobs.queue, repair=True).problems == problems
-    assert check(db, jobs.queue).problems == (() if is_repaired else problems[:1])
-
-
-def test_a_repaired_wait_is_ended_by_its_signal(db: Any, jobs: Jobs) -> None:
-    lose_wait(jobs)
-    check(db, jobs.queue, repair=True)
-    assert jobs.queue.steps.signal(db, "go", key="k", value=2) == 1
-    assert jobs.work() == ["got 2"]
-
-
-def test_a_job_goes_on_that_waited_for_nothing(db: Any, jobs: Jobs) -> None:
-    end_wait(jobs)
-    check(db, jobs.queue, repair=True)
-    assert jobs.work() == ["got 3"]
-
-
-def test_a_job_goes_on_that_waited_for_a_batch_that_has_ended(db: Any, jobs: Jobs) -> None:
-    end_batch(jobs)
-    check(db, jobs.queue, repair=True)
-    assert jobs.work() == ["followed"]
+    assert check(db, jobs.queue).problems == (() if damage in REPAIRED else problems[:1])
+    if damage in GOES_ON:
+        sent = jobs.queue.steps.signal(db, "go", key="k", value=2)
+        assert sent == (damage != "a wait ended")
+        assert GOES_ON[damage] in jobs.work()
 
 
 def test_the_job_at_the_end_of_a_batch_gets_its_counts_from_a_repair(

@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +14,18 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import InvalidLine
 from fdbqueue.layout.priorities import priority_as_json
+from fdbqueue.queue import repeatable
 from fdbqueue.queue.repeatable import ImportReport, import_lines
 from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.keys import layout_of
-from tests.support.waiting import wait_until
 
 WEEK = 7 * 86_400.0  # seconds
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an import store 100 lines in a transaction."""
+    monkeypatch.setattr(repeatable, "_BATCH_LINES", 100)
 
 
 def lines(numbers: Any) -> list[bytes]:
@@ -37,9 +39,15 @@ def numbers(db: Any, queue: PriorityQueue) -> list[int]:
 def test_lines_are_imported_in_order_with_the_priority_of_their_field(
     db: Any, queue: PriorityQueue
 ) -> None:
-    report = import_lines(db, queue, lines(range(2500)), "f", priority_field="level")
-    assert report == ImportReport(2500, 0)
-    assert numbers(db, queue) == sorted(range(2500), key=lambda n: (n % 4, n))
+    report = import_lines(db, queue, lines(range(220)), "f", priority_field="level")
+    assert report == ImportReport(220, 0)
+    assert numbers(db, queue) == sorted(range(220), key=lambda n: (n % 4, n))
+    queue.clear(db)  # forgets the import
+    given = [b'{"v": [1], "level": 5}\r\n', b"\n", b"  \n", b'{"v": 2, "level": 3}']
+    fields: Any = {"priority_field": "level", "value_field": "v"}
+    assert import_lines(db, queue, given, "f", **fields) == ImportReport(2, 0)
+    assert [(item.value, item.priority) for item in queue.items(db)] == [(2, 3), ([1], 5)]
+    assert import_lines(db, queue, given, "f", **fields) == ImportReport(0, 2)
 
 
 def test_lines_have_the_group_of_their_field_or_the_one_of_all(
@@ -57,48 +65,26 @@ def test_lines_have_the_group_of_their_field_or_the_one_of_all(
         import_lines(db, queue, given, None, group="")
 
 
-def test_an_import_goes_on_when_a_group_has_room(db: Any, queue: PriorityQueue) -> None:
-    queue.set_group(db, "ada", max_size=2)
-    given = [b'{"n": %d, "g": "ada"}' % n for n in range(3)] + [b'{"n": 3}']
-    first = import_lines(db, queue, given, "f", group_field="g")
-    assert first == ImportReport(2, 0, full=True)
-    queue.set_group(db, "ada", max_size=3)
-    assert import_lines(db, queue, given, "f", group_field="g") == ImportReport(2, 2)
-    assert sorted(numbers(db, queue)) == [0, 1, 2, 3]
+def test_an_import_stores_the_lines_that_are_new(db: Any, queue: PriorityQueue) -> None:
+    """After an interruption, an end of the items, and a change of the file."""
 
-
-def test_an_interrupted_import_resumes_where_it_stopped(db: Any, queue: PriorityQueue) -> None:
     def breaks() -> Any:
-        yield from lines(range(1500))
+        yield from lines(range(110))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         import_lines(db, queue, breaks(), "f")
-    assert queue.size(db) == 1000
-    assert import_lines(db, queue, lines(range(1800)), "f") == ImportReport(800, 1000)
-    assert numbers(db, queue) == list(range(1800))
-    queue.pop_many(db, 10)
-    assert import_lines(db, queue, lines(range(1800)), "f") == ImportReport(0, 1800)
+    assert queue.size(db) == 100
+    queue.pop_many(db, 90)
+    assert import_lines(db, queue, lines(range(115)), "f") == ImportReport(15, 100)
+    assert numbers(db, queue) == list(range(90, 115))
+    changed = lines([-1, *range(1, 117)])
+    assert import_lines(db, queue, changed, "f") == ImportReport(3, 114)
     assert import_lines(db, queue, lines(range(10)), "another") == ImportReport(10, 0)
-
-
-def test_a_grown_file_adds_its_new_lines_and_a_changed_file_its_changed_ones(
-    db: Any, queue: PriorityQueue
-) -> None:
-    import_lines(db, queue, lines(range(5)), "f")
-    assert import_lines(db, queue, lines(range(8)), "f") == ImportReport(3, 5)
-    assert import_lines(db, queue, lines(range(4)), "f") == ImportReport(0, 4)
-    assert import_lines(db, queue, lines([9, *range(1, 8)]), "f") == ImportReport(1, 7)
-    assert sorted(numbers(db, queue)) == [*range(8), 9]
-
-
-def test_an_import_without_a_source_stores_every_line_and_no_keys(
-    db: Any, queue: PriorityQueue
-) -> None:
+    stored = keys(db, queue)
     for _ in range(2):
         assert import_lines(db, queue, lines(range(3)), None) == ImportReport(3, 0)
-    assert queue.size(db) == 6
-    assert keys(db, queue) == 0
+    assert keys(db, queue) == stored
 
 
 @pytest.mark.parametrize(
@@ -129,28 +115,24 @@ def test_a_bad_line_is_reported_and_the_lines_before_it_are_stored(
     assert import_lines(db, queue, corrected, "f", priority_field="level") == ImportReport(2, 3)
 
 
-def test_blank_lines_are_skipped_and_all_line_endings_are_accepted(
-    db: Any, queue: PriorityQueue
-) -> None:
-    assert import_lines(db, queue, [b"1\r\n", b"\n", b"  \n", b"2"], "f") == ImportReport(2, 0)
-    assert [item.value for item in queue.items(db)] == [1, 2]
-    assert import_lines(db, queue, [b"1\n", b"\n", b"  \n", b"2\n", b"3\n"], "f").stored == 1
-
-
 @pytest.mark.parametrize("source", ["f", None])
-def test_an_import_fills_a_bounded_queue_and_resumes_later(
+def test_an_import_fills_a_bounded_queue_or_group_and_resumes_later(
     db: Any, queue: PriorityQueue, source: str | None
 ) -> None:
-    queue.configure(db, max_size=1010)
-    everything = [b"\n", *lines(range(2000))]
-    assert import_lines(db, queue, everything, source) == ImportReport(1010, 0, full=True)
-    assert numbers(db, queue) == list(range(1010))
+    queue.configure(db, max_size=10)
+    everything = [b"\n", *lines(range(20))]
+    assert import_lines(db, queue, everything, source) == ImportReport(10, 0, full=True)
+    assert numbers(db, queue) == list(range(10))
     assert import_lines(db, queue, everything, source).full
-    queue.pop_many(db, 1005)
+    queue.pop_many(db, 5)
+    queue.configure(db, max_size=16)
     report = import_lines(db, queue, everything, source)
-    following = range(1010, 2015) if source else range(1005)
-    assert report == ImportReport(990 if source else 1005, 1010 if source else 0, not source)
-    assert numbers(db, queue)[5:] == list(following)[: report.stored]
+    assert report == (ImportReport(10, 10) if source else ImportReport(11, 0, full=True))
+    assert numbers(db, queue)[5:] == [*(range(10, 20) if source else range(11))]
+    queue.clear(db)
+    queue.set_group(db, "ada", max_size=2)
+    given = [b'{"n": %d, "g": "ada"}' % n for n in range(3)] + [b'{"n": 3}']
+    assert import_lines(db, queue, given, source, group_field="g") == ImportReport(2, 0, True)
 
 
 def test_an_import_reads_tuples_as_priorities(db: Any, space: Subspace) -> None:
@@ -169,50 +151,22 @@ def test_an_import_reads_tuples_as_priorities(db: Any, space: Subspace) -> None:
     assert queue.size(db) == 5
 
 
-def test_a_field_can_be_the_value(db: Any, queue: PriorityQueue) -> None:
-    import_lines(db, queue, [b'{"v": [1], "p": 5}'], "f", priority_field="p", value_field="v")
-    item = queue.pop(db)
-    assert (item.value, item.priority) == ([1], 5)
-
-
 def test_lost_replies_duplicate_no_line(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
     db.options.set_transaction_max_retry_delay(1)
     broken = FaultyDatabase(db, before=0.3, after=0.3, seed=rng.randrange(2**32))
-    import_lines(broken, queue, lines(range(12_000)), "f")
-    assert numbers(db, queue) == list(range(12_000))
+    import_lines(broken, queue, lines(range(1200)), "f")
+    assert numbers(db, queue) == list(range(1200))
 
 
 def test_concurrent_imports_of_one_source_duplicate_no_line(db: Any, queue: PriorityQueue) -> None:
     def interrupted() -> Any:
-        for number, line in enumerate(lines(range(3000))):
-            if number == 1500:
-                import_lines(db, queue, lines(range(3000)), "f")
+        for number, line in enumerate(lines(range(150))):
+            if number == 110:
+                import_lines(db, queue, lines(range(150)), "f")
             yield line
 
-    assert import_lines(db, queue, interrupted(), "f") == ImportReport(1000, 2000)
-    assert numbers(db, queue) == list(range(3000))
-
-
-def import_and_kill(db: Any, queue: PriorityQueue, command: list[str], enough: int) -> None:
-    """Start an import, and kill it once the queue has enough items."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    wait_until(lambda: queue.size(db) >= enough or process.poll() is not None)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-
-
-def test_an_import_killed_at_random_stores_each_line_once(
-    db: Any, shared_url: str, name: str, tmp_path: Path, rng: random.Random
-) -> None:
-    source = tmp_path / "lines.jsonl"
-    source.write_bytes(b"".join(lines(range(5_000))))
-    command = [sys.executable, "-m", "fdbq", "import", name, str(source), "--db", shared_url]
-    queue = PriorityQueue.named(db, name)
-    while (stored := queue.size(db)) < 3_000:
-        import_and_kill(db, queue, command, stored + rng.randrange(1, 1_200))
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    assert numbers(db, queue) == list(range(5_000))
-    assert fdbqueue.admin.check(db, queue).ok
+    assert import_lines(db, queue, interrupted(), "f") == ImportReport(100, 50)
+    assert numbers(db, queue) == list(range(150))
 
 
 # The keys of lines
@@ -221,16 +175,6 @@ def test_an_import_killed_at_random_stores_each_line_once(
 def keys(db: Any, queue: PriorityQueue) -> int:
     """Count the unique keys."""
     return len(list(db.get_range_startswith(layout_of(queue).unique_keys)))
-
-
-def test_clear_forgets_imports(db: Any, queue: PriorityQueue) -> None:
-    for number in range(20):
-        import_lines(db, queue, lines([number]), f"file {number}")
-    assert keys(db, queue) == 20
-    queue.clear(db)
-    assert keys(db, queue) == 0
-    assert import_lines(db, queue, lines([7]), "file 7") == ImportReport(1, 0)
-    assert numbers(db, queue) == [7]
 
 
 def test_an_import_is_remembered_for_four_weeks(

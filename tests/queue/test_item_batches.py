@@ -64,27 +64,18 @@ def test_a_batch_is_found_from_each_of_its_jobs_and_from_the_one_at_its_end(
     assert all(info is not None and info.in_batch for info in infos)
 
 
-def test_a_batch_is_gone_once_its_last_job_has_ended(db: Any, name: str, queue: Queue) -> None:
+def test_a_batch_names_its_queue_as_it_is_called_now_and_is_gone_after_its_end(
+    db: Any, name: str, space: Subspace, queue: Queue
+) -> None:
     reports = PriorityQueue.named(db, f"{name}-reports")
     id, (job,) = begin(db, reports, queue, 1)
+    rename(db, f"{name}-reports", f"{name}-new")
+    PriorityQueue.named(db, f"{name}-reports").push(db, CALL)
+    assert one(db, queue, job).queue == f"{name}-new"
     ack(db, queue)
     assert one(db, queue, job).has_ended
     ack(db, reports)
     assert (batches_of(db, queue, job), batches_of(db, reports, id)) == ([], [])
-
-
-def test_the_queue_at_the_end_of_a_batch_is_named_after_it_was_renamed(
-    db: Any, name: str, queue: Queue
-) -> None:
-    begin(db, PriorityQueue.named(db, f"{name}-reports"), queue, 1)
-    (item,) = queue.items(db)
-    rename(db, f"{name}-reports", f"{name}-new")
-    assert one(db, queue, item.id).queue == f"{name}-new"
-    PriorityQueue.named(db, f"{name}-reports").push(db, CALL)
-    assert one(db, queue, item.id).queue == f"{name}-new"
-
-
-def test_a_queue_without_a_name_has_none(db: Any, space: Subspace, queue: Queue) -> None:
     id, (job,) = begin(db, PriorityQueue(space), queue, 1)
     found = one(db, queue, job)
     assert (found.id, found.queue) == (id, None)
@@ -126,24 +117,6 @@ def test_a_job_that_a_step_runs_leads_to_that_step(db: Any, name: str, queue: Qu
         found = one(db, queue, item.id)
         assert (found.kind, found.queue, found.id) == ("run", f"{name}-pages", handle.id)
         assert (found.step, found.pushed, found.is_member) == (f"small {number}", 2, True)
-
-
-def test_the_number_of_steps_is_known_without_a_further_read(
-    db: Any, name: str, queue: Queue
-) -> None:
-    app = App(db)
-
-    @app.job(queue=name)
-    def fulfil(context: Context) -> None:
-        context.step("charge", str)
-        context.wait("shipped")
-
-    handle = fulfil.push()
-    app.work(drain=True)
-    (info,) = queue.items(db, state="delayed")
-    assert (info.id, info.stored_steps, info.in_batch) == (handle.id, 2, False)
-    other = queue.get(db, queue.push(db, "no job"))
-    assert (other.stored_steps, other.in_batch) == (0, False)
 
 
 def test_other_items_have_no_batch(db: Any, queue: Queue) -> None:

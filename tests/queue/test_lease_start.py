@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from fdbqueue.errors import LeaseLost
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock, FaultyDatabase, FaultyTransaction
-from tests.support.counting import CountingDatabase
 from tests.support.leases import lapse, lease_ends, read_version, values
 
 LEASE = 2.0  # seconds
@@ -28,25 +25,16 @@ CALLS: dict[str, Callable[[PriorityQueue, Any, Claim | None], Any]] = {
 
 
 class StoppingDatabase(FaultyDatabase):
-    """A database whose first transaction stops after its commit, as in a stopped process."""
+    """A database whose client is stopped after its first commit, while something happens."""
 
-    def __init__(self, db: Any) -> None:
+    def __init__(self, db: Any, meanwhile: Callable[[], object]) -> None:
         super().__init__(db)
-        self.is_stopped, self.may_resume = threading.Event(), threading.Event()
+        self._meanwhile = iter([meanwhile])
 
     def commit(self, transaction: FaultyTransaction) -> None:
         super().commit(transaction)
-        if not self.is_stopped.is_set():
-            self.is_stopped.set()
-            assert self.may_resume.wait(60)
-
-
-def stopped(db: Any, call: Callable[[Any], Any]) -> tuple[StoppingDatabase, Future[Any]]:
-    """Begin a call whose process is stopped after its commit."""
-    stopping = StoppingDatabase(db)
-    outcome = ThreadPoolExecutor(1).submit(call, stopping)
-    assert stopping.is_stopped.wait(60)
-    return stopping, outcome
+        for happens in self._meanwhile:
+            happens()
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -55,37 +43,34 @@ def test_the_time_of_a_call_counts_as_time_of_its_lease(
 ) -> None:
     queue.push(db, "a")
     held = queue.claim(db, lease=LEASE) if call.startswith("extend") else None
-    stopping, outcome = stopped(db, lambda db: CALLS[call](queue, db, held))
-    version = read_version(db)
-    clock.advance(LEASE / 2)
-    stopping.may_resume.set()
-    outcome.result(60)
+    versions: list[int] = []
+
+    def wait() -> None:
+        versions.append(read_version(db))
+        clock.advance(LEASE / 2)
+
+    CALLS[call](queue, StoppingDatabase(db, wait), held)
     (end,) = lease_ends(db, queue)
-    assert end <= version + LEASE * VERSIONS
+    assert end <= versions[0] + LEASE * VERSIONS
     assert check(db, queue).ok
 
 
 @pytest.mark.parametrize("call", ["claim", "extend"])
 def test_a_claim_that_was_over_before_its_call_returned_has_no_effect(
-    db: Any, queue: PriorityQueue, call: str, clock: Clock
+    db: Any, queue: PriorityQueue, call: str
 ) -> None:
     queue.push_many(db, "ab")
     held = queue.claim(db, lease=LEASE) if call == "extend" else None
-    stopping, outcome = stopped(db, lambda db: CALLS[call](queue, db, held))
-    lapse(db, queue)
-    other = PriorityQueue(queue.subspace).claim(db, lease=60)
-    stopping.may_resume.set()
-    claim = outcome.result(60) or held
-    assert claim.item.value == other.item.value == "a"
+    others: list[Any] = []
+
+    def be_late() -> None:
+        lapse(db, queue)
+        others.append(PriorityQueue(queue.subspace).claim(db, lease=60))
+
+    claim = CALLS[call](queue, StoppingDatabase(db, be_late), held) or held
+    assert claim.item.value == others[0].item.value == "a"
     with pytest.raises(LeaseLost):
         queue.ack(db, claim)
-    queue.ack(db, other)
+    queue.ack(db, others[0])
     assert values(queue.items(db)) == ["b"]
     assert check(db, queue).ok
-
-
-def test_a_claim_and_an_extension_need_one_transaction_each(db: Any, queue: PriorityQueue) -> None:
-    queue.push(db, "a")
-    counting = CountingDatabase(db)
-    queue.extend(counting, queue.claim(counting, lease=1e-6), LEASE)
-    assert counting.transactions == 2

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import inspect
 import re
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue, admin, aio, options
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
 from fdbqueue.options import Filters
+from tests.support.kinds import KINDS, push, value_of
 from tests.support.leases import come_due
 
-KINDS = [PriorityQueue, Queue, TaskQueue]
 PUSH = {"group", "delay", "at", "ttl", "unique", "unique_until", "unique_for"}
 VERBS = {
     "push": PUSH,
@@ -29,16 +31,6 @@ VERBS = {
     "items": {"state", "limit", "after", "reverse", *Filters.__annotations__},
     "named": {"max_size", "max_attempts", "keep"},
 }
-
-
-def value_of(item: Any) -> Any:
-    return item.payload if hasattr(item, "payload") else item.value
-
-
-def push(queue: Any, db: Any, value: str, **options: Any) -> Any:
-    if isinstance(queue, TaskQueue):
-        return queue.push(db, payload=value, **options)
-    return queue.push(db, value, **options)
 
 
 def arguments(function: Any) -> set[str]:
@@ -59,45 +51,68 @@ def test_each_kind_has_the_verb_with_its_options(kind: Any, verb: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_verbs_do_the_same(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name, max_size=4)
-    push(queue, db, "first")
-    push(queue, db, "later", delay=600)
-    push(queue, db, "second", unique="k")
-    assert push(queue, db, "third", unique="k") is not None
-    assert push(queue, db, "third", unique="k", unique_until="claimed") is not None
-    assert push(queue, db, "third", unique="k", unique_for="1h") is not None
+    queue = kind.named(db, name, max_size=4, max_attempts=1)
+    push(db, queue, "first")
+    push(db, queue, "later", delay=600)
+    second = push(db, queue, "second", unique="k")
+    for scope in ({}, {"unique_until": "claimed"}, {"unique_for": "1h"}):
+        assert push(db, queue, "third", unique="k", **scope) == second
     assert [value_of(item) for item in queue.peek_many(db, 9)] == ["first", "second"]
     assert value_of(queue.peek(db)) == "first"
-    push(queue, db, "fourth")
-    if isinstance(queue, TaskQueue):
-        assert push(queue, db, "fifth") is None
+    push(db, queue, "fourth")
+    if kind is TaskQueue:
+        assert queue.push(db, payload="fifth") is None
     else:
         with pytest.raises(QueueFull):
-            push(queue, db, "fifth")
+            push(db, queue, "fifth")
     with pytest.raises(QueueFull):
-        queue.push_many(db, [{}] if isinstance(queue, TaskQueue) else ["fifth"])
+        queue.push_many(db, [{}])
     assert queue.push_many(db, [{}], as_many_as_fit=True) == []
     assert value_of(queue.pop(db)) == "first"
     come_due(db, queue)
     assert [value_of(item) for item in queue.pop_many(db, 9)] == ["later", "second", "fourth"]
-    assert queue.pop(db) is None
+    assert queue.pop(db) is queue.peek(db) is None
+    push(db, queue, "fails")
+    queue.nack(db, queue.claim(db))
+    assert queue.stats(db).dead == 1
     assert check(db, queue).ok
 
 
+def test_a_fifo_queue_returns_items_in_their_order_by_the_names_of_the_recipe_too(
+    db: Any, space: Subspace
+) -> None:
+    fifo = Queue(space)
+    items = [*fifo.enqueue_many(db, ["a", None, "c"]), fifo.enqueue(db, "x" * 250_000)]
+    assert items[0].priority is None
+    assert [*fifo.items(db)] == items
+    assert [*fifo.items(db, reverse=True, limit=2)] == items[:1:-1]
+    assert [*fifo.items(db, after=items[0])] == items[1:]
+    assert fifo.remove(db, items[2])
+    assert not fifo.remove(db, items[2].id)
+    assert [fifo.dequeue(db), *fifo.dequeue_many(db, 9)] == [*items[:2], items[3]]
+    for number in range(3):  # also after the queue was empty
+        fifo.enqueue(db, number)
+        assert fifo.dequeue(db).value == number
+    assert fifo.dequeue(db) is None
+    fifo.enqueue(db, "gone")
+    fifo.clear(db)
+    assert (fifo.size(db), fifo.is_empty(db), check(db, fifo).ok) == (0, True, True)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_limits_attempts_from_its_first_push_on(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name, max_attempts=1)
-    push(queue, db, "fails")
-    queue.nack(db, queue.claim(db))
-    assert queue.stats(db).dead == 1
-
-
-def test_a_fifo_queue_has_the_verbs_of_the_recipe_as_other_names(db: Any, name: str) -> None:
-    queue = Queue.named(db, name)
-    queue.enqueue(db, "a")
-    queue.enqueue_many(db, ["b", "c"])
-    assert queue.dequeue(db).value == "a"
-    assert [item.value for item in queue.dequeue_many(db, 2)] == ["b", "c"]
+def test_only_pops_conflict(db: Any, name: str, kind: Any, fdb_error: Any) -> None:
+    queue = kind.named(db, name)
+    push(db, queue, "made by the first push")
+    queue.clear(db)
+    one, two = db.create_transaction(), db.create_transaction()
+    push(one, queue, "one"), push(two, queue, "two")
+    one.commit().wait(), two.commit().wait()
+    assert queue.size(db) == 2
+    one, two = db.create_transaction(), db.create_transaction()
+    assert queue.pop(one) == queue.pop(two)
+    one.commit().wait()
+    with fdb_error(1020):
+        two.commit().wait()
 
 
 NO_DATABASE = r"expected a database or a transaction, as in push\(db, ...\), not 'value'"
@@ -159,3 +174,85 @@ def test_an_error_of_a_call_with_a_database_stays(db: Any, name: str) -> None:
         queue.get(db)
     with pytest.raises(TypeError, match="a claim is needed"):
         queue.nack(db, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_repr_of_a_queue_shows_its_kind_and_its_name_or_subspace(
+    db: Any, name: str, space: Subspace, kind: Any
+) -> None:
+    named = kind.named(db, name)
+    assert repr(named) == f"<{kind.__name__} {name!r}>"
+    assert repr(kind.named(db, space)) == f"<{kind.__name__} {space!r}>"
+    assert repr(getattr(aio, kind.__name__)(named)) == f"<aio.{kind.__name__} {name!r}>"
+    assert repr(Queue(Subspace(rawPrefix=b"space"))) == "<Queue Subspace(rawPrefix=b'space')>"
+
+
+def test_the_repr_of_items_tasks_and_claims_hides_keys_and_tokens(db: Any, space: Subspace) -> None:
+    jobs, tasks = PriorityQueue(space["jobs"]), TaskQueue(space["tasks"])
+    item = jobs.push(db, "send", 1)
+    assert repr(item) == f"Item(value='send', priority=1, id='{item.id}')"
+    claim = jobs.claim(db)
+    assert repr(claim) == f"Claim(items=({item!r},), attempts=(1,))"
+    tasks.push(db)
+    assert "key" not in repr(tasks.pop(db))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reads_take_the_snapshot_of_a_transaction(db: Any, name: str, kind: Any) -> None:
+    queue = kind.named(db, name)
+    pushed = push(db, queue, 1)
+    reads = db.create_transaction().snapshot
+    assert queue.size(reads) == 1
+    assert not queue.is_empty(reads)
+    assert queue.stats(reads) == queue.stats(db)
+    assert queue.get(reads, pushed) == queue.get(db, pushed)
+    assert queue.position(reads, pushed) == 0
+    assert queue.options(reads) == queue.options(db)
+    assert queue.state(reads, pushed) == "ready"
+    assert list(queue.items(reads, state="dead")) == []
+    assert queue.peek(reads) == queue.peek(db)
+    assert fdbqueue.admin.overview(reads)[name].ready == 1
+    assert name in fdbqueue.admin.queue_names(reads)
+    if kind is not Queue:
+        assert sum(queue.counts(reads).values()) == 1
+    if kind is TaskQueue:
+        assert [task.id for task in queue.get_all_tasks(reads)] == [pushed]
+        assert queue.get_task(reads, pushed) == queue.peek(db)
+        assert queue.get_stats(reads).current_size == 1
+    else:
+        assert [item.id for item in queue.items(reads)] == [pushed]
+
+
+def test_dir_of_the_library_lists_the_public_names_and_modules() -> None:
+    modules = {"admin", "aio", "errors", "jobs", "testing", "types"}
+    assert {*dir(fdbqueue)} == {*fdbqueue.__all__, *modules, "__version__"}
+    assert all(hasattr(fdbqueue, name) for name in dir(fdbqueue))
+    assert fdbqueue.__version__ == importlib.metadata.version("fdbqueue")
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        fdbqueue.nothing_of_the_kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scope", [{}, {"unique_until": "claimed"}, {"unique_for": 3600}])
+def test_an_item_that_is_put_back_keeps_what_was_stored_with_it(
+    db: Any, name: str, kind: Any, scope: dict[str, Any]
+) -> None:
+    queue = kind.named(db, name)
+    push(db, queue, 1, unique="key", ttl=60, **scope)
+    queue.nack(db, queue.claim(db), error=OSError("busy"), delay=0)
+    (before,) = queue.items(db, state="ready")
+    queue.put_back(db, queue.pop_many(db, 2))
+    (after,) = queue.items(db, state="ready")
+    for field in ("id", "attempts", "expires_at", "unique", "pushed_at"):
+        assert getattr(after, field) == getattr(before, field), field
+    push(db, queue, 1, unique="key", **scope)
+    assert queue.stats(db).ready == 1
+    if not scope:
+        popped = queue.pop_many(db, 1)
+        push(db, queue, 1, unique="key")  # which has the key when the other one is put back
+        queue.put_back(db, popped)
+        assert sorted(str(info.unique) for info in queue.items(db, state="ready")) == [
+            "None",
+            "key",
+        ]
+    assert fdbqueue.admin.check(db, queue).ok

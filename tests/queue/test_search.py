@@ -8,9 +8,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.coordination import sweeper
 from tests.support.counting import CountingDatabase
-
-STATES: Any = ("ready", "delayed", "claimed", "dead", "done")
+from tests.support.kinds import KINDS, STATES, bring, in_each_state, push
 
 
 def failed(db: Any, name: str, *errors: str, state: Any = "dead") -> PriorityQueue:
@@ -52,30 +52,22 @@ def matching(db: Any, queue: Any, state: Any, limit: int = 2, scan: int = 5, **w
     return values, total
 
 
-@pytest.mark.parametrize("state", ["ready", "delayed", "claimed", "dead"])
-def test_items_are_found_by_their_last_error(db: Any, name: str, state: Any) -> None:
+def test_items_are_found_by_their_last_error(db: Any, name: str) -> None:
     errors = [f"{'Timeout' if n % 4 == 0 else 'no such address'} of {n}" for n in range(20)]
-    queue = failed(db, name, *errors, state=state)
-    values, scanned = matching(db, queue, state, error="TIMEOUT")
-    all_in_order = [info.item.value for info in queue.items(db, state=state)]
-    assert values == [value for value in all_in_order if "T" in value]
-    assert (len(values), scanned) == (5, 20)
-    assert matching(db, queue, state, error="of 7") == (["no such address of 7"], 20)
-    assert matching(db, queue, state, error="missing") == ([], 20)
-    both = queue.search(db, state=state, error="TIMEOUT", priority=1)
-    assert {info.item.priority for info in both.items} == {1}
-    assert both.scanned == 7  # items of the priority
-
-
-def test_the_last_error_counts_and_not_the_one_before(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push(db, "job")
-    for error in ("first", "second"):
-        queue.nack(db, queue.claim(db), delay=0, error=error)
-    assert queue.count(db, state="ready", error="first").count == 0
-    assert queue.count(db, state="ready", error="second").count == 1
-    queue.nack(db, queue.claim(db), delay=0)  # without an error
-    assert queue.count(db, state="ready", error="second").count == 0
+    for state in ("ready", "delayed", "claimed", "dead"):
+        queue = failed(db, f"{name}{state}", *errors, state=state)
+        values, scanned = matching(db, queue, state, error="TIMEOUT")
+        all_in_order = [info.item.value for info in queue.items(db, state=state)]
+        assert values == [value for value in all_in_order if "T" in value]
+        assert (len(values), scanned) == (5, 20)
+        assert matching(db, queue, state, error="of 7") == (["no such address of 7"], 20)
+        both = queue.search(db, state=state, error="TIMEOUT", priority=1)
+        assert {info.item.priority for info in both.items} == {1}
+        assert both.scanned == 7  # items of the priority
+    queue.change_all(db, "retry", state="dead", limit=1)
+    queue.nack(db, queue.claim(db), delay=0, dead=True, error="another")
+    assert matching(db, queue, "dead", error="another")[0] == [errors[0]]
+    assert len(matching(db, queue, "dead", error="timeout")[0]) == 4
 
 
 def test_items_are_found_by_priority_and_part_of_the_id(db: Any, name: str) -> None:
@@ -93,102 +85,59 @@ def test_items_are_found_by_priority_and_part_of_the_id(db: Any, name: str) -> N
     assert [info.id for info in newest] == [info.id for info in oldest][::-1]
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_tasks_are_found_by_agent_and_priority(db: Any, name: str, state: Any) -> None:
-    tasks = TaskQueue.named(db, name, max_attempts=1, keep=100)
-    wanted = set()
-    for number in range(12):
-        task = tasks.push(
-            db, priority=1 + number % 2, agent_name=("Ada", "bob", "adam", None)[number % 4]
-        )
-        if number % 4 == 2:
-            wanted.add(task)
-    if state != "ready":
-        claim = tasks.claim(db, n=12, lease=600, client="me")
-        assert claim is not None
-        if state == "done":
-            tasks.ack(db, claim)
-        elif state != "claimed":
-            tasks.configure(db, max_attempts=1 if state == "dead" else None)
-            tasks.nack(db, claim, delay=600)
-    values, scanned = matching(db, tasks, state, agent="DAM")
-    assert (set(values), scanned) == (wanted, 12)
-    assert len(matching(db, tasks, state, agent="ada")[0]) == 6
-    assert len(matching(db, tasks, state, priority=2)[0]) == 6
-    assert matching(db, tasks, state, agent="ada", priority=2)[0] == []
+def test_tasks_are_found_by_agent_and_priority(db: Any, name: str) -> None:
+    tasks, agents = TaskQueue.named(db, name), ("Ada", "bob", "adam", None)
+    for state in reversed(STATES):
+        ids = [tasks.push(db, priority=1 + n % 2, agent_name=agents[n % 4]) for n in range(8)]
+        bring(db, tasks, state, 8)
+        values, scanned = matching(db, tasks, state, agent="DAM")
+        assert ({*values}, scanned) == ({ids[2], ids[6]}, 8)
+        assert len(matching(db, tasks, state, agent="ada")[0]) == 4
+        assert len(matching(db, tasks, state, priority=2)[0]) == 4
+        assert matching(db, tasks, state, agent="ada", priority=2)[0] == []
 
 
-@pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
+@pytest.mark.parametrize("kind", KINDS)
 def test_claimed_items_are_found_by_their_client(db: Any, name: str, kind: Any) -> None:
     queue = kind.named(db, name)
-    push = queue.enqueue if kind is Queue else queue.push
-    for number in range(6):
-        push(db, payload=number) if kind is TaskQueue else push(db, number)
-        queue.claim(db, lease=600, client=("mail-1", "mail-2", "Images")[number % 3])
-    assert len(matching(db, queue, "claimed", client="mail")[0]) == 4
-    assert len(matching(db, queue, "claimed", client="images")[0]) == 2
-    assert matching(db, queue, "claimed", client="other") == ([], 6)
+    for client in ("mail-1", "mail-2", "Images"):
+        push(db, queue, client)
+        queue.claim(db, lease=600, client=client)
+    assert len(matching(db, queue, "claimed", client="mail")[0]) == 2
+    assert len(matching(db, queue, "claimed", client="images")[0]) == 1
+    assert matching(db, queue, "claimed", client="other") == ([], 3)
 
 
-@pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
-@pytest.mark.parametrize("state", STATES)
-def test_jobs_are_found_by_their_name(db: Any, name: str, kind: Any, state: Any) -> None:
-    queue = kind.named(db, name, max_attempts=1, keep=100)
+@pytest.mark.parametrize("kind", KINDS)
+def test_jobs_are_found_by_their_name(db: Any, name: str, kind: Any) -> None:
+    queue = kind.named(db, name)
     long = "x" * 100_000  # is stored in pieces
-    values = [
+    values: list[Any] = [
         *({"job": "shop.send", "args": [n], "kwargs": {"body": long}} for n in range(2)),
         *({"job": each} for each in ("shop.resend", "post.send", "send", 7)),
-        "shop.send",
-        {"job": "shop.send", "args": 3},
+        *("shop.send", {"job": "shop.send", "args": 3}),
     ]
-    for value in values:
-        queue.push(db, payload=value) if kind is TaskQueue else queue.push(db, value)
-    if state != "ready":
-        claim = queue.claim(db, n=len(values), lease=600)
-        if state == "done":
-            queue.ack(db, claim)
-        elif state != "claimed":
-            queue.configure(db, max_attempts=1 if state == "dead" else None)
-            queue.nack(db, claim, delay=600)
-    for wanted, count in (("shop.send", 2), ("send", 4), ("end", 0), ("shop", 0)):
-        found, scanned = matching(db, queue, state, job=wanted)
-        assert (len(found), scanned) == (count, len(values)), wanted
-    calls = [str(info.job) for info in queue.search(db, state=state, job="post.send").items]
-    assert calls == ["post.send()"]
-    counting = CountingDatabase(db)
-    page = queue.search(counting, state=state, job="missing", scan=3)
-    assert (page.items, page.scanned, page.next is None) == ([], 3, False)
-
-
-def test_an_item_has_the_time_that_its_last_attempt_ran(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=1)
-    item = queue.push(db, {"job": "send", "args": [1], "kwargs": {"to": "ada"}})
-
-    def info() -> Any:
-        found = queue.get(db, item)
-        assert found is not None
-        return found
-
-    assert (info().run_time, str(info().job)) == (None, "send(1, to='ada')")
-    claim = queue.claim(db)
-    assert info().run_time is None
-    queue.nack(db, claim, delay=0)
-    (attempt,) = info().failed_attempts
-    assert info().run_time == attempt.run_time == attempt.ended_at - attempt.started_at
-    claim = queue.claim(db)
-    assert info().run_time is None
-    queue.ack(db, claim)
-    assert info().run_time == info().finished_at - info().claimed_at
+    for state in STATES[1:] if kind is PriorityQueue else ("ready",):
+        for value in values:
+            push(db, queue, value)
+        bring(db, queue, state, len(values))
+        for wanted, count in (("shop.send", 2), ("send", 4), ("end", 0), ("shop", 0)):
+            found, scanned = matching(db, queue, state, job=wanted)
+            assert (len(found), scanned) == (count, len(values)), wanted
+        calls = [str(info.job) for info in queue.search(db, state=state, job="post.send").items]
+        assert calls == ["post.send()"]
+        page = queue.search(db, state=state, job="missing", scan=3)
+        assert (page.items, page.scanned, page.next is None) == ([], 3, False)
 
 
 def test_a_call_reads_no_more_items_than_it_may_look_at(db: Any, name: str) -> None:
-    queue = failed(db, name, *["refused"] * 30)
+    queue = failed(db, name, *["refused"] * 12)
     counting = CountingDatabase(db)
-    page = queue.search(counting, state="dead", error="missing", scan=10)
-    assert (page.items, page.scanned, page.next is None) == ([], 10, False)
-    assert queue.count(counting, state="dead", scan=10).scanned == 10
-    page = queue.search(db, state="dead", error="missing", scan=30)
-    assert (page.scanned, page.next) == (30, None)
+    page = queue.search(counting, state="dead", error="missing", scan=5)
+    assert (page.items, page.scanned, page.next is None) == ([], 5, False)
+    assert queue.count(counting, state="dead", scan=5).scanned == 5
+    page = queue.search(db, state="dead", error="missing", scan=12)
+    assert (page.scanned, page.next) == (12, None)
     page = queue.search(db, state="dead", error="refused", limit=3)
     assert (len(page.items), page.scanned) == (3, 3)
 
@@ -205,13 +154,12 @@ def test_items_that_cannot_be_decoded_do_not_end_a_search(db: Any, name: str) ->
 
 
 def test_only_the_items_that_match_are_changed(db: Any, name: str) -> None:
-    queue = failed(db, name, *["refused", "no such address"] * 150)
+    queue = failed(db, name, *["refused", "no such address"] * 15)
     assert len(queue.change_all(db, "retry", state="dead", error="REFUSED", limit=3)) == 3
     results = queue.change_all(db, "remove", state="dead", error="address", priority=1)
-    assert len(results) == 50
-    assert all(results.values())
+    assert [*results.values()] == [True] * 5
     stats = queue.stats(db)
-    assert (stats.ready, stats.dead) == (3, 247)
+    assert (stats.ready, stats.dead) == (3, 22)
     first = next(iter(queue.items(db, state="dead"))).id
     assert queue.change_all(db, "remove", state="dead", id=first) == {first: True}
 
@@ -242,3 +190,49 @@ def test_a_filter_that_does_not_fit_is_rejected(
     if "scan" not in wanted:
         with pytest.raises((ValueError, fdbqueue.FdbqueueError), match=reason):
             queue.change_all(db, "remove", state=state, **wanted)
+
+
+def test_items_of_a_group_are_found_in_each_state(db: Any, jobs: Any) -> None:
+    own = in_each_state(db, jobs, group="own")
+    jobs.set_group(db, "own", paused=True)
+    in_each_state(db, jobs, group="others")
+    for state in STATES:
+        found = jobs.search(db, state=state, group="own")
+        assert {info.id for info in found.items} == {*own[state]}
+        assert found.scanned == (4 if state == "done" else 2)
+        backwards = jobs.search(db, state=state, group="own", reverse=True)
+        assert backwards.items == found.items[::-1]
+        first = jobs.search(db, state=state, group="own", limit=1)
+        second = jobs.search(db, state=state, group="own", after=first.next)
+        assert [*first.items, *second.items] == found.items
+        assert jobs.count(db, state=state, group="own").count == 2
+        assert jobs.count(db, state=state, group="nobody").count == 0
+
+
+def test_a_group_is_found_with_other_filters_and_within_a_priority(db: Any, name: str) -> None:
+    jobs = PriorityQueue.named(db, f"{name}jobs")
+    for group in ("ada", "bob", None):
+        jobs.push_many(db, [1, 2, 3], priorities=[1, 2, 2], group=group)
+    for group, text in (("ada", "ada"), (None, "")):
+        found = jobs.search(db, state="ready", group=text, priority=2)
+        assert [(info.item.value, info.group) for info in found.items] == [(2, group), (3, group)]
+        (info,) = jobs.search(db, state="ready", group=text, id=found.items[0].id).items
+        assert info.item.value == 2
+    assert jobs.count(db, state="ready", group="ada", priority=3).count == 0
+
+
+def test_a_search_for_a_group_reads_no_items_of_others(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
+    counted = CountingDatabase(db)
+    jobs = PriorityQueue.named(counted, f"{name}jobs")
+    jobs.push(db, "own", 2, group="own")
+    jobs.size(db)  # and finds that the queue has no timers
+    reads: list[int] = []
+    for _ in range(2):
+        jobs.push_many(db, [0] * 300, priorities=[1, 2] * 150, group="flood")
+        counted.clear()
+        assert jobs.search(counted, state="ready", group="own", limit=1).scanned == 1
+        reads.append(counted.reads)
+    assert reads[0] == reads[1]

@@ -9,11 +9,6 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.http.v1.bodies import NewOptions
-from fdbqueue.options import QueueSettings
-from fdbqueue.queue.arguments import LIMITS
-from tests.support.pages import DOCS
-from tests.support.shell import commands
 
 
 def test_several_options_change_in_one_transaction(db: Any, name: str) -> None:
@@ -73,12 +68,3 @@ def test_a_wrong_option_changes_nothing(
     with pytest.raises(error, match=message):
         queue.configure(db, max_size=9, **settings)
     assert queue.options(db) == before
-
-
-def test_python_the_command_line_http_and_the_documentation_have_the_options_of_the_table() -> None:
-    assert {*QueueSettings.__annotations__} == {*LIMITS, "paused", "rate", "keep"}
-    flags = {parameter.name for parameter in commands()["limit"].params}
-    assert flags >= {*LIMITS, "rate"}
-    assert {*NewOptions.model_fields} == {*LIMITS, "paused", "rate", "keep"}
-    table = (DOCS / "reference" / "queues.md").read_text().partition("## Options of a queue")[2]
-    assert not {name for name in (*LIMITS, "paused", "rate") if f"`{name}`" not in table}

@@ -5,10 +5,6 @@ A look at a database sweeps first; a look in a transaction shows what is stored.
 
 from __future__ import annotations
 
-import math
-import random
-import threading
-import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
@@ -18,71 +14,31 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.coordination import sweeper
-from fdbqueue.errors import InvalidItemId, LeaseLost, QueueFull, WrongState
+from fdbqueue.errors import InvalidItemId, LeaseLost
 from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
-from tests.support.kinds import KINDS, push
+from tests.support.kinds import KINDS, STATES, bring, push
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_item_is_in_one_state_after_each_transition(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name, max_attempts=2) if kind is not Queue else kind.named(db, name)
-    queue.configure(db, max_attempts=2)
-    item_id = push(db, queue, "job")
-    steps: list[tuple[Callable[[], object], str]] = [
-        (lambda: queue.release(db, queue.claim(db)), "ready"),
-        (lambda: queue.claim(db), "claimed"),
-        (lambda: lapse(db, queue), "ready"),
-        (lambda: queue.nack(db, queue.claim(db), delay=600, error="busy"), "dead"),
-        (lambda: queue.retry(db, item_id), "ready"),
-        (lambda: queue.nack(db, queue.claim(db), delay=600, error="busy"), "delayed"),
-        (lambda: come_due(db, queue), "ready"),
-        (lambda: queue.claim(db), "claimed"),
-        (lambda: lapse(db, queue), "dead"),
-        (lambda: queue.retry(db, item_id), "ready"),
-    ]
-    assert assert_views_agree(db, queue).ready == 1
-    for step, state in steps:
-        step()
-        stats = assert_views_agree(db, queue)
-        assert getattr(stats, state) == stats.unfinished + stats.dead == 1
-        assert queue.get(db, item_id).state == state
-    queue.ack(db, queue.claim(db))
-    stats = assert_views_agree(db, queue)
-    assert stats.is_empty
-    assert queue.get(db, item_id) is None
-    assert stats.done == 0
-    totals = (stats.total_pushed, stats.total_completed, stats.total_failed, stats.total_retried)
-    assert totals == (1, 1, 4, 4)
-    assert (stats.total_died, stats.total_expired, stats.total_removed) == (2, 0, 0)
-
-
-def left_alone(db: Any, name: str) -> PriorityQueue:
-    """Return a queue with a lease that is over and an item that is due; no consumer is alive."""
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, ["second", "third"], 2)
+def left_alone(db: Any, queue: Any) -> list[str]:
+    """Leave a lease that is over and an item that is due; return the ids of all three, in order."""
+    ids = [push(db, queue, "job", group="ada", **_at(queue, 2)) for _ in range(2)]
     queue.claim(db, n=1)
-    queue.push(db, "first", 1, delay=600)
+    first = push(db, queue, "job", delay=600, **_at(queue, 1))
     lapse(db, queue)
     come_due(db, queue)
-    return queue
+    return [*ids, first] if isinstance(queue, Queue) else [first, *ids]
 
 
-def test_views_of_a_database_show_what_is_over_and_due(db: Any, name: str) -> None:
-    """No consumer is alive."""
-    queue = left_alone(db, name)
-    assert [item.value for item in queue.items(db)] == ["first", "second", "third"]
-    assert [item.value for item in queue.peek_many(db, 2)] == ["first", "second"]
-    assert [item.value for item in queue.peek_many(db, 2, max=True)] == ["second", "third"]
-    assert [item.value for item in queue.items(db, reverse=True, limit=2)] == ["third", "second"]
-    assert (queue.size(db), queue.counts(db)) == (3, {1: 1, 2: 2})
-    assert fdbqueue.admin.overview(db)[name].ready == 3
+def _at(queue: Any, priority: int) -> dict[str, Any]:
+    return {} if isinstance(queue, Queue) else {"priority": priority}
 
 
-LOOKS: dict[str, Callable[[Any, PriorityQueue], object]] = {
+LOOKS: dict[str, Callable[[Any, Any], object]] = {
     "peek": lambda db, queue: queue.peek(db),
+    "peek_many": lambda db, queue: queue.peek_many(db, 2),
     "size": lambda db, queue: queue.size(db),
     "is_empty": lambda db, queue: queue.is_empty(db),
     "counts": lambda db, queue: queue.counts(db),
@@ -93,40 +49,72 @@ LOOKS: dict[str, Callable[[Any, PriorityQueue], object]] = {
     "count": lambda db, queue: queue.count(db, state="dead"),
     "an item": lambda db, queue: queue.get(db, queue.peek(db.create_transaction())),
 }
+OF_TASKS: dict[str, Callable[[Any, Any], object]] = {
+    "an agent": lambda db, queue: [*queue.get_tasks_for_agent(db, "ada")],
+    "all tasks": lambda db, queue: [*queue.get_all_tasks(db)],
+    "statistics": lambda db, queue: queue.get_stats(db),
+}
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", [*LOOKS, *OF_TASKS])
 def test_each_look_at_a_database_sweeps(db: Any, name: str, look: str) -> None:
-    queue = left_alone(db, name)
-    LOOKS[look](db, queue)
+    """It shows what is over and due, although no consumer is alive."""
+    queue = (PriorityQueue if look in LOOKS else TaskQueue).named(db, name)
+    left_alone(db, queue)
+    (LOOKS | OF_TASKS)[look](db, queue)
     stats = queue.stats(db.create_transaction())
     assert (stats.ready, stats.delayed, stats.claimed, stats.total_failed) == (3, 0, 0, 1)
+    assert fdbqueue.admin.overview(db)[name].ready == 3
 
 
 def test_views_of_a_transaction_show_what_is_stored_and_write_nothing(db: Any, name: str) -> None:
-    """They say when something is due."""
-    queue = left_alone(db, name)
+    """They say when something is due. A look at many queues does, too."""
+    queue = PriorityQueue.named(db, name)
+    first, second, third = left_alone(db, queue)
     tr = db.create_transaction()
     reads = tr.snapshot
-    assert [item.value for item in queue.items(reads)] == ["third"]
-    assert [item.value for item in queue.peek_many(reads, 2)] == ["third"]
+    assert [item.id for item in queue.items(reads)] == [third]
+    assert [item.id for item in queue.peek_many(reads, 2)] == [third]
     assert (queue.size(reads), queue.counts(reads)) == (1, {2: 1})
-    stats: Any = queue.stats(reads)
     now = datetime.now(timezone.utc)
-    assert (stats.ready, stats.delayed, stats.claimed, stats.total_failed) == (1, 1, 1, 0)
-    assert stats.next_due < now
-    shown: list[Any] = [*queue.items(reads, state="delayed"), *queue.items(reads, state="claimed")]
-    delayed, claimed = shown
-    assert delayed.due_at < now
-    assert claimed.lease_ends < now
-    assert queue.state(reads, delayed.item) == "delayed"
-    assert queue.get(reads, claimed.item).state == "claimed"
-    assert queue.position(reads, delayed.item) is None
+    for stats in (queue.stats(reads), fdbqueue.admin.overview(db)[name]):
+        assert (stats.ready, stats.delayed, stats.claimed, stats.total_failed) == (1, 1, 1, 0)
+    shown: Any = [queue.stats(reads)]
+    shown += [*queue.items(reads, state="delayed"), *queue.items(reads, state="claimed")]
+    stored, delayed, claimed = shown
+    assert (delayed.id, claimed.id) == (first, second)
+    assert max(stored.next_due, delayed.due_at, claimed.lease_ends) < now
+    assert queue.state(reads, first) == "delayed"
+    assert queue.get(reads, second).state == "claimed"
+    assert queue.position(reads, first) is None
     tr.commit().wait()
     assert tr.get_committed_version() == -1
-    overview = fdbqueue.admin.overview(db)[name]  # of many queues, likewise
-    assert overview.ready == 1
-    assert (overview.delayed, overview.claimed) == (1, 1)
+
+
+CHANGES: list[tuple[str, str, bool]] = [
+    *(("remove", each, True) for each in ("ready", "due", "dead")),
+    *(("release", "ready", False), ("retry", "due", False), ("retry", "dead", True)),
+]
+
+
+@pytest.mark.parametrize(("change", "shown", "has_effect"), CHANGES)
+def test_changes_find_the_state_that_views_show(
+    db: Any, name: str, change: str, shown: str, has_effect: bool
+) -> None:
+    """Also if no sweep has stored it yet."""
+    queue = PriorityQueue.named(db, name, max_attempts=1 if shown == "dead" else None)
+    item = queue.push(db, "job", delay=600 if shown == "due" else None)
+    if shown == "due":
+        come_due(db, queue)
+    else:
+        queue.claim(db)
+        lapse(db, queue)
+    tr = db.create_transaction()
+    assert getattr(queue, change)(tr, item) is has_effect
+    tr.commit().wait()
+    state = "ready" if (change, shown) != ("remove", shown) else None
+    assert queue.state(db, item) == state
+    assert_views_agree(db, queue)
 
 
 def test_a_look_at_one_item_sweeps_it_although_the_last_sweep_was_just_now(
@@ -137,14 +125,6 @@ def test_a_look_at_one_item_sweeps_it_although_the_last_sweep_was_just_now(
     while queue.state(db, item):
         pass
     assert queue.size(db.create_transaction()) == 0
-
-
-def test_a_look_sweeps_in_one_transaction_at_most(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, range(700), delay=600)
-    come_due(db, queue)
-    sizes = [queue.size(db) for _ in range(4)]  # a look that leaves some lets the next one go on
-    assert sizes == [256, 512, 700, 700]
 
 
 def test_looks_at_a_queue_without_timers_cost_one_more_read_from_time_to_time(
@@ -191,24 +171,6 @@ def test_items_of_groups_age_too(db: Any, name: str, clock: Clock, kind: Any) ->
     assert queue.stats(db).oldest is None
 
 
-def test_tasks_that_are_over_and_due_are_found_by_agent_and_client(db: Any, name: str) -> None:
-    tasks = TaskQueue.named(db, name)
-    ids = [
-        tasks.push(db, priority=n, agent_name=agent, client_id="7", payload=n)
-        for n, agent in ((1, "ada"), (2, "bob"), (3, "ada"))
-    ]
-    tasks.claim(db, within=1)
-    tasks.nack(db, tasks.claim(db, within=1), delay=600)
-    assert [task.id for task in tasks.get_tasks_for_client(db, "7")] == ids[2:]
-    lapse(db, tasks)
-    come_due(db, tasks)
-    assert [task.id for task in tasks.get_tasks_for_client(db, "7")] == ids
-    assert [task.id for task in tasks.get_tasks_for_agent(db, "ada")] == [ids[0], ids[2]]
-    assert tasks.get_stats(db).by_agent == {"ada": 2, "bob": 1}
-    assert [tasks.position(db, task) for task in ids] == [0, 1, 2]
-    assert_views_agree(db, tasks)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_delayed_item_is_run_at_once_and_a_claimed_one_taken_away(
     db: Any, name: str, kind: Any
@@ -251,56 +213,6 @@ def test_the_position_of_an_item_counts_the_ready_items_ahead(
     assert held is not None
 
 
-def test_a_client_that_waits_is_woken_by_an_item_that_is_run_at_once(
-    db: Any, queue: PriorityQueue, asleep: threading.Event
-) -> None:
-    item = queue.push(db, "job", delay=600)
-    popped: list[Any] = []
-    thread = threading.Thread(target=lambda: popped.append(queue.pop(db, wait=60)))
-    thread.start()
-    assert asleep.wait(60)
-    assert queue.retry(db, item)
-    thread.join(30)
-    assert [found.value for found in popped] == ["job"]
-
-
-def overdue(db: Any, queue: Any, state: str) -> str:
-    """Return the id of an item that a view shows in a state which no sweep has stored yet."""
-    item_id = push(db, queue, "job")
-    if state == "dead":
-        queue.configure(db, max_attempts=1)
-    queue.claim(db)
-    lapse(db, queue)
-    assert queue.state(db, item_id) == state
-    return item_id
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_operations_on_single_items_find_the_state_that_views_show(
-    db: Any, name: str, kind: Any
-) -> None:
-    queue = kind.named(db, name)
-    assert queue.remove(db, overdue(db, queue, "ready"))
-    assert not queue.release(db, overdue(db, queue, "ready"))
-    assert queue.state(db, queue.peek(db)) == "ready"
-    queue.clear(db)
-    push(db, queue, "later")
-    queue.nack(db, queue.claim(db), delay=600)
-    (item,) = [info.item for info in queue.items(db, state="delayed")]
-    come_due(db, queue)
-    assert not queue.retry(db, item)
-    assert queue.remove(db, item)
-    tr = db.create_transaction()
-    dead = overdue(db, queue, "dead")
-    assert queue.retry(tr, dead)
-    tr.commit().wait()
-    queue.configure(db, max_attempts=None)
-    queue.clear(db)
-    assert queue.remove(db, overdue(db, queue, "dead"))
-    stats = assert_views_agree(db, queue)
-    assert (stats.is_empty, stats.total_died, stats.total_removed) == (True, 1, 1)
-
-
 def test_an_expired_item_cannot_be_changed(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     item = queue.push(db, "gone", ttl=0.001)
@@ -314,188 +226,66 @@ def test_an_expired_item_cannot_be_changed(db: Any, name: str) -> None:
     assert (stats.is_empty, stats.total_expired, stats.total_removed) == (True, 2, 0)
 
 
-def test_a_late_worker_can_end_its_job_until_a_look_at_the_database(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, max_attempts=1)
-    queue.push_many(db, ["job", "another"])
-    claim, other = queue.claim(db), queue.claim(db)
-    lapse(db, queue)
-    before = queue.stats(db.create_transaction())
-    assert (before.claimed, before.dead, before.total_failed) == (2, 0, 0)
-    queue.ack(db, claim)
-    after = assert_views_agree(db, queue)
-    assert (after.dead, after.total_completed, after.total_failed) == (1, 1, 1)
-    with pytest.raises(LeaseLost):
-        queue.ack(db, other)
-
-
-@pytest.mark.parametrize("kind", [PriorityQueue, Queue])
-@pytest.mark.parametrize("state", ["ready", "delayed", "claimed", "dead"])
-def test_an_item_that_is_back_is_not_put_back_again(
-    db: Any, name: str, kind: Any, state: str
-) -> None:
-    queue = kind.named(db, name)
-    value = "x" * 200_000
-    push(db, queue, value)
-    (item,) = queue.pop_many(db, 1) if kind is PriorityQueue else queue.dequeue_many(db, 1)
-    queue.put_back(db, [item, item])
-    if state != "ready":
-        claim = queue.claim(db)
-        if state == "dead":
-            queue.configure(db, max_attempts=1)
-        if state != "claimed":
-            queue.nack(db, claim, delay=600)
-    queue.put_back(db, [item])
-    stats = assert_views_agree(db, queue)
-    assert getattr(stats, state) == stats.unfinished + stats.dead == 1
-    assert queue.get(db, item).item.value == value
-
-
-def test_tasks_in_a_state_are_listed_behind_a_task(db: Any, name: str) -> None:
-    tasks = TaskQueue.named(db, name)
-    for priority in (5, 1, 3):
-        tasks.push(db, payload=priority, priority=priority, delay=600)
-    ids = [info.id for info in tasks.items(db, state="delayed")]
-    assert [info.id for info in tasks.items(db, state="delayed", after=ids[0])] == ids[1:]
-    before = tasks.items(db, state="delayed", after=ids[2], reverse=True)
-    assert [info.id for info in before] == ids[1::-1]
-    with pytest.raises(InvalidItemId):
-        [*tasks.items(db, state="delayed", after="0" * 32)]
-
-
-def test_expired_tasks_count_for_no_agent(db: Any, name: str) -> None:
-    tasks = TaskQueue.named(db, name)
-    task = tasks.push(db, payload=1, agent_name="ada", ttl=0.001)
-    while tasks.state(db, str(task)):
-        pass
-    stats = tasks.get_stats(db)
-    assert (stats.by_agent, stats.by_priority, stats.current_size) == ({}, {}, 0)
-
-
-def test_a_unique_key_is_free_once_its_item_has_expired_among_many(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, range(300), ttl=0.2)
-    first = queue.push(db, "first", unique="k", ttl=0.21)
-    while queue.state(db, first):
-        pass
-    second = queue.push(db, "second", unique="k")
-    assert (second.value, second.is_new, queue.state(db, second)) == ("second", True, "ready")
-    assert_views_agree(db, queue)
-
-
-def test_max_size_bounds_ready_delayed_and_claimed_items_but_no_dead_letters(
-    db: Any, name: str
-) -> None:
-    queue = PriorityQueue.named(db, name, max_size=3, max_attempts=1)
-    queue.push(db, "ready")
-    queue.push(db, "delayed", delay=600)
-    claim = queue.claim(db)
-    queue.push(db, "another")
-    with pytest.raises(QueueFull):
-        queue.push(db, "too many")
-    queue.nack(db, claim)
-    queue.push(db, "in place of the dead one")
-    stats = assert_views_agree(db, queue)
-    assert (stats.ready, stats.delayed, stats.claimed, stats.dead) == (2, 1, 0, 1)
-    assert (stats.unfinished, stats.total_rejected) == (3, 1)
-
-
 def test_a_paused_queue_is_listed_as_paused(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
-    for _ in range(2):
-        queue.configure(db, paused=True)
-        queue.configure(db, paused=True)
-        assert queue.stats(db).paused
-        assert fdbqueue.admin.overview(db)[name].paused
+    for paused in (True, True, False, True):
+        queue.configure(db, paused=paused)
+        assert queue.stats(db).paused is fdbqueue.admin.overview(db)[name].paused is paused
         assert fdbqueue.admin.check(db, queue).ok
-        queue.configure(db, paused=False)
-        assert not queue.stats(db).paused
-        assert not fdbqueue.admin.overview(db)[name].paused
 
 
-def test_items_in_a_state_are_read_by_pages(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
+@pytest.mark.parametrize("kind", [PriorityQueue, TaskQueue])
+def test_items_in_a_state_are_read_by_pages(db: Any, name: str, kind: Any) -> None:
+    queue, n = kind.named(db, name), 300
     for priority in (1, 2):
-        queue.push_many(db, range(700), priority, delay=600)
+        if kind is TaskQueue:
+            queue.push_many(db, [{"priority": priority, "delay": 600}] * n)
+        else:
+            queue.push_many(db, range(n), priority, delay=600)
     ids = [info.id for info in queue.items(db, state="delayed")]
-    assert len(ids) == len(set(ids)) == 1400
+    assert len(ids) == len(set(ids)) == 2 * n
     assert [info.id for info in queue.items(db, state="delayed", reverse=True)] == ids[::-1]
     page = [info.id for info in queue.items(db, state="delayed", after=ids[9], limit=3)]
     assert page == ids[10:13]
-    assert len([*queue.items(db, state="delayed", priority=2)]) == 700
+    before = queue.items(db, state="delayed", after=ids[3], reverse=True)
+    assert [info.id for info in before] == ids[2::-1]
+    assert len([*queue.items(db, state="delayed", priority=2)]) == n
     come_due(db, queue)
-    while queue.stats(db).delayed:  # each look makes some available
-        pass
-    assert [item.id for item in queue.items(db)] == ids
+    # Each look makes some of them ready.
+    assert [queue.size(db) for _ in range(4)] == [256, 512, 600, 600]
+    assert [info.id for info in queue.items(db, state="ready")] == ids
     assert list(queue.items(db, state="delayed")) == []
-
-
-def test_an_unknown_state_is_rejected(db: Any, queue: PriorityQueue) -> None:
+    with pytest.raises(InvalidItemId):
+        [*queue.items(db, state="delayed", after="0" * 32)]
     state: Any = "waiting"
     with pytest.raises(ValueError, match="'dead', 'done', not 'waiting'"):
         queue.items(db, state=state)
 
 
-def work(db: Any, queue: PriorityQueue, seed: int, stop: threading.Event) -> None:
-    """Do everything that clients do, at random, until `stop` is set."""
-    rng = random.Random(seed)
-    held: list[Any] = []
-    popped: list[Any] = []
-    while not stop.is_set():
-        act = rng.randrange(12)
-        try:
-            if act < 4:
-                delay = rng.choice([None, None, 0.01, 0.05])
-                ttl = rng.choice([None, None, 0.02, 0.1])
-                queue.push(db, act, rng.randrange(3), delay=delay, ttl=ttl)
-            elif act < 7:
-                if claim := queue.claim(db, n=rng.randrange(1, 4), lease=rng.choice([0.03, 30])):
-                    held.append(claim)
-            elif act < 10 and held:
-                claim = held.pop(rng.randrange(len(held)))
-                ends: list[Any] = [queue.ack, queue.release, queue.nack]
-                end = rng.choice(ends)
-                end(db, claim, **({"delay": 0.02} if end == queue.nack else {}))
-            elif act == 10:
-                popped += queue.pop_many(db, 2)
-                if popped and rng.random() < 0.3:
-                    queue.put_back(db, [popped.pop()])
-            else:
-                letters = [letter.id for letter in queue.items(db, state="dead")]
-                if letters:
-                    change = rng.choice([queue.retry, queue.remove])
-                    change(db, rng.choice(letters))
-                elif item := queue.peek(db):
-                    queue.reprioritize(db, item, rng.randrange(3))
-        except (LeaseLost, WrongState):  # another thread was faster
-            pass
+@pytest.mark.parametrize("state", STATES[:4])
+def test_an_item_that_is_back_is_not_put_back_again(db: Any, jobs: Any, state: str) -> None:
+    item = jobs.push(db, "x" * 200_000)
+    (popped,) = jobs.pop_many(db, 1)
+    jobs.put_back(db, [popped, popped])
+    bring(db, jobs, state, 1)
+    jobs.put_back(db, [popped])
+    stats = assert_views_agree(db, jobs)
+    assert getattr(stats, state) == stats.unfinished + stats.dead == 1
+    assert jobs.get(db, item).item == item
 
 
-def test_all_views_agree_with_a_scan_at_random_moments_under_load(
-    db: Any, name: str, rng: random.Random
-) -> None:
-    queue = PriorityQueue.named(db, name, max_attempts=2, keep=rng.choice([None, 5, 1000]))
-    queue.push(db, "first")
-    stop = threading.Event()
-    seeds = [rng.randrange(2**32) for _ in range(4)]
-    threads = [threading.Thread(target=work, args=(db, queue, seed, stop)) for seed in seeds]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(25):
-            time.sleep(rng.random() / 50)
-            assert_views_agree(db, PriorityQueue.named(db, name))
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    lapse(db, queue, math.inf)
-    come_due(db, queue)
-    stats = assert_views_agree(db, queue)
-    assert stats.total_pushed > 10
-    popped = len(queue.pop_many(db, 100_000))
-    after = assert_views_agree(db, queue)
-    assert (
-        popped + after.total_expired - stats.total_expired == stats.ready
-    )  # some expire meanwhile
-    assert after.unfinished == 0
+def test_an_item_has_the_time_that_its_last_attempt_ran(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=1)
+    item = queue.push(db, {"job": "send", "args": [1], "kwargs": {"to": "ada"}})
+    info: Any = queue.get(db, item)
+    assert (info.run_time, str(info.job)) == (None, "send(1, to='ada')")
+    claim = queue.claim(db)
+    assert queue.get(db, item).run_time is None
+    queue.nack(db, claim, delay=0)
+    info = queue.get(db, item)
+    (attempt,) = info.failed_attempts
+    assert info.run_time == attempt.run_time == attempt.ended_at - attempt.started_at
+    queue.ack(db, queue.claim(db))
+    info = queue.get(db, item)
+    assert info.run_time == info.finished_at - info.claimed_at

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 
 def in_threads(calls: Iterable[Callable[[], object]]) -> None:
@@ -12,3 +14,10 @@ def in_threads(calls: Iterable[Callable[[], object]]) -> None:
     with ThreadPoolExecutor(len(functions)) as pool:
         for done in [pool.submit(function) for function in functions]:
             done.result()
+
+
+@contextmanager
+def later(call: Callable[[], Any]) -> Iterator[Future[Any]]:
+    """Make a call in a thread during a block; give what will be its result."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(call)

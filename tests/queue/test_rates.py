@@ -1,0 +1,294 @@
+"""The rates of queues and of groups, which hold over every window, for claims and pops together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import admin
+from fdbqueue.coordination import sweeper
+from fdbqueue.database import clock as clocks
+from fdbqueue.operations.maintainers import groups as groups_module
+from fdbqueue.testing import Clock
+from tests.support.asleep import Asleep
+from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
+from tests.support.kinds import KINDS, push
+from tests.support.threads import later
+from tests.support.waiting import MAX_WAIT
+
+
+def group_of(db: Any, jobs: Any) -> Any:
+    """Return the only group of a queue, as a sweep leaves it."""
+    jobs.wait(db, 0)
+    (group,) = jobs.groups(db)
+    return group
+
+
+# Rates of a queue, of a group and of all groups
+
+
+@pytest.fixture(params=["queue", "group", "all groups"])
+def limit(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Callable[[Any], None]:
+    """Set the rate at which items of the group `ada` may start."""
+    if request.param == "queue":
+        return lambda rate: jobs.configure(db, rate=rate)
+    return lambda rate: jobs.set_group(db, "ada" if request.param == "group" else None, rate=rate)
+
+
+def test_claims_and_pops_count_together_in_every_window(
+    db: Any, jobs: Any, limit: Any, clock: Clock
+) -> None:
+    limit((3, "10m"))
+    jobs.push_many(db, range(20), group="ada")
+    assert jobs.pop(db)
+    clock.advance("6m")
+    assert len(jobs.claim(db, n=9)) == 2
+    assert jobs.claim(db) is jobs.pop(db) is None
+    (first, *_) = jobs.items(db)
+    assert jobs.get(db, first).held_by in ("queue_rate", "group_rate")
+    clock.advance("5m")
+    assert jobs.pop(db)
+    assert jobs.pop(db) is None  # the window has two starts of five minutes before
+    clock.advance("6m")
+    assert len(jobs.claim(db, n=9)) == 2
+    clock.advance("1h")
+    (first, *_) = jobs.items(db)
+    assert jobs.get(db, first).held_by is None
+    assert len(jobs.claim(db, n=9)) == 3
+    assert admin.check(db, jobs).problems == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_queue_has_a_rate(db: Any, name: str, kind: Any, clock: Clock) -> None:
+    jobs = kind.named(db, name)
+    jobs.configure(db, rate=(2, "10m"))
+    assert jobs.options(db).rate == (2, 600)
+    for number in range(4):
+        push(db, jobs, number)
+    assert jobs.pop(db)
+    assert len(jobs.claim(db, n=9)) == 1
+    assert jobs.claim(db) is jobs.pop(db) is None
+    clock.advance("11m")
+    assert len(jobs.claim(db, n=9)) == 2
+
+
+@pytest.mark.parametrize("verb", ["claim", "pop"])
+def test_a_client_that_waits_wakes_when_the_rate_allows_more(
+    db: Any, jobs: Any, limit: Any, verb: str
+) -> None:
+    limit((1, 0.3))
+    jobs.push_many(db, range(2), group="ada")
+    assert getattr(jobs, verb)(db)
+    began = time.monotonic()
+    assert getattr(jobs, verb)(db, wait=MAX_WAIT)
+    assert time.monotonic() - began > 0.15
+
+
+def test_a_client_that_waits_wakes_when_a_new_rate_allows_more(
+    db: Any, jobs: Any, limit: Any, asleep: Asleep
+) -> None:
+    limit((1, 3600))
+    jobs.push_many(db, range(3), group="ada")
+    assert jobs.claim(db)
+    with later(lambda: jobs.claim(db, wait=2 * MAX_WAIT)) as found:
+        assert asleep.wait(MAX_WAIT)
+        limit((2, 3600))
+        assert found.result(MAX_WAIT) is not None
+
+
+def test_no_clock_that_is_ahead_starts_more(
+    db: Any, jobs: Any, limit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The versions of the database have to agree."""
+    limit((1, 60))
+    jobs.push_many(db, range(2), group="ada")
+    assert jobs.claim(db)
+    machines = clocks.time_ns
+    monkeypatch.setattr(clocks, "time_ns", lambda: machines() + 3600 * 10**9)
+    assert jobs.claim(db) is jobs.pop(db) is None
+
+
+def test_a_new_rate_holds_at_once(db: Any, jobs: Any, limit: Any, clock: Clock) -> None:
+    limit((2, 600))
+    jobs.push_many(db, range(20), group="ada")
+    assert len(jobs.claim(db, n=9)) == 2
+    limit((5, 600))
+    assert len(jobs.claim(db, n=9)) == 3
+    limit((1, 600))
+    assert jobs.claim(db) is None
+    clock.advance(601)  # the lower rate has a timer, too
+    assert len(jobs.claim(db, n=9, wait=MAX_WAIT)) == 1
+    limit((1, "9h"))
+    assert jobs.claim(db) is None
+    limit((1, "10m"))  # a shorter time
+    clock.advance(601)
+    assert len(jobs.claim(db, n=9)) == 1
+    limit(None)
+    assert len(jobs.claim(db, n=8)) == 8
+    limit((1, 600))
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_a_rate_outlives_the_items(db: Any, jobs: Any, limit: Any, clock: Clock) -> None:
+    """Neither an empty group nor an empty or cleared queue begins a new window."""
+    limit((1, 60))
+    jobs.push(db, 1, group="ada")
+    jobs.ack(db, jobs.claim(db))
+    jobs.push(db, 2, group="ada")
+    assert jobs.claim(db) is None
+    jobs.clear(db)
+    assert admin.check(db, jobs).problems == ()
+    jobs.push(db, 3, group="ada")
+    assert jobs.claim(db) is None
+    assert admin.check(db, jobs).problems == ()
+    clock.advance(61)
+    assert jobs.claim(db, wait=MAX_WAIT)
+    assert admin.check(db, jobs).problems == ()
+
+
+@pytest.mark.parametrize("rate", [(0, 1), (1, 0), (1,), 5, (1.5, 1), (20_000, 1), (1, "soon")])
+def test_a_rate_is_a_number_and_a_time(limit: Any, rate: Any) -> None:
+    with pytest.raises(ValueError, match="rate"):
+        limit(rate)
+
+
+# The rate of a queue
+
+
+def test_groups_and_their_rates_count_in_that_of_the_queue(db: Any, jobs: Any) -> None:
+    jobs.configure(db, rate=(3, 600))
+    jobs.set_group(db, "ada", rate=(1, 3600))
+    jobs.push_many(
+        db, ["ada", "ada", "bob", "bob", "none"], groups=["ada"] * 2 + ["bob"] * 2 + [None]
+    )
+    with Clock() as clock:
+        assert sorted(item.value for item in jobs.pop_many(db, 9)) == ["ada", "bob", "none"]
+        assert jobs.claim(db) is None
+        clock.advance(601)
+        assert [item.value for item in jobs.pop_many(db, 9)] == ["bob"]
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_a_clock_that_is_behind_does_not_keep_the_starts_of_others(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.configure(db, rate=(2, 600))
+    jobs.push_many(db, range(4))
+    with Clock() as clock:
+        assert jobs.claim(db)
+        clock.advance(601)
+        machines = clocks.time_ns
+        with monkeypatch.context() as behind:
+            behind.setattr(clocks, "time_ns", lambda: machines() - 6000 * 10**9)
+            assert jobs.claim(db)
+        assert jobs.claim(db)
+        assert jobs.claim(db) is None
+
+
+@pytest.mark.parametrize("verb", ["claim", "pop"])
+def test_a_queue_without_a_rate_pays_nothing(
+    db: Any, name: str, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
+    costs = []
+    for rate in (None, (100, 60)):
+        counted = CountingDatabase(db)
+        jobs = fdbqueue.Queue.named(counted, f"{name}{rate}")
+        jobs.push_many(counted, range(9))
+        jobs.configure(counted, rate=rate, paused=False)
+        getattr(jobs, verb)(counted)
+        reads: list[int] = []
+        for _ in range(5):
+            counted.clear()
+            getattr(jobs, verb)(counted)
+            reads.append(counted.reads)
+        costs.append(min(reads))  # on a slow machine, sweeps are due in between
+    assert costs[0] == {"claim": 2, "pop": 1}[verb] < costs[1]
+
+
+# The rates of groups
+
+
+@pytest.mark.parametrize("limit", [{"concurrency": 2}, {"rate": (2, "1m")}])
+def test_a_claim_of_several_priorities_holds_the_group_that_it_fills(
+    db: Any, jobs: Any, limit: Any
+) -> None:
+    jobs.set_group(db, "ada", **limit)
+    jobs.push(db, "first", priority=0, group="ada")
+    jobs.push_many(db, ["second", "third"], priority=1, group="ada")
+    assert [item.value for item in jobs.claim(db, n=2).items] == ["first", "second"]
+    (held_by,) = limit
+    assert group_of(db, jobs).held_by == held_by
+    assert jobs.claim(db) is None
+    assert admin.check(db, jobs).problems == ()
+
+
+@pytest.mark.parametrize("limit", [{"concurrency": 2}, {"rate": (2, "1m")}])
+@pytest.mark.parametrize("at_max", [False, True])
+def test_a_pop_of_several_priorities_keeps_to_the_limit_of_a_group(
+    db: Any, jobs: Any, limit: Any, at_max: bool
+) -> None:
+    jobs.set_group(db, "ada", **limit)
+    jobs.push_many(db, range(4), priorities=range(4), group="ada")
+    jobs.push_many(db, ["a", "b"], priorities=[0, 3])
+    popped = [item.value for item in jobs.pop_many(db, 9, max=at_max)]
+    assert popped == (["b", 3, 2, "a"] if at_max else ["a", 0, 1, "b"])
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_starts_of_groups_that_are_gone_are_forgotten(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, None, rate=(5, 10))
+    with Clock() as clock:
+        for number in range(20):
+            jobs.push(db, number, group=f"group {number}")
+            jobs.pop(db)
+            clock.advance(4)
+    rows = [jobs.subspace.unpack(row.key) for row in db[jobs.subspace.range((37,))]]
+    assert len({row[2] for row in rows if row[1] in (8, 9)}) < 12
+
+
+# Starts that came with a backup
+
+
+def make_foreign(db: Any, jobs: Any) -> None:
+    """Give the starts of groups higher versions, as of the cluster that a backup is from."""
+    layout = layout_of(jobs)
+    for row in list(db.get_range(*layout.range_of(layout.starts))):
+        *of_group, version = jobs.subspace.unpack(row.key)
+        db[jobs.subspace.pack((*of_group, version + 10**15))] = row.value
+        del db[row.key]
+
+
+def test_restored_starts_count_until_the_clock_says_that_they_are_over(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", rate=(4, "1m"))
+    jobs.push_many(db, range(20), group="ada")
+    with Clock() as clock:
+        assert len(jobs.pop_many(db, 3)) == 3
+        make_foreign(db, jobs)
+        clock.advance("30s")
+        assert len(jobs.pop_many(db, 9)) == 1
+        clock.advance("31s")  # the last start is in the window, the others are not
+        assert len(jobs.pop_many(db, 9)) == 3
+        assert admin.check(db, jobs).problems == ()
+
+
+def test_a_new_rate_of_all_groups_releases_those_that_are_held(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some at a time."""
+    monkeypatch.setattr(groups_module, "_SETTLED", 2)
+    names = [f"group {number}" for number in range(9)]
+    jobs.set_group(db, None, rate=(1, 3600))
+    jobs.push_many(db, range(18), groups=names * 2)
+    assert sum(len(jobs.claim(db, n=9) or ()) for _ in range(3)) == 9
+    assert jobs.claim(db) is None
+    jobs.set_group(db, None, rate=None)
+    taken = 0
+    while taken < 9:
+        taken += len(jobs.claim(db, n=9, wait=MAX_WAIT))
+    assert admin.check(db, jobs).problems == ()
