@@ -13,7 +13,7 @@ from fdbqueue.jobs import App, ChildFailed, Context, Dead, Discard, Handle, Retr
 from fdbqueue.layout.keys import Layout
 from fdbqueue.testing import Clock, FaultyDatabase
 from fdbqueue.types import ItemInfo, State
-from fdbqueue.worker.outcomes import DuplicateStep, StepChanged
+from fdbqueue.worker.outcomes import DuplicateStep
 
 
 def items(app: App, name: str, state: State) -> list[ItemInfo]:
@@ -71,22 +71,6 @@ def test_a_job_that_followed_others_keeps_its_batch_when_it_runs_more(app: App, 
     app.work(drain=True)
     assert handle.result() == 25
     assert check(app.db, app.queue(name)).ok
-
-
-def test_results_arrive_although_no_queue_keeps_any(app: App, name: str) -> None:
-    got: list[Any] = []
-
-    @app.job(queue=f"{name}-children")
-    def double(number: int) -> int:
-        return 2 * number
-
-    @app.job(queue=name)
-    def total(context: Context) -> None:
-        got.append(context.gather("doubles", [double.bind(1), double.bind(2)]))
-
-    total.push()
-    app.work(drain=True)
-    assert got == [[2, 4]]
 
 
 def test_the_last_of_many_that_end_at_the_same_time_wakes_the_job(app: App, name: str) -> None:
@@ -362,25 +346,3 @@ def test_names_of_steps(app: App, name: str) -> None:
         "gather runs up to 1,000 jobs, not 1,001",
         "the job has a step named 'again' already",
     ]
-
-
-def test_a_step_that_becomes_another_job_is_an_error(app: App, name: str) -> None:
-    is_new: list[bool] = []
-
-    @app.job(queue=name, retry=Retry(attempts=1))
-    def child() -> None: ...
-
-    @app.job(queue=name, retry=Retry(attempts=1))
-    def parent(context: Context) -> None:
-        if is_new:
-            context.gather("nap", [child.bind()], return_errors=True)
-            context.run("rest", child)
-        context.sleep("rest", "1h")
-
-    handle = parent.push()
-    app.work(drain=True)
-    is_new.append(True)
-    assert app.queue(name).retry(app.db, handle.id)
-    app.work(drain=True)
-    info = handle.info()
-    assert StepChanged.__name__ in str(info.error)

@@ -208,25 +208,6 @@ def test_an_exit_in_a_job_is_a_failure_like_others(
     assert str(error) in str(attempt.error)
 
 
-def test_a_policy_of_a_step_tries_again_after_an_exit(app: App, name: str) -> None:
-    tries: list[int] = []
-
-    def exit_once() -> int:
-        tries.append(1)
-        if len(tries) == 1:
-            sys.exit(3)
-        return 42
-
-    @app.job(queue=name, retry=ONCE)
-    def job(context: Context) -> int:
-        return context.using(retry=Retry(attempts=2, first=0)).step("exit", exit_once)
-
-    job.push()
-    app.work(name, drain=True)
-    assert app.work(name, drain=True).failed == 0
-    assert len(tries) == 2
-
-
 def test_a_suspended_job_that_raises_an_error_has_not_failed(
     app: App, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

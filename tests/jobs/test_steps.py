@@ -19,7 +19,6 @@ from fdbqueue.operations.jobs import steps as operations
 from fdbqueue.queue.steps import Step
 from fdbqueue.testing import Clock
 from fdbqueue.types import Claim, Transaction
-from fdbqueue.worker.outcomes import DuplicateStep, StepChanged
 
 
 def steps_of(app: App, name: str, handle: Handle[Any]) -> list[Step]:
@@ -143,33 +142,6 @@ def test_a_result_that_cannot_be_stored_fails_the_attempt(app: App, name: str) -
     assert "set" in errors[0]
     assert "180,002 bytes" in errors[1]
     assert steps_of(app, name, handles[0]) == []
-
-
-def test_names_of_steps_are_unique_within_a_job(app: App, name: str) -> None:
-    @app.job(queue=name, retry=Retry(attempts=1))
-    def build(context: Context) -> None:
-        for target in ("a", "b"):
-            context.step(f"build {target}", str, target)
-        with pytest.raises(DuplicateStep, match="a name of its own"):
-            context.step("build a", str, "a")
-        with pytest.raises(ValueError, match="the name of a step is text"):
-            context.sleep("", "1s")
-
-    build.push()
-    assert app.work(drain=True).done == 1
-
-
-def test_a_step_that_became_another_kind_is_an_error(app: App, name: str) -> None:
-    @app.job(queue=name, retry=Retry(attempts=2, first=0))
-    def build(context: Context) -> None:
-        if context.attempt == 1:
-            context.step("pause", str)
-            raise RetryIn(0)
-        with pytest.raises(StepChanged, match="was stored as a step, and is a sleep"):
-            context.sleep("pause", "1s")
-
-    build.push()
-    assert app.work(drain=True).done == 1
 
 
 def test_suspension_is_not_swallowed(app: App, name: str, clock: Clock) -> None:
@@ -672,21 +644,6 @@ def test_a_job_that_does_something_else_than_to_wait_does_not_wait(
     assert app.signal(app.db, "shipped", key=handle.id) == 0
     assert app.queue(name).remove(app.db, handle.id)
     assert rows_of_steps(app, name) == 0
-
-
-def test_a_waiting_job_can_be_moved(app: App, name: str) -> None:
-    @app.job(queue=name)
-    def fulfil(context: Context) -> str:
-        context.step("charge", str)
-        return str(context.wait("shipped").value)
-
-    handle = fulfil.push()
-    app.work(drain=True)
-    assert app.queue(name).reprioritize(app.db, handle.id, 7)
-    assert app.signal(app.db, "shipped", key=handle.id, value="moved") == 1
-    app.work(drain=True)
-    assert handle.result() == "moved"
-    assert [step.name for step in steps_of(app, name, handle)] == ["charge", "shipped"]
 
 
 def test_a_suspended_job_does_not_expire(app: App, name: str, clock: Clock) -> None:

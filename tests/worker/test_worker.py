@@ -186,34 +186,9 @@ def test_a_worker_survives_an_unresponsive_database(db: Any, queue: PriorityQueu
     assert worker.run() == WorkerReport(done=1)
 
 
-def test_an_invalid_handler_is_rejected(db: Any, queue: PriorityQueue) -> None:
-    async def handler(tr: Any, item: Any) -> None:
-        """A coroutine cannot be the body of a transaction."""
-
-    for bad in (None, "print", handler):
-        with pytest.raises(TypeError, match="handler"):
-            Worker(db, queue, bad)
-    with pytest.raises(ValueError, match="concurrency"):
-        Worker(db, queue, print, concurrency=0)
-
-
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
     return span_exporter()
-
-
-def test_the_log_has_the_traceback_of_a_failed_handler(
-    db: Any, queue: PriorityQueue, caplog: pytest.LogCaptureFixture
-) -> None:
-    def reciprocal_of_the_item(item: fdbqueue.Item) -> None:
-        1 / item.value
-
-    failing = queue.push_many(db, [1, 0])[1]
-    Worker(db, queue, reciprocal_of_the_item).run(drain=True)
-    (record,) = (each for each in caplog.records if each.levelno >= logging.ERROR)
-    assert failing.id in record.getMessage()
-    assert "in reciprocal_of_the_item" in caplog.text
-    assert "ZeroDivisionError: division by zero" in caplog.text
 
 
 def test_jobs_are_reported_to_prometheus_and_opentelemetry(
@@ -311,11 +286,6 @@ def test_a_worker_extends_its_leases_once_its_machine_has_slept(
 
     worker = Worker(db, queue, handler, lease=9_000)
     assert worker.run(drain=True) == WorkerReport(done=1)
-
-
-def test_a_temporary_database_failure_does_not_end_a_drain(db: Any, queue: PriorityQueue) -> None:
-    queue.push(db, 1)
-    assert Worker(Down(db), queue, lambda item: None).run(drain=True).done == 1
 
 
 def test_retried_items_are_not_claimed_ahead(db: Any, space: Subspace) -> None:
