@@ -93,13 +93,6 @@ def test_coroutine_functions_and_the_asynchronous_methods(backend: Any, name: st
     assert result.return_value == 8
 
 
-def test_a_task_that_takes_the_context_knows_its_attempt_and_id(backend: Any, name: str) -> None:
-    result: Any = tasks.describe.using(queue_name=name).enqueue(5)
-    work(backend, name)
-    result.refresh()
-    assert result.return_value == [1, result.id, "RUNNING", "RUNNING", 5]
-
-
 @pytest.mark.parametrize(
     ("task", "kind", "end"),
     [
@@ -173,14 +166,6 @@ def test_a_task_chooses_its_end(backend: Any, name: str) -> None:
     assert (snoozed.status, snoozed.return_value) == (SUCCESSFUL, 1)
 
 
-def test_the_highest_priority_comes_first(backend: Any, name: str) -> None:
-    for priority in (-100, 0, 100, 7):
-        tasks.note.using(queue_name=name, priority=priority).enqueue(priority)
-    results = work(backend, name, concurrency=1)
-    assert results.done == 4
-    assert [args[0] for args, _ in tasks.ran] == [100, 7, 0, -100]
-
-
 def test_a_task_waits_for_its_time(backend: Any, name: str, clock: Clock) -> None:
     at = datetime.now(timezone.utc) + timedelta(hours=1)
     later = tasks.note.using(queue_name=name, run_after=at).enqueue("later")
@@ -205,15 +190,6 @@ def test_times_without_a_zone_if_django_uses_none(backend: Any, name: str, clock
         clock.advance(3601)
         assert work(backend, name).done == 1
         assert backend.get_result(result.id).finished_at.tzinfo is None
-
-
-def test_a_worker_on_one_queue_leaves_the_others(backend: Any, name: str) -> None:
-    first = tasks.note.using(queue_name=name).enqueue(1)
-    other = tasks.note.using(queue_name=f"{name}other").enqueue(2)
-    assert work(backend, name).done == 1
-    assert backend.get_result(first.id).status == SUCCESSFUL
-    assert backend.get_result(other.id).status == READY
-    assert backend.get_result(other.id).task.queue_name == f"{name}other"
 
 
 def test_a_backend_without_queues_in_the_settings_takes_any(db: Any, name: str) -> None:

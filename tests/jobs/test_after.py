@@ -54,19 +54,6 @@ def jobs(app: App, name: str) -> Jobs:
     return Jobs(app, name)
 
 
-@pytest.mark.parametrize("wrong", ["abc", ["abc"], 7, [None], b"abc", {"a": 1}])
-def test_what_is_no_handle_is_refused(jobs: Jobs, wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"after must be a handle, .*, not "):
-        jobs.note.using(after=wrong)
-
-
-def test_one_handle_needs_no_list(jobs: Jobs) -> None:
-    first = jobs.note.push("a")
-    second = jobs.note.using(after=first).push("b")
-    assert second.state() == "delayed"
-    assert jobs.work() == ["a", "b"]
-
-
 def outcome(handle: Handle[Any]) -> str | None:
     """Return how a job has ended, or its state."""
     info = handle.info()
@@ -115,18 +102,6 @@ def test_a_job_follows_one_in_any_state(jobs: Jobs, name: str, clock: Clock, sta
     assert jobs.work() == (["next"] if claim else ["first", "next"])
 
 
-def test_a_claimed_job_that_returns_still_holds_up_the_next(jobs: Jobs, name: str) -> None:
-    queue = jobs.app.queue(name)
-    first = jobs.note.push("first")
-    claim = queue.claim(jobs.app.db)
-    follower = jobs.note.using(after=[first]).push("next")
-    queue.nack(jobs.app.db, claim, delay="1h")
-    assert follower.state() == "delayed"
-    assert jobs.work() == []
-    queue.retry(jobs.app.db, first.id)
-    assert jobs.work() == ["first", "next"]
-
-
 @pytest.mark.parametrize("end", ["dead", "discarded", "cancelled", "expired"])
 @pytest.mark.parametrize("on_dead", ["cancel", "continue"])
 def test_what_a_failure_means_for_the_jobs_that_follow(
@@ -169,26 +144,6 @@ def test_a_job_waits_for_all_although_one_has_failed(jobs: Jobs, clock: Clock) -
     clock.advance("1h")
     assert jobs.work() == ["late"]
     assert outcome(follower) == "cancelled"
-
-
-@pytest.mark.parametrize("how", ["expired", "delayed", "lease", "last lease"])
-def test_a_job_has_the_unique_key_of_one_that_it_follows_and_whose_time_is_over(
-    jobs: Jobs, name: str, clock: Clock, how: str
-) -> None:
-    queue = jobs.app.queue(name)
-    queue.configure(jobs.app.db, max_attempts=1 if how == "last lease" else 2)
-    times: dict[str, Any] = {"expired": {"ttl": 5}, "delayed": {"delay": 5}}
-    first = jobs.note.using(unique="k", **times.get(how, {})).push("first")
-    if "lease" in how:
-        assert queue.claim(jobs.app.db, lease=5) is not None
-    clock.advance(6)
-    second = jobs.note.using(unique="k", after=[first]).push("second")
-    assert check(jobs.app.db, queue).problems == ()
-    assert second.is_new == (how in ("expired", "last lease"))
-    expected = {"expired": ["second"], "last lease": []}
-    assert jobs.work() == expected.get(how, ["first"])
-    assert outcome(second) == ("cancelled" if how == "last lease" else "done")
-    assert check(jobs.app.db, queue).problems == ()
 
 
 def test_many_are_pushed_after_others_in_the_callers_transaction(jobs: Jobs, name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
-from fdbqueue.jobs import App, InvalidArguments, Job, Retry
+from fdbqueue.jobs import App, Job, Retry
 from fdbqueue.layout.jobs import BatchClosed, BatchNotFound
 from fdbqueue.testing import Clock, drain
 
@@ -132,18 +132,6 @@ def test_an_exception_within_the_block_cancels_the_batch(
     assert [attempt.job for attempt in drain(app)] == ["work"]
 
 
-def test_an_exception_ends_jobs_that_have_not_begun_if_a_death_would(
-    app: App, name: str, report: Report, work: Job[..., ..., Any, int]
-) -> None:
-    with suppress(OSError), app.batch(then=report, on_dead="cancel") as batch:
-        batch.push(work, 1)
-        batch.flush()
-        raise OSError
-    drain(app)
-    (info,) = app.queue(name).items(app.db, state="done")
-    assert info.outcome == "cancelled"
-
-
 def test_a_batch_whose_process_died_is_closed_by_its_id(
     app: App, report: Report, work: Job[..., ..., Any, int]
 ) -> None:
@@ -163,17 +151,6 @@ def test_a_batch_whose_process_died_is_closed_by_its_id(
     assert found.handle.result() == [2, 0, 0]
 
 
-def test_the_job_that_follows_has_arguments_of_its_own(app: App, name: str) -> None:
-    @app.job(name="summary", queue=name)
-    def summary(month: str, **ends: int) -> str:
-        return f"{month} {ends}"
-
-    with app.batch(then=summary, args=["May"]) as batch:
-        pass
-    drain(app)
-    assert batch.handle.result() == "May {'done': 0, 'dead': 0, 'cancelled': 0}"
-
-
 def test_the_job_that_follows_has_the_group_of_its_declaration(app: App, name: str) -> None:
     @app.job(name="summary", queue=name, group=lambda month, **ends: month)
     def summary(month: str, **ends: int) -> None: ...
@@ -189,13 +166,6 @@ def test_the_job_that_follows_has_the_group_of_its_declaration(app: App, name: s
     assert batch.handle.state() == "done"
 
 
-def test_the_job_that_follows_must_take_the_numbers(
-    app: App, work: Job[..., ..., Any, int]
-) -> None:
-    with pytest.raises(InvalidArguments):
-        app.batch(then=work, args=[1])
-
-
 def test_a_batch_is_begun_or_looked_up(app: App, report: Report) -> None:
     batch = app.batch(then=report)
     wrong: Any = app.batch
@@ -208,13 +178,3 @@ def test_a_batch_is_begun_or_looked_up(app: App, report: Report) -> None:
     for id in (batch.id, "no id"):
         with pytest.raises(BatchNotFound):
             app.existing_batch(id)
-
-
-def test_workers_end_the_jobs_of_a_batch_at_the_same_time(
-    app: App, name: str, report: Report, work: Job[..., ..., Any, int]
-) -> None:
-    with app.batch(then=report) as batch:
-        batch.push_many(work, (work.bind(number - 20) for number in range(200)))
-    app.work(name, drain=True, concurrency=8)
-    app.work(batch.queue, drain=True)
-    assert batch.handle.result() == [180, 20, 0]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from fdbqueue import Worker, WorkerReport
-from fdbqueue.errors import NoResult
 from fdbqueue.jobs import App, Context
 from fdbqueue.jobs.handler import JobHandler
 from tests.support.waiting import MAX_WAIT, wait_until
@@ -78,20 +77,3 @@ def test_a_coroutine_can_await_its_cancellation(
     info = handle.info()
     assert (info.outcome, info.result) == ("cancelled", "stopped")
     assert logged(caplog) == ["cancelled"]
-
-
-def test_a_job_that_waits_ends(app: App, name: str) -> None:
-    @app.job(queue=name)
-    def job() -> None: ...
-
-    ready, delayed = job.push(), job.using(delay="1h").push()
-    assert ready.cancel()
-    assert delayed.cancel()
-    for handle in (ready, delayed):
-        info = handle.info()
-        assert info is not None
-        assert (info.state, info.outcome, info.attempts) == ("done", "cancelled", 0)
-        with pytest.raises(NoResult, match="cancelled"):
-            handle.result()
-    assert app.work(name, drain=True) == WorkerReport()
-    assert not ready.cancel()

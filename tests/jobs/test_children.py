@@ -57,22 +57,6 @@ def test_a_job_gets_the_results_of_others_in_its_own_queue(app: App, name: str) 
     assert rows_of_batches(app, name) == 0
 
 
-def test_a_job_that_followed_others_keeps_its_batch_when_it_runs_more(app: App, name: str) -> None:
-    @app.job(queue=name)
-    def square(number: int) -> int:
-        return number * number
-
-    @app.job(queue=name)
-    def total(context: Context) -> int:
-        return sum(context.gather("squares", [square.bind(3), square.bind(4)]))
-
-    app.queue(name).configure(app.db, keep=10)
-    handle = total.using(after=[square.push(1), square.push(2)]).push()
-    app.work(drain=True)
-    assert handle.result() == 25
-    assert check(app.db, app.queue(name)).ok
-
-
 def test_the_last_of_many_that_end_at_the_same_time_wakes_the_job(app: App, name: str) -> None:
     got: list[list[int]] = []
 

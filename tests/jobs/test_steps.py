@@ -542,54 +542,6 @@ def test_steps_are_deleted_with_their_item(app: App, name: str) -> None:
     assert rows_of_steps(app, name) == 0
 
 
-def test_a_job_that_is_popped_and_put_back_begins_from_the_top(
-    app: App, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its steps were deleted with it, and no longer count."""
-    monkeypatch.setattr(operations, "MAX_STEPS", 2)
-    done: list[str] = []
-
-    @app.job(queue=name)
-    def fulfil(context: Context) -> str:
-        context.step("charge", done.append, "charged")
-        return str(context.wait("shipped").value)
-
-    handle = fulfil.push()
-    app.work(drain=True)
-    app.signal(app.db, "shipped", key=handle.id, value="sent")
-    queue = app.queue(name)
-    queue.put_back(app.db, [queue.pop(app.db)])
-    assert steps_of(app, name, handle) == []
-    app.work(drain=True)
-    assert (handle.result(), done) == ("sent", ["charged", "charged"])
-    assert states(app, name, handle) == [("charge", "done"), ("shipped", "done")]
-
-
-def test_a_wait_that_a_retry_forgets_is_over(app: App, name: str) -> None:
-    is_broken: list[bool] = []
-
-    @app.job(queue=name)
-    def fulfil(context: Context) -> str:
-        context.step("charge", str)
-        if is_broken:
-            raise Dead("no parcels")
-        return str(context.wait("shipped", timeout="1d").value)
-
-    queue, handle = app.queue(name), fulfil.push()
-    app.work(drain=True)
-    is_broken.append(True)
-    queue.retry(app.db, handle.id, state="delayed")
-    app.work(drain=True)
-    assert handle.state() == "dead"
-    assert queue.steps.retry_from(app.db, handle.id, "charge")
-    assert rows_of_steps(app, name) == 0
-    is_broken.clear()
-    app.work(drain=True)
-    assert app.signal(app.db, "shipped", key=handle.id, value="sent") == 1
-    app.work(drain=True)
-    assert handle.result() == "sent"
-
-
 @pytest.mark.parametrize("obstacle", ["unique key", "queue", "group"])
 @pytest.mark.parametrize("in_callers", [False, True])
 def test_a_retry_that_is_refused_forgets_no_step(
@@ -618,32 +570,6 @@ def test_a_retry_that_is_refused_forgets_no_step(
         tr.commit().wait()
     assert states(app, name, handle) == [("lint", "done"), ("compile", "done")]
     assert check(app.db, queue).problems == ()
-
-
-@pytest.mark.parametrize("other", ["sleep", "wait"])
-def test_a_job_that_does_something_else_than_to_wait_does_not_wait(
-    app: App, name: str, other: str
-) -> None:
-    """A later version, whose job was run before its time."""
-    has_changed: list[bool] = []
-
-    @app.job(queue=name)
-    def fulfil(context: Context) -> None:
-        if not has_changed:
-            context.wait("shipped", timeout="1d")
-        elif other == "sleep":
-            context.sleep("nap", "1d")
-        else:
-            context.wait("paid")
-
-    handle = fulfil.push()
-    app.work(drain=True)
-    has_changed.append(True)
-    app.queue(name).retry(app.db, handle.id, state="delayed")
-    app.work(drain=True)
-    assert app.signal(app.db, "shipped", key=handle.id) == 0
-    assert app.queue(name).remove(app.db, handle.id)
-    assert rows_of_steps(app, name) == 0
 
 
 def test_a_suspended_job_does_not_expire(app: App, name: str, clock: Clock) -> None:

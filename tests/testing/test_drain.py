@@ -209,15 +209,6 @@ def test_a_job_that_moves_the_clock_over_its_lease_loses_it(
     assert drain(app, advance=clock).outcomes() == ["lost", "done"]
 
 
-def test_an_expired_job_does_not_run(app: App, name: str, clock: Clock) -> None:
-    @app.job(queue=name)
-    def work() -> None: ...
-
-    work.using(ttl="1h").push()
-    clock.advance("1h")
-    assert drain(app) == []
-
-
 def test_functions_run_in_the_thread_of_the_test_one_at_a_time(app: App, name: str) -> None:
     threads: list[threading.Thread] = []
 
@@ -326,16 +317,6 @@ def test_a_job_may_end_the_test(app: App, name: str, ending: Any) -> None:
     assert (handle.state(), handle.info().attempts) == ("ready", 0)  # as after a shutdown
     assert left.state() == "ready"
     assert left.info().attempts == 0
-
-
-def test_a_job_can_be_told_to_stop_in_time(app: App, name: str) -> None:
-    @app.job(queue=name, timeout=0.01)
-    def slow(context: Context) -> bool:
-        return context.cancelled.wait(60)
-
-    handle = slow.push()
-    assert drain(app).outcomes() == ["done"]
-    assert handle.result() is True
 
 
 def test_a_job_runs_that_is_due_while_the_outcomes_are_read(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,42 +14,8 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import check
 from fdbqueue.worker import claiming
-from tests.support.shell import Shell
 from tests.support.waiting import MAX_WAIT, wait_until
 from tests.support.workers import make_quick
-
-JOBS = """
-import os, time
-
-def work(item):
-    if item.value == "short":
-        time.sleep(0.5)
-    while item.value == "long" and not os.path.exists("go"):
-        time.sleep(0.01)
-"""
-
-
-@pytest.mark.parametrize("n_quick", [0, 200])
-def test_no_short_job_waits_for_a_long_one_while_another_process_is_idle(
-    db: Any, shared_url: str, name: str, tmp_path: Path, n_quick: int
-) -> None:
-    (tmp_path / "jobs.py").write_text(JOBS)
-    fdbq = Shell(tmp_path, shared_url, name)
-    queue = PriorityQueue.named(db, name, keep=1000)
-    queue.push_many(db, ["quick"] * n_quick)
-    workers = [fdbq.start("work", name, "jobs:work", "--concurrency", "1") for _ in range(2)]
-    try:
-        wait_until(lambda: queue.stats(db).done == n_quick)
-        queue.push_many(db, ["long", *["short"] * 3])
-        wait_until(lambda: queue.stats(db).done == n_quick + 3)
-        assert [info.item.value for info in queue.items(db, state="claimed")] == ["long"]
-    finally:
-        (tmp_path / "go").touch()
-        for worker in workers:
-            worker.send_signal(signal.SIGTERM)
-        for worker in workers:
-            worker.communicate(timeout=MAX_WAIT)
-    assert queue.stats(db).done == n_quick + 4
 
 
 class Long:
@@ -132,15 +96,6 @@ def test_jobs_wait_for_no_long_job_that_comes_after_quick_ones(
         handler.go.set()
         wait_until(lambda: worker.report.done == 351)
     assert handler.began == [*range(300), "long", *range(50)]
-
-
-def test_jobs_go_back_once_others_take_longer_than_before(db: Any, queue: PriorityQueue) -> None:
-    """None of them is long. But the last one would wait for 3 seconds."""
-    queue.push_many(db, range(100))
-    handler = Long(seconds=0.03)
-    with working(db, queue, handler):
-        wait_until(lambda: handler.held and queue.size(db) > 50)
-    assert handler.held[0] == 100
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])

@@ -142,20 +142,6 @@ def test_a_killed_worker_is_gone_when_the_leases_of_its_jobs_are_over(
     assert len([*db[slice(*presence.workers_range())]]) < before
 
 
-def test_a_worker_runs_although_its_row_cannot_be_written(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise fdbqueue.FDBError(1031)
-
-    monkeypatch.setattr(presence.Presence, "write", fail)
-    monkeypatch.setattr(presence.Presence, "end", fail)
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, range(5))
-    assert Worker(db, queue, lambda _: time.sleep(0.4)).run(drain=True).done == 5
-    assert "cannot be listed among the workers" in caplog.text
-
-
 def test_lost_results_of_commits_leave_no_row(db: Any, name: str, rng: Any) -> None:
     faulty = FaultyDatabase(db, before=0.3, after=0.3, lost_as=(1021,), seed=rng.randrange(99))
     queue = PriorityQueue.named(faulty, name)

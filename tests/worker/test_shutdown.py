@@ -12,9 +12,7 @@ import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.jobs import Context, Dead
-from fdbqueue.worker import claiming
 from tests.support.waiting import MAX_WAIT, wait_until
-from tests.support.workers import make_quick
 
 GRACE = 0.2
 
@@ -75,29 +73,6 @@ def test_a_job_that_outlasts_the_grace_period_goes_back_and_its_end_has_no_effec
     assert claim.attempt == 1
     queue.ack(db, claim)
     assert not bytes(db[queue.subspace["late"].key()] or b"")
-
-
-def test_jobs_that_have_not_begun_go_back_at_once(
-    db: Any, queue: PriorityQueue, go: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claiming, "_AHEAD", MAX_WAIT)
-    begun: list[Any] = []
-
-    def handler(item: Any) -> None:
-        begun.append(item.value)
-        assert go.wait(MAX_WAIT)
-
-    queue.push_many(db, range(20))
-    worker = Worker(db, queue, handler, concurrency=2, grace=MAX_WAIT)
-    # As if jobs were quick, so that many are claimed ahead.
-    make_quick(worker, 20, 1e-6)
-    joined = start(worker)
-    wait_until(lambda: queue.stats(db).claimed == 20 and len(begun) == 2)
-    worker.stop()
-    wait_until(lambda: queue.stats(db).claimed == 2)
-    go.set()
-    assert joined() == WorkerReport(done=2)
-    assert_released(db, queue, 18)
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine"])
@@ -224,18 +199,3 @@ def test_a_time_out_during_the_shutdown_counts(
     assert joined() == WorkerReport(failed=1)
     (attempt,) = queue.get(db, item).failed_attempts
     assert "TimedOut" in str(attempt.error)
-
-
-def test_workers_in_threads_of_a_program_work_and_stop(db: Any, name: str) -> None:
-    queues = [PriorityQueue.named(db, f"{name}{number}") for number in range(3)]
-    seen: list[Any] = []
-    workers = [
-        Worker(db, queue, lambda item: seen.append(item.value), concurrency=2) for queue in queues
-    ]
-    joins = [start(worker) for worker in workers]
-    for number, queue in enumerate(queues):
-        queue.push_many(db, [number] * 5)
-    wait_until(lambda: len(seen) == 15)
-    for worker in workers:
-        worker.stop()
-    assert [joined() for joined in joins] == [WorkerReport(done=5)] * 3

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.clock import Since
 from fdbqueue.jobs import App, Context, Retry
-from fdbqueue.queue.base import store_of
-from fdbqueue.worker.claiming import Source
-from fdbqueue.worker.context import HeldLease
-from fdbqueue.worker.pool import HeldJob
 from tests.support.waiting import MAX_WAIT
 
 
@@ -96,18 +89,6 @@ def test_what_returns_too_late_changes_nothing(db: Any, queue: PriorityQueue) ->
     assert attempts == [1, 2]
     assert queue.result(db, item) == "in time"
     assert not returned.is_set()
-
-
-def test_the_grace_period_begins_when_a_job_is_told(db: Any, queue: PriorityQueue) -> None:
-    """A process that was stopped delays that."""
-    queue.push(db, "job")
-    claim = queue.claim(db)
-    lease = HeldLease(store_of(queue), db, claim, math.inf, Since())
-    job = HeldJob(Source(queue), claim, claim.item, lease, began=time.perf_counter() - 1_000)
-    job.context = Context(lease, None)
-    assert job.tell(1.0) < 1
-    assert job.context.cancelled.is_set()
-    assert 0 < job.tell(1.0) < 999
 
 
 def test_a_job_is_told_although_its_lease_cannot_be_extended(
