@@ -26,7 +26,7 @@ def test_a_job_may_be_unique_by_its_arguments(app: App, name: str) -> None:
     def other(month: date) -> None: ...
 
     @app.job(
-        queue=name, name="report 2", unique=lambda month, note: f"{month:%Y}" if note else None
+        queue=name, name="report 2", unique=lambda month, note="a": f"{month:%Y}" if note else None
     )
     def yearly(month: date, note: str = "a") -> None: ...
 
