@@ -123,7 +123,7 @@ LINES: dict[str, set[str]] = {
     "body": {"ended with 1", DONE},
     "end": {"ended with 1", DONE},
 }
-"""What is printed for each job, by its name and arguments: the worker goes on in the parent only."""
+"""What is printed for each job, by name and arguments: the worker goes on in the parent only."""
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

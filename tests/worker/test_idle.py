@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -15,18 +16,34 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import PriorityQueue, Worker, WorkerReport, aio
 from fdbqueue.coordination import sans_io
 from fdbqueue.coordination.sans_io import sleep_on
+from fdbqueue.jobs import Context
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import until
 
+WAITING = int(os.environ.get("FDBQ_WAITING", "60"))
+"""How many jobs sleep or wait while a worker is idle."""
 
-@pytest.mark.parametrize("is_used", [False, True])
+
+def sleep_or_wait(context: Context) -> None:
+    if context.item.value % 2:
+        context.sleep("nap", "1d")
+    context.wait("never sent", timeout="1d" if context.item.value % 4 else None)
+
+
+@pytest.mark.parametrize("waiting", [None, 0, WAITING])
 def test_an_idle_worker_makes_a_transaction_in_20_seconds(
-    db: Any, queue: PriorityQueue, is_used: bool, monkeypatch: pytest.MonkeyPatch
+    db: Any, queue: PriorityQueue, waiting: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread that extends leases wakes all the time here, but has none to extend."""
-    if is_used:
+    """Also if jobs sleep or wait for signals.
+
+    The thread that extends leases wakes all the time here, but has none to extend.
+    """
+    if waiting is not None:
         queue.push(db, "a job")
         queue.ack(db, queue.claim(db))
+        queue.push_many(db, range(waiting))
+        Worker(db, queue, sleep_or_wait, concurrency=4).run(drain=True)
+        assert queue.stats(db).delayed == waiting
     counting = CountingDatabase(db)
     worker = Worker(counting, queue, print, lease=0.01)
     sleeps: list[float] = []
@@ -39,7 +56,10 @@ def test_an_idle_worker_makes_a_transaction_in_20_seconds(
 
     monkeypatch.setattr(sans_io, "sleep_on", sleep)
     assert worker.run() == WorkerReport()
+    print(f"{waiting} jobs: {counting.transactions} transactions, {counting.reads} reads")
     assert counting.transactions <= 0.05 * sum(sleeps)
+    assert counting.watches <= 3 * len(sleeps)
+    assert counting.reads <= 10 * len(sleeps)  # however many jobs wait
     # It begins to be there, begins to wait, leaves, and ends.
     assert counting.commits <= 4
 
