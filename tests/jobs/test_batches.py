@@ -9,7 +9,7 @@ import pytest
 
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
-from fdbqueue.jobs import App, Job, Retry
+from fdbqueue.jobs import App, InvalidArguments, Job, Retry
 from fdbqueue.layout.jobs import BatchClosed, BatchNotFound
 from fdbqueue.testing import Clock, drain
 
@@ -118,10 +118,12 @@ def test_a_death_cancels_the_jobs_that_have_not_begun(
     assert sorted(info.outcome or "" for info in ended) == ["cancelled", "cancelled", "done"]
 
 
+@pytest.mark.parametrize("on_dead", ["continue", "cancel"])
 def test_an_exception_within_the_block_cancels_the_batch(
-    app: App, report: Report, work: Job[..., ..., Any, int]
+    app: App, name: str, report: Report, work: Job[..., ..., Any, int], on_dead: Any
 ) -> None:
-    with suppress(OSError), app.batch(then=report) as batch:
+    """And the jobs that have not begun, if a death would."""
+    with suppress(OSError), app.batch(then=report, on_dead=on_dead) as batch:
         batch.push(work, 1)
         batch.flush()
         batch.push(work, 2)
@@ -129,7 +131,9 @@ def test_an_exception_within_the_block_cancels_the_batch(
     info = batch.handle.info()
     assert info is not None
     assert (info.state, info.outcome, info.in_batch) == ("done", "cancelled", False)
-    assert [attempt.job for attempt in drain(app)] == ["work"]
+    drain(app)
+    (info,) = app.queue(name).items(app.db, state="done")
+    assert info.outcome == ("cancelled" if on_dead == "cancel" else "done")
 
 
 def test_a_batch_whose_process_died_is_closed_by_its_id(
@@ -151,9 +155,10 @@ def test_a_batch_whose_process_died_is_closed_by_its_id(
     assert found.handle.result() == [2, 0, 0]
 
 
-def test_the_job_that_follows_has_the_group_of_its_declaration(app: App, name: str) -> None:
+def test_the_job_that_follows_has_its_own_arguments_and_group(app: App, name: str) -> None:
     @app.job(name="summary", queue=name, group=lambda month, **ends: month)
-    def summary(month: str, **ends: int) -> None: ...
+    def summary(month: str, **ends: int) -> str:
+        return f"{month} {ends}"
 
     queue = app.queue(name)
     queue.set_group(app.db, "May", max_size=1)
@@ -163,10 +168,12 @@ def test_the_job_that_follows_has_the_group_of_its_declaration(app: App, name: s
             app.batch(then=summary, args=["May"])
     assert check(app.db, queue).problems == ()
     drain(app)
-    assert batch.handle.state() == "done"
+    assert batch.handle.result() == "May {'done': 0, 'dead': 0, 'cancelled': 0}"
 
 
-def test_a_batch_is_begun_or_looked_up(app: App, report: Report) -> None:
+def test_a_batch_is_begun_or_looked_up(
+    app: App, report: Report, work: Job[..., ..., Any, int]
+) -> None:
     batch = app.batch(then=report)
     wrong: Any = app.batch
     for arguments, options in (((), {}), ((batch.id,), {"then": report})):
@@ -174,6 +181,8 @@ def test_a_batch_is_begun_or_looked_up(app: App, report: Report) -> None:
             wrong(*arguments, **options)
     with pytest.raises(ValueError, match="on_dead"):
         wrong(then=report, on_dead="stop")
+    with pytest.raises(InvalidArguments):  # it must take the numbers of ends
+        app.batch(then=work, args=[1])
     assert batch.handle.cancel()
     for id in (batch.id, "no id"):
         with pytest.raises(BatchNotFound):

@@ -115,25 +115,6 @@ def test_a_step_is_done_once_and_returns_the_stored_form_also_the_first_time(
     assert (done, count(app, f"{name} n")) == (["charge"], 1)
 
 
-def test_a_result_that_cannot_be_stored_fails_the_attempt(app: App, name: str) -> None:
-    """At once: another attempt would repeat the work in vain."""
-
-    @app.job(queue=name)
-    def build(context: Context, value: Any) -> None:
-        def make() -> Any:
-            return {1, 2} if value is None else value * 90_000
-
-        context.step("compile", make)
-
-    handles = [build.push(None), build.push("xy")]
-    app.work(drain=True)
-    errors = [info.error or "" for handle in handles if (info := handle.info())]
-    assert [handle.state() for handle in handles] == ["dead", "dead"]
-    assert "set" in errors[0]
-    assert "180,002 bytes" in errors[1]
-    assert steps_of(app, name, handles[0]) == []
-
-
 def test_suspension_is_not_swallowed(app: App, name: str, clock: Clock) -> None:
     """Not by `except Exception`; and a job that swallows all the same does not end."""
 
