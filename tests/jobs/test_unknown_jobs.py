@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,15 +11,12 @@ from fdbqueue import WorkerReport
 from fdbqueue.admin import check, overview
 from fdbqueue.database import exactly_once
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.database.retrying import run
 from fdbqueue.jobs import App
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.layout.values import encode_tallies
-from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock
 from fdbqueue.types import Item, ItemInfo
 from tests.support.keys import layout_of
-from tests.support.waiting import MAX_WAIT
 
 HOUR, WEEK = 3600, 7 * 86_400
 
@@ -140,25 +134,6 @@ def test_the_time_begins_again_once_a_worker_knows_it_or_it_is_retried(
     assert due.timestamp() - now() <= 10.1
 
 
-def test_a_worker_that_knows_it_takes_it_when_it_is_due(
-    db: Any, works: App, name: str, clock: Clock
-) -> None:
-    """During a deploy, workers of both versions run."""
-    newer = App(db)
-
-    @newer.job(queue=name, name="shop.send")
-    def send(number: int) -> int:
-        return number
-
-    (id,) = push_unknown(works, name)
-    work(works, name)
-    assert work(newer, name) == WorkerReport()
-    clock.advance(11)
-    assert work(newer, name) == WorkerReport(done=1)
-    info = shown(works, name, id)
-    assert (info.outcome, info.attempts) == ("done", 1)
-
-
 def test_many_unknown_jobs_do_not_hold_up_a_known_one(
     works: App, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,25 +175,6 @@ def test_many_unknown_jobs_do_not_hold_up_a_known_one(
     assert transactions <= n
     assert queue.stats(works.db).delayed == n
     assert check(works.db, queue).problems == ()
-
-
-def test_an_unknown_job_of_a_cancelled_batch_ends_as_cancelled(works: App, name: str) -> None:
-    @works.job(queue=name)
-    def report(*, done: int, dead: int, cancelled: int) -> list[int]:
-        return [done, dead, cancelled]
-
-    @works.job(queue=name, name="gone")
-    def gone() -> None: ...
-
-    with suppress(OSError), works.batch(then=report, on_dead="cancel") as batch:
-        batch.push(gone)
-        batch.flush()
-        raise OSError
-    works._jobs.pop("gone")
-    work(works, name)
-    outcomes = {info.outcome for info in works.queue(name).items(works.db, state="done")}
-    assert outcomes == {"cancelled"}
-    assert works.queue(name).stats(works.db).delayed == 0
 
 
 CHANGES: dict[str, tuple[float, int, Any]] = {
@@ -298,25 +254,3 @@ def test_they_use_up_no_start_of_a_rate(
     clock.advance(HOUR / 2 + 1)
     assert work(works, name) == WorkerReport(done=1)
     assert check(db, queue).problems == ()
-
-
-@pytest.mark.parametrize("group", [None, "a"])
-def test_a_client_that_waits_for_a_rate_goes_on_once_an_unknown_job_is_left(
-    works: App, name: str, group: str | None, asleep: Any
-) -> None:
-    db, queue = works.db, works.queue(name)
-    rated(queue, db, group, 1)
-    queue.push(db, {"job": "shop.send"}, group=group)
-    queue.push(db, {"job": "known", "args": [1]}, group=group)
-    claim = queue.claim(db)
-    assert claim is not None
-    assert queue.claim(db) is None
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(queue.claim, db, wait=600)
-        assert asleep.wait(MAX_WAIT)
-        leave = store_of(queue).claimed.leave
-        now, why = milliseconds(), "unknown"
-        run(db, lambda tr: leave(tr, now, claim, why, None, None, random.uniform))
-        found = waiting.result(60)
-    assert found is not None
-    assert found.item.value["job"] == "known"

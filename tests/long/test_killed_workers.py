@@ -1,4 +1,4 @@
-"""Each job takes effect exactly once, although workers are killed and stopped."""
+"""Workers are killed and stopped: each job takes effect once, and costs others little."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from fdb.subspace_impl import Subspace
@@ -15,7 +16,7 @@ from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import check
 from tests.support.keys import rows_in
 from tests.support.separate import separate_processes
-from tests.support.shell import has_handlers
+from tests.support.shell import Shell, has_handlers
 from tests.support.waiting import MAX_WAIT, wait_until
 
 JOBS = int(os.environ.get("FDBQ_WORKER_JOBS", "1000"))
@@ -91,3 +92,52 @@ def test_the_balance_is_exact_although_workers_are_killed_and_stopped(
     assert int.from_bytes(db[space.pack(("balance",))], "little") == sum(amounts)
     counted = {row.value for row in db[effects.start : effects.stop]}
     assert counted == {(1).to_bytes(8, "little")}
+
+
+POISON = """
+import os, time
+from fdbqueue.jobs import App, Retry
+
+app = App()
+
+def note(name):
+    with open("began", "a") as file:
+        file.write(name + "\\n")
+
+@app.job(name="exit", queue={queue!r}, retry=Retry(attempts=3))
+def leave():
+    note("exit")
+    time.sleep(0.1)  # so that the others begin
+    os._exit(9)
+
+@app.job(name="sleep", queue={queue!r}, retry=Retry(attempts=3))
+def sleep(number):
+    note(f"sleep {{number}}")
+    time.sleep(0.5)
+"""
+
+
+def test_a_job_that_kills_its_process_costs_others_one_attempt(
+    db: Any, shared_url: str, name: str, tmp_path: Path
+) -> None:
+    fdbq = Shell(tmp_path, shared_url, name)
+    (tmp_path / "jobs.py").write_text(POISON.format(queue=name))
+    queue = PriorityQueue.named(db, name, keep=100)
+    jobs = [{"job": "sleep", "args": [number]} for number in range(7)]
+    poison, *others = queue.push_many(db, [{"job": "exit", "args": []}, *jobs])
+    options = ["--processes", "1", "--concurrency", "8", "--lease", "1"]
+    program = fdbq.start("work", "--app", "jobs:app", *options)
+    try:
+        states = lambda: [queue.state(db, item) for item in (poison, *others)]  # noqa: E731
+        wait_until(lambda: states() == ["dead", *["done"] * 7], 3 * MAX_WAIT)
+    finally:
+        program.send_signal(signal.SIGTERM)
+        program.communicate(timeout=MAX_WAIT)
+    began = (tmp_path / "began").read_text().splitlines()
+    assert began.count("exit") == 3
+    assert {began.count(f"sleep {number}") for number in range(7)} <= {1, 2}
+    info = queue.get(db, poison)
+    errors = [str(attempt.error) for attempt in info.failed_attempts]
+    assert ["alone" in error for error in errors] == [False, True, True]
+    assert all(queue.get(db, item).attempts <= 2 for item in others)
+    assert check(db, queue).ok

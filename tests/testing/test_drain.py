@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import itertools
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -115,10 +114,17 @@ def test_each_outcome_is_told(app: App, name: str, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("keep", [None, timedelta(days=1)])
-def test_the_policy_and_the_queue_decide_about_an_attempt(
+def test_outcomes_are_told_also_of_jobs_that_no_queue_keeps(
     db: Any, name: str, keep: Any, clock: Clock
 ) -> None:
+    """The policy and the queue decide about them."""
     with bound_app(App(keep=keep), db) as app:
+
+        @app.job(queue=name)
+        def in_transaction(tr: Transaction) -> None: ...
+
+        @app.job(queue=name)
+        async def coroutine() -> None: ...
 
         @app.job(queue=name, retry=lambda error, context: Snooze("1m"))
         def patient() -> None:
@@ -129,46 +135,19 @@ def test_the_policy_and_the_queue_decide_about_an_attempt(
             raise OSError
 
         @app.job(queue=name)
-        def cancel_and_fail(context: Context) -> None:
-            handles[-1].cancel()
-            raise OSError
-
-        app.queue(name).configure(db, max_attempts=1)
-        handles: list[Any] = [patient.push(), limited.push(), cancel_and_fail.push()]
-        assert drain(app).outcomes() == ["snoozed", "dead", "cancelled"]
-
-
-def test_outcomes_are_told_of_jobs_that_no_queue_keeps(db: Any, name: str, clock: Clock) -> None:
-    with bound_app(App(keep=None), db) as app:
-
-        @app.job(queue=name, retry=HOURLY)
-        def fail_once(context: Context) -> None:
-            if context.attempt == 1:
+        def cancel(fails: bool) -> None:
+            handles[-1 if fails else -2].cancel()
+            if fails:
                 raise OSError
 
-        @app.job(queue=name)
-        def in_transaction(tr: Transaction) -> None: ...
-
-        @app.job(queue=name)
-        async def coroutine() -> None: ...
-
-        @app.job(queue=name)
-        def discard() -> None:
-            raise Discard
-
-        @app.job(queue=name)
-        def cancel() -> None:
-            cancelled.cancel()
-
-        in_transaction.push()
-        coroutine.push()
-        discard.push()
-        cancelled = cancel.push()
-        failing = fail_once.push()
-        drained = drain(app, advance=clock)
-        assert drained.outcomes(failing) == ["failed", "done"]
-        assert drained.outcomes()[:4] == ["done", "done", "discarded", "cancelled"]
-        assert cancelled.state() is None
+        app.queue(name).configure(db, max_attempts=1)
+        jobs: tuple[Any, ...] = in_transaction, coroutine, limited, patient
+        handles = [job.push() for job in jobs]
+        handles += [cancel.push(False), cancel.push(True)]
+        drained = drain(app)
+        told = [drained.outcomes(handle) for handle in handles]
+        assert told == [["done"], ["done"], ["dead"], ["snoozed"], ["cancelled"], ["cancelled"]]
+        assert (handles[-1].state() is None) == (keep is None)
 
 
 def test_what_is_no_job_of_the_app_is_told_too(app: App, name: str) -> None:
@@ -317,25 +296,6 @@ def test_a_job_may_end_the_test(app: App, name: str, ending: Any) -> None:
     assert (handle.state(), handle.info().attempts) == ("ready", 0)  # as after a shutdown
     assert left.state() == "ready"
     assert left.info().attempts == 0
-
-
-def test_a_job_runs_that_is_due_while_the_outcomes_are_read(
-    app: App, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @app.job(queue=name)
-    def work() -> None: ...
-
-    get, looks = fdbqueue.PriorityQueue.get, itertools.count()
-
-    def slow_get(*arguments: Any) -> Any:
-        if next(looks) == 1:  # the first one is of the running job
-            clock.advance("1h")
-        return get(*arguments)
-
-    work.push()
-    work.using(delay="1h").push()
-    monkeypatch.setattr(fdbqueue.PriorityQueue, "get", slow_get)
-    assert drain(app, advance=clock).outcomes() == ["done", "done"]
 
 
 def test_lost_answers_change_nothing(db: Any, name: str, clock: Clock, rng: Any) -> None:

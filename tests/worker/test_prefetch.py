@@ -75,27 +75,7 @@ def test_what_waits_for_a_long_job_goes_back_in_its_order(db: Any, queue: Priori
         assert other.began == [*range(150)]
         assert handler.began == ["long"]
         assert queue.stats(db).total_failed == 0
-        # With its only slot taken, the worker claims nothing that it would give back again.
-        queue.push_many(db, range(3))
-        time.sleep(0.2)
-        assert [queue.state(db, item) for item in queue.items(db)] == ["ready"] * 3
-        assert {claim.attempt for claim in queue.claim(db, n=3)} == {1}
     assert check(db, queue).ok
-
-
-def test_jobs_wait_for_no_long_job_that_comes_after_quick_ones(
-    db: Any, queue: PriorityQueue
-) -> None:
-    handler = Long()
-    with working(db, queue, handler, is_quick=False) as worker:
-        queue.push_many(db, range(300))
-        wait_until(lambda: worker.report.done == 300)
-        assert worker._pool.pace.n_timed == 300
-        queue.push_many(db, ["long", *range(50)])
-        wait_until(lambda: handler.began[300:] == ["long"] and queue.size(db) == 50)
-        handler.go.set()
-        wait_until(lambda: worker.report.done == 351)
-    assert handler.began == [*range(300), "long", *range(50)]
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
@@ -139,13 +119,3 @@ def test_jobs_that_go_back_use_up_no_start_of_a_rate(
         handler.go.set()
         wait_until(lambda: worker.report.done == 5)
     assert handler.held[0] == 5
-
-
-def test_a_stop_while_jobs_wait_gives_them_back(db: Any, queue: PriorityQueue) -> None:
-    queue.push_many(db, ["long", *range(20)])
-    handler = Long()
-    with working(db, queue, handler) as worker:
-        wait_until(lambda: handler.began == ["long"])
-        worker.stop()
-        wait_until(lambda: queue.size(db) == 20)
-    assert queue.claim(db).attempt == 1

@@ -115,23 +115,6 @@ def test_a_job_is_told_although_its_lease_cannot_be_extended(
     assert told == [True]
 
 
-def test_a_job_has_a_timeout_of_its_own(db: Any, name: str) -> None:
-    app = App(db)
-
-    @app.job(queue=name, timeout="50ms", retry=Retry(attempts=1))
-    async def slow() -> None:
-        await asyncio.sleep(MAX_WAIT)
-
-    @app.job(queue=name)
-    async def unlimited() -> None:
-        await asyncio.sleep(0.2)
-
-    handle = slow.push()
-    unlimited.push()
-    assert app.work(drain=True) == WorkerReport(done=1, failed=1)
-    assert handle.state() == "dead"
-
-
 def test_a_coroutine_that_blocks_its_event_loop_keeps_no_others_from_running(
     db: Any, name: str
 ) -> None:
@@ -167,9 +150,3 @@ def test_a_coroutine_that_blocks_its_event_loop_keeps_no_others_from_running(
     assert first.error == "RuntimeError: another job blocks the event loop in which this one ran"
     assert second.error == "TimedOut: the job ran for more than 0.05 seconds"
     assert "in block\n    assert go.wait(MAX_WAIT)" in str(second.failed_attempts[0].traceback)
-
-
-@pytest.mark.parametrize("timeout", [0, -1, "soon", True])
-def test_a_wrong_timeout_is_refused(db: Any, queue: PriorityQueue, timeout: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="timeout is a number of seconds"):
-        Worker(db, queue, print, timeout=timeout)

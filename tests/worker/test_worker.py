@@ -375,6 +375,8 @@ def test_invalid_worker_arguments_are_rejected(db: Any, queue: PriorityQueue) ->
         lambda: Worker(db, queue, lambda one, two: None),
         lambda: Worker(db, queue, print, concurrency=0),
         lambda: Worker(db, queue, print, lease=0),
+        *[lambda wrong=wrong: Worker(db, queue, print, name=wrong) for wrong in ("", "a\nb", 7)],
+        *[lambda wrong=wrong: Worker(db, queue, print, timeout=wrong) for wrong in (0, "soon")],
     ):
         with pytest.raises((TypeError, ValueError)):
             bad()
