@@ -70,9 +70,8 @@ def test_a_group_of_a_job_is_a_name_or_a_function(db: Any, name: str) -> None:
     app = fdbqueue.App(db)
     with pytest.raises(ValueError, match="a group is text"):
         app.job(queue=f"{name}jobs", group="")
-    wrong: Any = lambda: 5  # noqa: E731
 
-    @app.job(queue=f"{name}jobs", group=wrong)
+    @app.job(queue=f"{name}jobs", group=lambda: 5)
     def run() -> None: ...
 
     with pytest.raises(ValueError, match="a group is text"):

@@ -137,7 +137,6 @@ def test_a_schedule_that_nobody_declares_any_more_stops_after_a_day(
 @pytest.mark.parametrize(
     ("hours", "missed", "expected"),
     [
-        (30, "latest", [30]),
         (30, "skip", []),
         (30, "all", [*range(1, 31)]),
         (2000, "latest", [2000]),
