@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import fdbqueue
 from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import check
 from fdbqueue.database.clock import monotonic
@@ -100,15 +99,6 @@ def test_the_clock_of_the_machine_returns_after_the_block(db: Any, queue: Priori
     assert monotonic() > moved  # or handles would not sweep any more
 
 
-def test_a_handle_sweeps_after_the_block(db: Any, queue: PriorityQueue) -> None:
-    with Clock() as clock:
-        queue.push(db, "a", delay="1h")
-        clock.advance("1d")
-        assert queue.pop(db).value == "a"
-    queue.push(db, "b", delay=0.001)
-    wait_until(lambda: queue.pop(db))
-
-
 def test_the_clock_refuses_to_go_back_and_to_move_outside_of_a_block() -> None:
     with Clock() as clock:
         clock.move_to(datetime(2100, 1, 31, tzinfo=timezone.utc))
@@ -124,13 +114,3 @@ def test_the_clock_refuses_to_go_back_and_to_move_outside_of_a_block() -> None:
         clock.advance(1)
     assert now.year == 2100
     assert clock.now().year < 2100
-
-
-def test_a_database_that_loses_answers_follows_the_clock(
-    db: Any, queue: PriorityQueue, clock: Clock
-) -> None:
-    faulty: Any = fdbqueue.testing.FaultyDatabase(db, before=0.2, after=0.2, conflict=0.1, seed=3)
-    queue.push(faulty, "a")
-    assert queue.claim(faulty, lease="1h").attempt == 1
-    clock.advance("1h")
-    assert queue.claim(faulty, lease="1h").attempt == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,7 +13,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Transaction
 from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn, Snooze
-from fdbqueue.testing import Clock, DrainLimit, FaultyDatabase, bound_app, drain
+from fdbqueue.testing import Clock, DrainLimit, bound_app, drain
 from tests.support.waiting import wait_until
 
 HOURLY = Retry(attempts=4, first="1h", factor=1, jitter=0)
@@ -222,29 +221,20 @@ def test_functions_run_in_the_thread_of_the_test_one_at_a_time(app: App, name: s
     assert handle.result() != threading.current_thread().name
 
 
-def test_jobs_do_not_see_the_context_variables_of_the_test(app: App, name: str) -> None:
-    """In production they cannot see those of the program that pushed them."""
-    variable = contextvars.ContextVar("variable", default="none")
-
-    @app.job(queue=name)
-    def read() -> str:
-        return variable.get()
-
-    variable.set("of the test")
-    handle = read.push()
-    drain(app)
-    assert handle.result() == "none"
-
-
-def test_only_the_named_queues_are_drained(app: App, name: str) -> None:
+def test_only_the_named_queues_that_are_not_paused_are_drained(
+    app: App, name: str, clock: Clock
+) -> None:
     @app.job(queue=name)
     def work() -> None: ...
 
     work.push()
     elsewhere = work.using(queue=f"{name}-other").push()
     assert drain(app, f"{name}-other").of(elsewhere).outcomes() == ["done"]
-    work.using(queue=f"{name}-other").push()
-    assert drain(app).outcomes(work) == ["done", "done"]
+    work.using(queue=f"{name}-other", delay="1h").push()
+    app.queue(f"{name}-other").configure(app.db, paused=True)
+    assert drain(app, advance=clock).outcomes(work) == ["done"]
+    app.queue(f"{name}-other").configure(app.db, paused=False)
+    assert drain(app, advance=clock).outcomes() == ["done"]
 
 
 def test_a_drain_ends_after_a_number_of_attempts(app: App, name: str, clock: Clock) -> None:
@@ -269,17 +259,6 @@ def test_a_drain_ends_after_a_number_of_attempts(app: App, name: str, clock: Clo
     assert drain(App(app.db), advance=clock) == []
 
 
-def test_a_paused_queue_ends_a_drain(app: App, name: str, clock: Clock) -> None:
-    @app.job(queue=name)
-    def work() -> None: ...
-
-    work.using(delay="1h").push()
-    app.queue(name).configure(app.db, paused=True)
-    assert drain(app, advance=clock) == []
-    app.queue(name).configure(app.db, paused=False)
-    assert drain(app).outcomes() == ["done"]
-
-
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, pytest.fail.Exception])
 def test_a_job_may_end_the_test(app: App, name: str, ending: Any) -> None:
     @app.job(queue=name)
@@ -296,20 +275,6 @@ def test_a_job_may_end_the_test(app: App, name: str, ending: Any) -> None:
     assert (handle.state(), handle.info().attempts) == ("ready", 0)  # as after a shutdown
     assert left.state() == "ready"
     assert left.info().attempts == 0
-
-
-def test_lost_answers_change_nothing(db: Any, name: str, clock: Clock, rng: Any) -> None:
-    faulty: Any = FaultyDatabase(db, before=0.1, after=0.1, seed=rng.randrange(2**32))
-    with bound_app(App(), faulty) as app:
-
-        @app.job(queue=name, retry=HOURLY)
-        def work(context: Context) -> None:
-            if context.attempt == 1:
-                raise OSError
-
-        work.push_many([work.bind() for _ in range(5)])
-        drained = drain(app, advance=clock)
-        assert sorted(drained.outcomes()) == ["done"] * 5 + ["failed"] * 5
 
 
 def test_an_app_is_bound_to_a_new_database_and_restored() -> None:
