@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from random import Random
 from typing import Any
 
 import pytest
 
-from fdbqueue.admin import backup, check, drop, restore
+from fdbqueue.admin import check
 from fdbqueue.errors import error_classes
 from fdbqueue.jobs import App, Dead, Discard, Handle, Retry
 from fdbqueue.layout.jobs import TooManyFollowing
@@ -210,31 +209,6 @@ def test_a_job_has_as_many_followers_as_are_allowed_whatever_its_size(
     assert {outcome(each) for each in followers} == {"done"}
     assert check(jobs.app.db, queue).problems == ()
     assert rows_in(jobs.app.db, queue, "followers") == []
-
-
-def test_a_dead_letter_that_is_retried_has_other_followers_than_before(
-    jobs: Jobs, name: str
-) -> None:
-    first = jobs.fail.push("dead")
-    before = jobs.note.using(after=[first], on_dead="continue").push("before")
-    assert jobs.work() == ["before"]
-    queue = jobs.app.queue(name)
-    queue.retry(jobs.app.db, first.id)
-    jobs.note.using(after=[first], on_dead="continue").push("after")
-    assert check(jobs.app.db, queue).problems == ()
-    assert jobs.work() == ["before", "after"]
-    assert (outcome(before), check(jobs.app.db, queue).problems) == ("done", ())
-
-
-def test_followers_are_backed_up(jobs: Jobs, name: str) -> None:
-    first = jobs.note.push("first")
-    jobs.note.using(after=[first]).push("next")
-    file = BytesIO()
-    backup(jobs.app.db, file, [name])
-    drop(jobs.app.db, name)
-    file.seek(0)
-    restore(jobs.app.db, file)
-    assert Jobs(App(jobs.app.db), name).work() == ["first", "next"]
 
 
 def test_mistakes(jobs: Jobs, name: str) -> None:

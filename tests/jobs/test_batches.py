@@ -78,16 +78,6 @@ def test_a_batch_takes_more_jobs_than_a_transaction(
     assert batch.progress().pushed == 1201
 
 
-def test_a_batch_takes_jobs_with_large_arguments(app: App, name: str, report: Report) -> None:
-    @app.job(queue=name)
-    def store(text: str) -> None: ...
-
-    with app.batch(then=report) as batch:
-        for _ in range(15):
-            batch.push(store, "x" * 900_000)
-    assert batch.progress().pushed == 15
-
-
 def test_jobs_add_others_to_their_own_batch(app: App, name: str, report: Report) -> None:
     @app.job(name="split", queue=name)
     def split(batch_id: str, depth: int) -> None:

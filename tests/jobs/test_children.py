@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import date
 from typing import Any
 
@@ -69,27 +68,6 @@ def test_the_last_of_many_that_end_at_the_same_time_wakes_the_job(app: App, name
     app.work(drain=True, concurrency=8)
     assert got == [[*range(0, 20, 2)]] * 3
     assert rows_of_batches(app, name) == 0
-
-
-def test_no_attempt_counts_and_no_worker_is_held_while_others_run(app: App, name: str) -> None:
-    running = threading.Event()
-    attempts: list[int] = []
-
-    @app.job(queue=f"{name}-slow")
-    def slow() -> None:
-        running.set()
-
-    @app.job(queue=name)
-    def wait(context: Context) -> None:
-        attempts.append(context.attempt)
-        context.run("slow", slow)
-
-    handle = wait.push()
-    app.work(name, drain=True)
-    assert (handle.state(), running.is_set()) == ("delayed", False)
-    app.work(f"{name}-slow", drain=True)
-    app.work(name, drain=True)
-    assert (handle.state(), attempts) == ("done", [1, 1])
 
 
 @pytest.mark.parametrize("error", [Dead("no disk"), Discard("no need"), OSError("odd")])

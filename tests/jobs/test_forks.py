@@ -6,34 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-RACE = """
-import os, sys, threading, time
-import fdbqueue
-
-# A module that a thread imports during a fork cannot be imported in the child.
-import opentelemetry.trace.propagation.tracecontext
-
-for n in range(20):
-    app = fdbqueue.App(f"embedded:{sys.argv[1]}/{n}")
-
-    @app.job(name="add")
-    def add(x: int) -> None: ...
-
-    opening = threading.Thread(target=add.push, args=(1,))
-    opening.start()
-    time.sleep(n * 0.001)
-    if os.fork() == 0:
-        try:
-            add.push(2)
-        except fdbqueue.errors.StorageError as error:
-            assert "open databases after the fork" in str(error)
-        os._exit(0)
-    opening.join()
-    assert os.wait()[1] == 0
-    assert app.work(drain=True).done >= 1
-print("done")
-"""
-
 JOBS = """
 import asyncio, multiprocessing, os, sys
 import fdbqueue
@@ -126,20 +98,9 @@ LINES: dict[str, set[str]] = {
 """What is printed for each job, by name and arguments: the worker goes on in the parent only."""
 
 
-def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-u", "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600)
-
-
-def test_a_child_forked_while_another_thread_opens_the_database_opens_it_or_is_told_to(
-    tmp_path: Path,
-) -> None:
-    done = run(RACE, str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-
-
 def test_a_forked_process_that_leaves_a_part_of_a_job_is_no_second_worker(tmp_path: Path) -> None:
-    done = run(JOBS, str(tmp_path / "db"), *LINES)
+    command = [sys.executable, "-u", "-c", JOBS, str(tmp_path / "db"), *LINES]
+    done = subprocess.run(command, capture_output=True, text=True)
     said: dict[str, list[str]] = {}
     for line in done.stdout.splitlines():
         if line in LINES:

@@ -16,7 +16,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Worker, WorkerReport, aio
-from fdbqueue.jobs import App, Context, Dead, Discard, Handle, Retry, RetryIn, Snooze
+from fdbqueue.jobs import App, Context, Dead, Discard, Handle, Retry, RetryIn
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.types import Transaction
 from tests.support.waiting import MAX_WAIT
@@ -56,11 +56,6 @@ class EvilDiscard(Discard):
         raise OSError("no text")
 
 
-class EvilSnooze(Snooze):
-    def __init__(self) -> None:
-        """Do not say for how long."""
-
-
 def raising(error: BaseException) -> Callable[..., Any]:
     def fail(*_: object, **__: object) -> Any:
         raise type(error)(*error.args)
@@ -81,15 +76,6 @@ DECISIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "returns evil": (returning(EvilDiscard()), "OSError: no text"),
     "takes one parameter": (lambda error: 1, "takes 1 positional argument but 2 were given"),
 }
-
-
-class EvilOutput(bytes):
-    def decode(self, *_: object, **__: object) -> str:
-        raise Exit("no text")
-
-
-class CommandFailed(Exception):
-    stderr = EvilOutput(b"no such file")
 
 
 EXITS = [SystemExit(3), KeyboardInterrupt("by the job"), asyncio.CancelledError("by the job")]
@@ -209,18 +195,6 @@ def fail_by_text(context: Context) -> None:
     raise Evil
 
 
-def fail_without_a_name(context: Context) -> None:
-    class Kind(type):
-        @property
-        def __name__(cls) -> str:  # type: ignore[override]
-            raise Exit("no name")
-
-    class Nameless(Exception, metaclass=Kind):
-        """An error whose class has no name."""
-
-    raise Nameless
-
-
 def leave_an_exit_to_the_loop(context: Context) -> Any:
     async def job() -> None:
         asyncio.get_running_loop().call_soon(sys.exit, 3)
@@ -230,19 +204,8 @@ def leave_an_exit_to_the_loop(context: Context) -> Any:
     return job()
 
 
-def snooze_for_no_time(context: Context) -> None:
-    raise EvilSnooze
-
-
 def progress_badly(context: Context) -> None:
     context.progress(math.nan)
-
-
-def return_evil(context: Context) -> Any:
-    class Result:
-        __class__ = property(raising(Exit("no class")))
-
-    return Result()
 
 
 def retry_for_no_reason(context: Context) -> None:
@@ -258,12 +221,8 @@ HANDLERS = [
     fail_by_text,
     leave_an_exit_to_the_loop,
     stop_the_loop,
-    snooze_for_no_time,
     raising(EvilDiscard()),
-    fail_without_a_name,
-    raising(CommandFailed()),
     progress_badly,
-    return_evil,
     retry_for_no_reason,
 ]
 
@@ -328,24 +287,6 @@ def test_an_error_of_a_middleware_fails_the_attempt(app: App, name: str, around:
     assert worker.run(drain=True) == WorkerReport(done=1, failed=1)
     assert handle.state() == "delayed"
     assert after.state() in ("done", None)
-
-
-@pytest.mark.parametrize("kind", ["unique", "group"])
-@pytest.mark.parametrize("error", [SystemExit(3), Evil()], ids=type)
-def test_an_error_of_a_key_of_a_push_fails_the_attempt_that_pushes(
-    app: App, name: str, kind: Any, error: BaseException
-) -> None:
-    @app.job(queue=name, name="pushed", **{kind: raising(error)})
-    def pushed() -> None:
-        pass
-
-    @app.job(queue=name, retry=Retry(first="1h"))
-    def push() -> None:
-        pushed.push()
-
-    handle = push.push()
-    run_with_a_neighbour(app, name)
-    assert handle.state() == "delayed"
 
 
 # Context variables

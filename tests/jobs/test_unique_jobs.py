@@ -196,20 +196,6 @@ def test_a_job_is_pushed_once_in_a_period(app: App, name: str, clock: Clock) -> 
     assert remind.push(3).is_new
 
 
-def test_options_of_a_push_change_the_scope(app: App, name: str, clock: Clock) -> None:
-    @app.job(queue=name)
-    def job(n: int) -> None: ...
-
-    assert job.using(unique=True, unique_for=60).push(1).is_new
-    assert not job.using(unique=True).push(1).is_new
-    assert job.using(unique="k", unique_until="claimed").push(2).is_new
-    app.work(name, drain=True)
-    assert not job.using(unique=True).push(1).is_new
-    assert job.using(unique="k").push(2).is_new
-    clock.advance(61)
-    assert job.using(unique=True).push(1).is_new
-
-
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [

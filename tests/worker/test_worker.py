@@ -324,21 +324,6 @@ def test_a_returned_awaitable_is_awaited_and_other_results_are_reported(
     assert "returned a generator" in caplog.text
 
 
-def test_a_job_can_push_its_successor_with_its_own_unique_key(
-    db: Any, queue: PriorityQueue
-) -> None:
-    ticks: list[int] = []
-
-    def tick(tr: Any, item: Any) -> None:
-        ticks.append(item.value)
-        if item.value < 3:
-            queue.push(tr, item.value + 1, unique="tick")
-
-    queue.push(db, 1, unique="tick")
-    assert Worker(db, queue, tick).run(drain=True).done == 3
-    assert ticks == [1, 2, 3]
-
-
 def test_invalid_worker_arguments_are_rejected(db: Any, queue: PriorityQueue) -> None:
     bad: Any
     for bad in (
