@@ -58,6 +58,9 @@ class Versions:
         def typed(name: str) -> Charge:
             return Charge(note(name), 995)
 
+        @App(self.db).job(name="other", queue=f"{self.name}-others")
+        def other() -> None: ...
+
         def job(context: Context) -> Any:
             result: Any = None
             for kind, name in map(str.split, steps):
@@ -67,6 +70,8 @@ class Versions:
                     context.sleep(name, "9h")
                 elif kind == "commit":
                     result = context.commit(name, note, name)
+                elif kind == "run":
+                    result = context.run(name, other)
                 elif kind == "parts":
                     result = context.step(name, lambda name=name: {"id": note(name)})
                 else:
@@ -121,6 +126,7 @@ def versions(db: Any, name: str) -> Versions:
         ),
         (["sleep charge"], ["step charge"], [], StepChanged),
         (["step charge", "sleep nap"], ["sleep charge"], ["charge"], StepChanged),
+        (["step charge", "sleep nap"], ["run charge"], ["charge"], StepChanged),
     ],
 )
 def test_steps_change(
