@@ -85,8 +85,9 @@ def test_coroutine_handlers_run_concurrently(db: Any, queue: PriorityQueue) -> N
 
 
 def test_a_failing_job_becomes_a_dead_letter_and_does_not_block_others(
-    db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
+    db: Any, space: Subspace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(store, "retry_delay", lambda _: 600.0)  # seconds, which no drain takes
     queue = PriorityQueue(space["queue"], max_attempts=2)
     queue.push_many(db, ["good", "bad", "exit", "good too"])
 
