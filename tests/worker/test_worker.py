@@ -325,12 +325,37 @@ def test_a_returned_awaitable_is_awaited_and_other_results_are_reported(
     assert "returned a generator" in caplog.text
 
 
+def test_what_a_claim_of_many_must_not_keep_ahead_goes_back(db: Any, queue: PriorityQueue) -> None:
+    queue.configure(db, max_attempts=1)
+    queue.push_many(db, range(8))
+    worker: Worker = Worker(db, queue, lambda _: None, concurrency=2)
+    make_quick(worker, 8, 1e-6)  # so that the first claim is of many
+    assert worker.run(drain=True) == WorkerReport(done=8)
+    assert queue.stats(db).claimed == 0
+
+
+def test_a_stopped_worker_does_not_retry_transactions(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, 1)
+
+    def conflicts(tr: Any, item: Any) -> None:
+        worker.stop()
+        raise fdbqueue.FDBError(1020)
+
+    worker = Worker(db, queue, conflicts)
+    assert worker.run() == WorkerReport()
+    assert queue.claim(db).attempt == 1
+
+
 def test_invalid_worker_arguments_are_rejected(db: Any, queue: PriorityQueue) -> None:
+    async def coroutine(tr: Any, item: Any) -> None:
+        """A coroutine cannot be the body of a transaction."""
+
     bad: Any
     for bad in (
         lambda: Worker(None, queue, print),
         lambda: Worker(db, None, print),
         lambda: Worker(db, queue, "print"),
+        lambda: Worker(db, queue, coroutine),
         lambda: Worker(db, queue, lambda: None),
         lambda: Worker(db, queue, lambda tr: None),
         lambda: Worker(db, queue, lambda one, two: None),
