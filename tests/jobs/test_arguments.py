@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -25,7 +23,7 @@ from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, Unsuppo
 from fdbqueue.queue.arguments import validate_json
 
 if TYPE_CHECKING:
-    from fractions import Fraction
+    pass
 
 
 class Color(Enum):
@@ -215,18 +213,6 @@ def test_what_another_client_stored_wrongly_is_named(args: Any, kwargs: Any, mes
         SEND.decode(args, kwargs)
 
 
-def test_a_default_is_that_of_the_function_that_runs() -> None:
-    assert SEND.encode(("ada",), {"subject": "hi"}) == (["ada"], {"subject": "hi"})
-
-
-def test_an_annotation_that_cannot_be_resolved_is_named_at_the_first_use() -> None:
-    def half(share: Fraction) -> None: ...
-
-    arguments = Arguments("half", half)
-    with pytest.raises(UnsupportedAnnotation, match=r"'share' of the job half: .*'Fraction'"):
-        arguments.encode((1,), {})
-
-
 NAN, INFINITY = float("nan"), float("inf")
 
 
@@ -238,72 +224,14 @@ class Mixed(Enum):
 
 
 def typed(annotation: Any) -> Arguments:
-    """Return the arguments of a job with one parameter of a type."""
+    """Return the arguments of a job with one parameter of a type, or without an annotation."""
 
     def job(x: Any) -> None: ...
 
     job.__annotations__["x"] = annotation
+    if annotation is None:
+        del job.__annotations__["x"]
     return Arguments("typed", job)
-
-
-@pytest.mark.parametrize(
-    ("annotation", "value"),
-    [
-        (float, NAN),
-        (float, INFINITY),
-        (float | None, -INFINITY),
-        (list[float], [1.0, NAN]),
-        (tuple[float, str], (NAN, "a")),
-        (dict[str, Any], {"a": [NAN]}),
-        (Any, NAN),
-        (Any, {"a": [INFINITY]}),
-    ],
-)
-def test_nan_and_infinity_are_refused(annotation: Any, value: object) -> None:
-    with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*not JSON compliant"):
-        typed(annotation).encode((value,), {})
-
-
-@pytest.mark.parametrize("value", [(1,), {1}, datetime(2030, 1, 31), date(2030, 1, 31), object()])
-def test_without_an_annotation_a_value_is_json(value: object) -> None:
-    def untyped(x): ...  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-
-    for arguments in (Arguments("typed", untyped), typed(Any), typed(object)):
-        for each in (value, [value], {"a": value}):
-            with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*cannot be JSON"):
-                arguments.encode((each,), {})
-    with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*keys .* must be text"):
-        typed(Any).encode(({1: 2},), {})
-
-
-@pytest.mark.parametrize("annotation", [list, list[Any], list[Any] | None, list[list[Any]]])
-def test_containers_of_anything_hold_json(annotation: Any) -> None:
-    for value in (date(2030, 1, 31), UUID(int=1), (1, 2)):
-        with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*cannot be JSON"):
-            typed(annotation).encode(([[value]],), {})
-    for mapping in (dict, dict[str, Any]):
-        with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*cannot be JSON"):
-            typed(mapping).encode(({"a": date(2030, 1, 31)},), {})
-
-
-@pytest.mark.parametrize(
-    ("annotation", "value"),
-    [
-        (date, "2030-01-31"),
-        (UUID, str(UUID(int=1))),
-        (Decimal, "1.50"),
-        (Path, "/a"),
-        (bytes, "YWI="),
-        (date | None, "2030-01-31"),
-        (Order, {"id": str(UUID(int=1)), "total": "1", "placed": "2030-01-31T00:00:00"}),
-        (User, {"name": "ada", "born": "2030-01-31"}),
-    ],
-)
-def test_the_json_form_of_a_value_does_not_pass_for_the_value(annotation: Any, value: Any) -> None:
-    with pytest.raises(
-        InvalidArguments, match=r"'x' of the job typed: it comes back from JSON as "
-    ):
-        typed(annotation).encode((value,), {})
 
 
 class Gift(Order):
@@ -312,33 +240,6 @@ class Gift(Order):
 
 class Admin(User):
     """A subclass of a model."""
-
-
-class Name(str):
-    """A subclass of text."""
-
-
-@pytest.mark.parametrize(
-    ("annotation", "value", "decoded"),
-    [
-        (float, 3, 3.0),
-        (float | None, 3, 3.0),
-        (Order, *[Gift(UUID(int=1), Decimal(1), datetime(2030, 1, 31))] * 2),
-        (User, Admin(name="ada", born=date(2030, 1, 31)), User(name="ada", born=date(2030, 1, 31))),
-        (str, Name("ada"), "ada"),
-        (list[str], [Name("ada")], ["ada"]),
-        (PurePosixPath, PurePosixPath("/a"), PurePosixPath("/a")),
-        (Sequence[int], (1, 2), [1, 2]),
-        (Sequence[date] | None, (date(2030, 1, 31),), [date(2030, 1, 31)]),
-        (Mapping[str, int], {"a": 1}, {"a": 1}),
-        (tuple[int, tuple[str, float]], (1, ("a", 2.5)), (1, ("a", 2.5))),
-    ],
-)
-def test_subclasses_and_abstract_types_fit(annotation: Any, value: Any, decoded: Any) -> None:
-    arguments = typed(annotation)
-    args, kwargs = arguments.encode((value,), {})
-    validate_json(args)  # as it is: the codec of a queue refuses tuples
-    assert vars_of(arguments.decode(args, kwargs)[0][0]) == vars_of(decoded)
 
 
 class Login(pydantic.BaseModel):
@@ -360,12 +261,6 @@ class Level(Login):
     """A model with one more field."""
 
     level: int = 3
-
-
-class Outer(pydantic.BaseModel):
-    """A model of models."""
-
-    logins: list[Login]
 
 
 class SeenLogin(Login):
@@ -423,44 +318,68 @@ class Number(IntEnum):
 
 PARIS = ZoneInfo("Europe/Paris")
 LOGIN = Login(tags=("a", "b"))
+SECRET = pydantic.SecretStr("hunter2")
+NEW_YEAR = datetime(2030, 1, 1)
+ODD_ZONE = timezone(timedelta(hours=1, seconds=3))
+
+
+JSON_CHANGES = "^'x' of the job typed: it comes back from JSON as "
+NO_JSON = "^'x' of the job typed: .*cannot be JSON"
+NO_NUMBER = "^'x' of the job typed: .*not JSON compliant"
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value"),
+    ("annotation", "error", "values"),
     [
-        (Login, Login(token=pydantic.SecretStr("s"))),
-        (Outer, Outer(logins=[LOGIN, Login(token=pydantic.SecretStr("s"))])),
-        (Login, Login(hidden="h")),
-        (SeenLogin, SeenLogin(hidden="7")),
-        (Login, Level()),
-        (Outer, Outer(logins=[Level()])),
-        (dict[str, Login], {"a": Level()}),
-        (Parcel, Heavy(1)),
-        (list[Parcel], [Parcel(1), Heavy(1)]),
-        (list[Any] | dict[str, Parcel], {"a": Parcel(1, extra=date(2030, 1, 31))}),
-        (Address, {"street": "Rua", "since": date(2030, 1, 31), "floor": 3}),
-        (dict[int | str, int], {1: 1, "1": 2}),
-        (dict[int | str, int], {"2": 0, 1: 1}),
-        (datetime, datetime(1900, 1, 1, tzinfo=PARIS)),
-        (dict[str, datetime], {"a": datetime(1900, 1, 1, tzinfo=PARIS)}),
-        (time, time(8, tzinfo=PARIS)),
-        (time, time(8, tzinfo=timezone(timedelta(hours=1, seconds=3)))),
-        (float, 2**53 + 1),
-        (list[float], [1, 2**53 + 1]),
-        (list[date], [date(2030, 1, 31), "2030-01-31"]),
-        (dict[str, UUID], {"a": str(UUID(int=1))}),
+        (float, NO_NUMBER, [NAN, INFINITY]),
+        (tuple[float, str], NO_NUMBER, [(NAN, "a")]),
+        (Any, NO_NUMBER, [NAN, {"a": [INFINITY]}]),
+        (Any, NO_JSON, [(1,), [{1}], {"a": datetime(2030, 1, 31)}, date(2030, 1, 31), object()]),
+        (None, NO_JSON, [(1,), object()]),  # without an annotation
+        (Any, "keys .* must be text", [{1: 2}]),
+        (list[Any] | None, NO_JSON, [[[date(2030, 1, 31)]], [(1, 2)]]),
+        (dict, NO_JSON, [{"a": date(2030, 1, 31)}]),
+        # The JSON form of a value does not pass for the value.
+        (date | None, JSON_CHANGES, ["2030-01-31"]),
+        (UUID, JSON_CHANGES, [str(UUID(int=1))]),
+        (Decimal, JSON_CHANGES, ["1.50"]),
+        (bytes, JSON_CHANGES, ["YWI="]),
+        (
+            Order,
+            JSON_CHANGES,
+            [{"id": str(UUID(int=1)), "total": "1", "placed": "2030-01-31T00:00:00"}],
+        ),
+        (User, JSON_CHANGES, [{"name": "ada", "born": "2030-01-31"}]),
+        (list[date], JSON_CHANGES, [[date(2030, 1, 31), "2030-01-31"]]),
+        (dict[str, UUID], JSON_CHANGES, [{"a": str(UUID(int=1))}]),
+        # Parts of a value would be lost.
+        (Login, JSON_CHANGES, [Login(token=SECRET), Login(hidden="h"), Level()]),
+        (SeenLogin, JSON_CHANGES, [SeenLogin(hidden="7")]),
+        (dict[str, Login], JSON_CHANGES, [{"a": Level()}]),
+        (list[Parcel], JSON_CHANGES, [[Parcel(1), Heavy(1)]]),
+        (
+            list[Any] | dict[str, Parcel],
+            JSON_CHANGES,
+            [{"a": Parcel(1, extra=date(2030, 1, 31))}],
+        ),
+        (Address, JSON_CHANGES, [{"street": "Rua", "since": date(2030, 1, 31), "floor": 3}]),
+        (dict[int | str, int], JSON_CHANGES, [{1: 1, "1": 2}, {"2": 0, 1: 1}]),
+        (datetime, JSON_CHANGES, [datetime(1900, 1, 1, tzinfo=PARIS)]),
+        (time, JSON_CHANGES, [time(8, tzinfo=PARIS), time(8, tzinfo=ODD_ZONE)]),
+        (float, JSON_CHANGES, [2**53 + 1]),
+        (list[float], JSON_CHANGES, [[1, 2**53 + 1]]),
     ],
 )
-def test_what_json_would_change_is_refused(annotation: Any, value: object) -> None:
-    changed = "'x' of the job typed: it comes back from JSON as "
-    with pytest.raises(InvalidArguments, match=f"^{changed}"):
-        typed(annotation).encode((value,), {})
-
+def test_what_json_would_change_is_refused(annotation: Any, error: str, values: list[Any]) -> None:
     def result() -> None: ...
 
     result.__annotations__["return"] = annotation
-    with pytest.raises(InvalidArguments, match="the result of the job typed"):
-        Arguments("typed", result).encode_result(value)
+    for value in values:
+        with pytest.raises(InvalidArguments, match=error):
+            typed(annotation).encode((value,), {})
+        if annotation is not None:
+            with pytest.raises(InvalidArguments, match="the result of the job typed"):
+                Arguments("typed", result).encode_result(value)
 
 
 def test_an_error_names_the_argument_once() -> None:
@@ -471,7 +390,7 @@ def test_an_error_names_the_argument_once() -> None:
 
 def test_a_secret_is_not_told() -> None:
     with pytest.raises(InvalidArguments) as caught:
-        typed(Login).encode((Login(token=pydantic.SecretStr("hunter2")),), {})
+        typed(Login).encode((Login(token=SECRET),), {})
     assert "hunter2" not in str(caught.value)
 
 
@@ -483,39 +402,41 @@ PARCEL.cost = 9
     ("annotation", "value", "decoded"),
     [
         (Login, LOGIN, Login(tags=["a", "b"])),
+        (User, Admin(name="ada", born=date(2030, 1, 31)), User(name="ada", born=date(2030, 1, 31))),
+        (Order, Gift(UUID(int=1), Decimal(1), NEW_YEAR), Order(UUID(int=1), Decimal(1), NEW_YEAR)),
         (datetime, datetime(2030, 10, 27, 2, 30, tzinfo=PARIS, fold=1), None),
         (datetime, datetime(2030, 10, 27, 2, 30, tzinfo=PARIS), None),
         (Decimal, Decimal("1.00"), Decimal("1.00")),
+        (Decimal, 3, Decimal(3)),
+        (float | None, 3, 3.0),
         (str, Liar("x"), "x"),
         (Any, [Liar("x")], ["x"]),
         (int, Number.ONE, 1),
         (dict[int, Number], {Number.ONE: Number.ONE}, {1: Number.ONE}),
-        (Iterable[int], [1, 2], [1, 2]),
+        (PurePosixPath, PurePosixPath("/a"), PurePosixPath("/a")),
+        (tuple[int, tuple[str, float]], (1, ("a", 2.5)), (1, ("a", 2.5))),
+        (tuple[date, ...], [date(2030, 1, 31)], (date(2030, 1, 31),)),
         (Iterable[date] | None, (date(2030, 1, 31),), [date(2030, 1, 31)]),
         (Iterable[str], {"b", "a"}, ["a", "b"]),
-        (list[bytes], [bytearray(b"a")], [b"a"]),
-        (tuple[date, ...], [date(2030, 1, 31)], (date(2030, 1, 31),)),
-        (list[date], (date(2030, 1, 31),), [date(2030, 1, 31)]),
-        (Decimal, 3, Decimal(3)),
         (list[Iterable[int]], [range(3)], [[0, 1, 2]]),
+        (list[bytes], [bytearray(b"a")], [b"a"]),
         (Iterable, [1, "a"], [1, "a"]),
-        (str | Iterable[str], "ab", "ab"),
         (str | Iterable[str] | None, ("a", "b"), ["a", "b"]),
         (Annotated[Container[int], "any"], {2, 1}, [1, 2]),
-        (Mapping[str, object], {"a": [1]}, {"a": [1]}),
         (list[object] | None, [1, "a", [2]], [1, "a", [2]]),
         (dict[str, Iterable[object]], {"a": (1, "b")}, {"a": [1, "b"]}),
         (Collection[str], frozenset("ba"), ["a", "b"]),
         (list[Sequence[int]], [(1, 2), range(2)], [[1, 2], [0, 1]]),
         (Any, 2**70, 2**70),
-        (dict[str, object], {"a": [1, None]}, {"a": [1, None]}),
         (list[date | None] | dict[str, object], {"a": 1}, {"a": 1}),
         (Mapping[str, list[object]], {"a": ["b"]}, {"a": ["b"]}),
     ],
 )
 def test_what_comes_back_equal_is_accepted(annotation: Any, value: Any, decoded: Any) -> None:
     arguments = typed(annotation)
-    (again,), _ = arguments.decode(*json.loads(json.dumps(arguments.encode((value,), {}))))
+    stored = arguments.encode((value,), {})
+    validate_json(stored[0])  # as it is: the codec of a queue refuses tuples
+    (again,), _ = arguments.decode(*json.loads(json.dumps(stored)))
     if isinstance(value, datetime):
         assert again.utcoffset() == value.utcoffset()
         assert again.replace(tzinfo=None) == value.replace(tzinfo=None)
@@ -537,16 +458,11 @@ def test_a_decimal_that_is_no_number_comes_back() -> None:
         assert str(again) == text
 
 
-@pytest.mark.parametrize(
-    ("annotation", "error"),
-    [
-        (Iterable[int], "generator can be read only once; make a list of it"),
-        (Iterator[int], "generator can be read only once; make a list of it"),
-    ],
-)
-def test_a_generator_is_refused_and_not_read(annotation: Any, error: str) -> None:
+@pytest.mark.parametrize("annotation", [Iterable[int], Iterator[int]])
+def test_a_generator_is_refused_and_not_read(annotation: Any) -> None:
     numbers = (number for number in range(3))
-    with pytest.raises(InvalidArguments, match=f"'x' of the job typed: {error}"):
+    error = "'x' of the job typed: generator can be read only once; make a list of it"
+    with pytest.raises(InvalidArguments, match=error):
         typed(annotation).encode((numbers,), {})
     assert next(numbers) == 0
 
@@ -569,7 +485,7 @@ def test_an_array_without_a_truth_is_refused() -> None:
         typed(list[Array | None]).encode(([None, Array()],), {})
 
 
-@pytest.mark.parametrize("annotation", [Any, list, list[Any], list[list[int]]])
+@pytest.mark.parametrize("annotation", [Any, list[list[int]]])
 def test_what_is_changed_after_it_was_bound_is_stored_as_it_was(annotation: Any) -> None:
     value = [[1]]
     (stored,), _ = typed(annotation).encode((value,), {})
@@ -578,13 +494,9 @@ def test_what_is_changed_after_it_was_bound_is_stored_as_it_was(annotation: Any)
     assert stored == [[1]]
 
 
-def vars_of(value: Any) -> Any:
-    return vars(value) if isinstance(value, (Order, User)) else value
-
-
 @pytest.mark.parametrize(
     "annotation",
-    [date | str, UUID | str, Order | Other, Mixed, "x[", "datetime.nope", "Unknown", "1 / 0"],
+    [date | str, Order | Other, Mixed, "x[", "datetime.nope", "Unknown", "1 / 0"],
 )
 def test_an_unsupported_annotation_is_named_before_any_value_is_looked_at(annotation: Any) -> None:
     for use in (typed(annotation).encode, typed(annotation).decode):
@@ -598,13 +510,6 @@ def test_an_unsupported_annotation_is_named_before_any_value_is_looked_at(annota
     result.__annotations__["return"] = annotation
     with pytest.raises(UnsupportedAnnotation, match="the result of the job typed: "):
         Arguments("typed", result).encode((), {})
-
-
-def test_a_function_that_never_returns_can_be_a_job() -> None:
-    def fail() -> NoReturn:
-        raise OSError
-
-    assert Arguments("fail", fail).encode((), {}) == ([], {})
 
 
 def test_the_types_that_a_worker_supplies_need_not_resolve() -> None:
@@ -621,18 +526,9 @@ def test_a_wrong_result_is_refused() -> None:
         Arguments("count", count).encode_result("three")
 
 
-def test_nothing_of_pydantic_is_imported() -> None:
-    code = "import sys, fdbqueue.jobs; print('pydantic' in sys.modules)"
-    command = [sys.executable, "-c", code]
-    assert subprocess.run(command, capture_output=True, text=True).stdout == "False\n"
-
-
-@pytest.mark.parametrize("kind", [Any, list, list[bytes], dict[str, Any] | list[Any]])
+@pytest.mark.parametrize("kind", [Any, list[bytes], dict[str, Any] | list[Any]])
 def test_a_value_that_contains_itself_is_refused(kind: Any) -> None:
-    def work(value: Any) -> None: ...
-
-    work.__annotations__["value"] = kind
     value: list[Any] = []
     value.append(value)
-    with pytest.raises(InvalidArguments, match="'value' of the job job: it is nested too deeply"):
-        Arguments("job", work).encode((value,), {})
+    with pytest.raises(InvalidArguments, match="'x' of the job typed: it is nested too deeply"):
+        typed(kind).encode((value,), {})

@@ -78,16 +78,6 @@ def test_a_batch_takes_more_jobs_than_a_transaction(
     assert batch.progress().pushed == 1201
 
 
-def test_a_batch_takes_jobs_with_large_arguments(app: App, name: str, report: Report) -> None:
-    @app.job(queue=name)
-    def store(text: str) -> None: ...
-
-    with app.batch(then=report) as batch:
-        for _ in range(15):
-            batch.push(store, "x" * 900_000)
-    assert batch.progress().pushed == 15
-
-
 def test_jobs_add_others_to_their_own_batch(app: App, name: str, report: Report) -> None:
     @app.job(name="split", queue=name)
     def split(batch_id: str, depth: int) -> None:
@@ -118,10 +108,12 @@ def test_a_death_cancels_the_jobs_that_have_not_begun(
     assert sorted(info.outcome or "" for info in ended) == ["cancelled", "cancelled", "done"]
 
 
+@pytest.mark.parametrize("on_dead", ["continue", "cancel"])
 def test_an_exception_within_the_block_cancels_the_batch(
-    app: App, report: Report, work: Job[..., ..., Any, int]
+    app: App, name: str, report: Report, work: Job[..., ..., Any, int], on_dead: Any
 ) -> None:
-    with suppress(OSError), app.batch(then=report) as batch:
+    """And the jobs that have not begun, if a death would."""
+    with suppress(OSError), app.batch(then=report, on_dead=on_dead) as batch:
         batch.push(work, 1)
         batch.flush()
         batch.push(work, 2)
@@ -129,19 +121,9 @@ def test_an_exception_within_the_block_cancels_the_batch(
     info = batch.handle.info()
     assert info is not None
     assert (info.state, info.outcome, info.in_batch) == ("done", "cancelled", False)
-    assert [attempt.job for attempt in drain(app)] == ["work"]
-
-
-def test_an_exception_ends_jobs_that_have_not_begun_if_a_death_would(
-    app: App, name: str, report: Report, work: Job[..., ..., Any, int]
-) -> None:
-    with suppress(OSError), app.batch(then=report, on_dead="cancel") as batch:
-        batch.push(work, 1)
-        batch.flush()
-        raise OSError
     drain(app)
     (info,) = app.queue(name).items(app.db, state="done")
-    assert info.outcome == "cancelled"
+    assert info.outcome == ("cancelled" if on_dead == "cancel" else "done")
 
 
 def test_a_batch_whose_process_died_is_closed_by_its_id(
@@ -163,20 +145,10 @@ def test_a_batch_whose_process_died_is_closed_by_its_id(
     assert found.handle.result() == [2, 0, 0]
 
 
-def test_the_job_that_follows_has_arguments_of_its_own(app: App, name: str) -> None:
-    @app.job(name="summary", queue=name)
+def test_the_job_that_follows_has_its_own_arguments_and_group(app: App, name: str) -> None:
+    @app.job(name="summary", queue=name, group=lambda month, **ends: month)
     def summary(month: str, **ends: int) -> str:
         return f"{month} {ends}"
-
-    with app.batch(then=summary, args=["May"]) as batch:
-        pass
-    drain(app)
-    assert batch.handle.result() == "May {'done': 0, 'dead': 0, 'cancelled': 0}"
-
-
-def test_the_job_that_follows_has_the_group_of_its_declaration(app: App, name: str) -> None:
-    @app.job(name="summary", queue=name, group=lambda month, **ends: month)
-    def summary(month: str, **ends: int) -> None: ...
 
     queue = app.queue(name)
     queue.set_group(app.db, "May", max_size=1)
@@ -186,17 +158,12 @@ def test_the_job_that_follows_has_the_group_of_its_declaration(app: App, name: s
             app.batch(then=summary, args=["May"])
     assert check(app.db, queue).problems == ()
     drain(app)
-    assert batch.handle.state() == "done"
+    assert batch.handle.result() == "May {'done': 0, 'dead': 0, 'cancelled': 0}"
 
 
-def test_the_job_that_follows_must_take_the_numbers(
-    app: App, work: Job[..., ..., Any, int]
+def test_a_batch_is_begun_or_looked_up(
+    app: App, report: Report, work: Job[..., ..., Any, int]
 ) -> None:
-    with pytest.raises(InvalidArguments):
-        app.batch(then=work, args=[1])
-
-
-def test_a_batch_is_begun_or_looked_up(app: App, report: Report) -> None:
     batch = app.batch(then=report)
     wrong: Any = app.batch
     for arguments, options in (((), {}), ((batch.id,), {"then": report})):
@@ -204,17 +171,9 @@ def test_a_batch_is_begun_or_looked_up(app: App, report: Report) -> None:
             wrong(*arguments, **options)
     with pytest.raises(ValueError, match="on_dead"):
         wrong(then=report, on_dead="stop")
+    with pytest.raises(InvalidArguments):  # it must take the numbers of ends
+        app.batch(then=work, args=[1])
     assert batch.handle.cancel()
     for id in (batch.id, "no id"):
         with pytest.raises(BatchNotFound):
             app.existing_batch(id)
-
-
-def test_workers_end_the_jobs_of_a_batch_at_the_same_time(
-    app: App, name: str, report: Report, work: Job[..., ..., Any, int]
-) -> None:
-    with app.batch(then=report) as batch:
-        batch.push_many(work, (work.bind(number - 20) for number in range(200)))
-    app.work(name, drain=True, concurrency=8)
-    app.work(batch.queue, drain=True)
-    assert batch.handle.result() == [180, 20, 0]

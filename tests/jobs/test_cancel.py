@@ -3,69 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
 
-from fdbqueue import Worker, WorkerReport
-from fdbqueue.errors import NoResult
 from fdbqueue.jobs import App, Context
-from fdbqueue.jobs.handler import JobHandler
-from tests.support.waiting import MAX_WAIT, wait_until
+from tests.support.waiting import MAX_WAIT
 
 
-def work_until(app: App, name: str, ended: Any) -> None:
-    """Run a worker until something has happened."""
-    queue = app.queue(name)
-    worker = Worker(app.db, queue, JobHandler(app.jobs), concurrency=2, store_results=True)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        wait_until(ended)
-    finally:
-        worker.stop()
-        thread.join()
-
-
-def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the outcomes in the log of workers, which are those in the metrics."""
-    return [record.__dict__["outcome"] for record in caplog.records if hasattr(record, "outcome")]
-
-
-def test_a_running_function_is_told(app: App, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    runs: list[int] = []
-    begun = threading.Event()
-
-    @app.job(queue=name)
-    def job(context: Context) -> str:
-        runs.append(context.attempt)
-        begun.set()
-        assert context.cancelled.wait(MAX_WAIT)
-        raise OSError("it stops with an error")
-
-    handle = job.push()
-
-    def cancelled() -> bool:
-        if begun.wait(0) and not runs[1:] and handle.state() == "claimed":
-            handle.cancel()
-        return handle.state() == "done"
-
-    work_until(app, name, cancelled)
-    info = handle.info()
-    assert (info.outcome, info.attempts, runs) == ("cancelled", 1, [1])
-    assert logged(caplog) == ["cancelled"]
-    assert not handle.cancel()
-
-
-def test_a_coroutine_can_await_its_cancellation(
-    app: App, name: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_a_running_job_is_told_and_does_not_run_again(
+    app: App, name: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
 
-    @app.job(queue=name)
-    async def job(context: Context) -> str:
+    def function(context: Context) -> None:
+        handle.cancel()
+        assert context.cancelled.wait(MAX_WAIT)
+        raise OSError("it stops with an error")
+
+    async def coroutine(context: Context) -> str:
         handle.cancel()
         work = asyncio.create_task(asyncio.sleep(MAX_WAIT))
         await context.cancelled
@@ -73,25 +30,13 @@ def test_a_coroutine_can_await_its_cancellation(
         await context.cancelled  # a second time, at once
         return "stopped"
 
-    handle = job.push()
-    assert app.work(name, drain=True) == WorkerReport(done=1)
+    job: Any = function if kind == "function" else coroutine
+    handle = app.job(queue=name, name="job")(job).push()
+    app.work(name, drain=True)
     info = handle.info()
-    assert (info.outcome, info.result) == ("cancelled", "stopped")
-    assert logged(caplog) == ["cancelled"]
-
-
-def test_a_job_that_waits_ends(app: App, name: str) -> None:
-    @app.job(queue=name)
-    def job() -> None: ...
-
-    ready, delayed = job.push(), job.using(delay="1h").push()
-    assert ready.cancel()
-    assert delayed.cancel()
-    for handle in (ready, delayed):
-        info = handle.info()
-        assert info is not None
-        assert (info.state, info.outcome, info.attempts) == ("done", "cancelled", 0)
-        with pytest.raises(NoResult, match="cancelled"):
-            handle.result()
-    assert app.work(name, drain=True) == WorkerReport()
-    assert not ready.cancel()
+    result = None if kind == "function" else "stopped"
+    assert (info.outcome, info.attempts, info.result) == ("cancelled", 1, result)
+    # The outcomes in the log of workers are those in the metrics.
+    logged = [record.__dict__["outcome"] for record in caplog.records if hasattr(record, "outcome")]
+    assert logged == ["cancelled"]
+    assert not handle.cancel()

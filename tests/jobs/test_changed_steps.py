@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from fdbqueue.jobs import App, Context, Handle, Retry, WaitTimedOut
-from fdbqueue.layout.keys import Layout
 from fdbqueue.testing import Clock
-from fdbqueue.types import Transaction
 from fdbqueue.worker.outcomes import StepChanged
+from tests.support.keys import rows_in
 
 Function = Callable[[Context], Any]
+
+
+@dataclass
+class Charge:
+    """What a step returns in a later version."""
+
+    id: str
+    cents: int = 0
 
 
 @dataclass
@@ -22,84 +29,121 @@ class Versions:
     """A queue whose workers get another version of its only job.
 
     Attributes:
-        done: The functions of steps that were called, in order.
+        done: The names of the steps whose functions were called, in order.
     """
 
     db: Any
     name: str
-    done: list[str]
+    done: list[str] = field(default_factory=list)
 
-    def work(self, function: Function) -> None:
-        """Run what is ready, with this version of the job."""
-        app = App(self.db)
-        app.job(name="job", queue=self.name, retry=Retry(attempts=1))(function)
-        app.work(self.name, drain=True)
-
-    def begin(self, function: Function) -> Handle[Any]:
-        """Push the job, and run it with its first version."""
+    def work(self, function: Function, *, push: bool = False) -> Handle[Any] | None:
+        """Run what is ready, with this version of the job; push the job before, if asked."""
         app = App(self.db)
         job = app.job(name="job", queue=self.name, retry=Retry(attempts=1))(function)
-        handle = job.push()
-        self.work(function)
+        handle = job.push() if push else None
+        app.work(self.name, drain=True)
         return handle
+
+    def begin(self, function: Function) -> Any:
+        """Push the job, and run it with its first version."""
+        return self.work(function, push=True)
+
+    def version(self, *steps: str) -> Function:
+        """Return a job of steps such as "step charge"; it returns the results of the last one."""
+
+        def note(*given: Any) -> str:
+            self.done.append(given[-1])
+            return f"result of {given[-1]}"
+
+        def typed(name: str) -> Charge:
+            return Charge(note(name), 995)
+
+        @App(self.db).job(name="other", queue=f"{self.name}-others")
+        def other() -> None: ...
+
+        def job(context: Context) -> Any:
+            result: Any = None
+            for kind, name in map(str.split, steps):
+                if kind == "sleep":
+                    context.sleep(name, "1h")
+                elif kind == "long-sleep":
+                    context.sleep(name, "9h")
+                elif kind == "commit":
+                    result = context.commit(name, note, name)
+                elif kind == "run":
+                    result = context.run(name, other)
+                elif kind == "parts":
+                    result = context.step(name, lambda name=name: {"id": note(name)})
+                else:
+                    result = context.step(name, typed if kind == "typed" else note, name)
+            return [result.id, result.cents] if isinstance(result, Charge) else result
+
+        return job
 
     def signal(self, name: str, handle: Handle[Any], value: Any = None) -> int:
         return App(self.db).queue(self.name).steps.signal(self.db, name, key=handle.id, value=value)
 
-    def step(self, context: Context, name: str) -> str:
-        """Be a step that notes that it is done."""
-
-        def note() -> str:
-            self.done.append(name)
-            return f"result of {name}"
-
-        return context.step(name, note)
-
-    def waits(self) -> int:
-        """Return how many waits are stored."""
-        layout = Layout(App(self.db).queue(self.name).subspace)
-        return len([*self.db.get_range(*layout.range_of(layout.signal_waits))])
+    def rows(self, *spaces: str) -> int:
+        """Return how many rows are stored in some spaces of keys."""
+        return len(rows_in(self.db, App(self.db).queue(self.name), *spaces))
 
 
 @pytest.fixture
 def versions(db: Any, name: str) -> Versions:
     """Return a queue without jobs."""
-    return Versions(db, name, [])
+    return Versions(db, name)
 
 
-def test_a_step_that_is_added_is_done_also_before_the_place_where_the_job_is(
-    versions: Versions, clock: Clock
+@pytest.mark.parametrize(
+    ("old", "new", "done", "result"),
+    [
+        # A step that is added is done also before the place where the job is.
+        (
+            ["step charge", "sleep nap"],
+            ["step check", "step charge", "sleep nap", "step thank"],
+            ["charge", "check", "thank"],
+            "result of thank",
+        ),
+        # A step that is dropped is ignored; a sleep that is dropped is slept to its end.
+        (["step charge", "sleep nap"], ["step pack"], ["charge", "pack"], "result of pack"),
+        # A new name is a new step.
+        (["commit book", "sleep nap"], ["commit enter"], ["book", "enter"], "result of enter"),
+        (
+            ["step pack", "sleep nap", "step charge", "step ship"],
+            ["step charge", "step ship", "sleep nap", "step pack"],
+            ["pack", "charge", "ship"],
+            "result of pack",
+        ),
+        # The time of a sleep that has begun stays.
+        (["sleep nap"], ["long-sleep nap", "step pack"], ["pack"], "result of pack"),
+        # Only the name counts, and whether it is a step.
+        (["step charge", "sleep nap"], ["commit charge"], ["charge"], "result of charge"),
+        (
+            ["parts charge", "sleep nap"],
+            ["typed charge"],
+            ["charge"],
+            ["result of charge", 0],
+        ),
+        (["sleep charge"], ["step charge"], [], StepChanged),
+        (["step charge", "sleep nap"], ["sleep charge"], ["charge"], StepChanged),
+        (["step charge", "sleep nap"], ["run charge"], ["charge"], StepChanged),
+    ],
+)
+def test_steps_change(
+    versions: Versions, clock: Clock, old: list[str], new: list[str], done: list[str], result: Any
 ) -> None:
-    def old(context: Context) -> Any:
-        versions.step(context, "charge")
-        context.sleep("cool off", "1h")
-
-    def new(context: Context) -> None:
-        versions.step(context, "check")
-        versions.step(context, "charge")
-        context.sleep("cool off", "1h")
-        versions.step(context, "thank")
-
-    handle = versions.begin(old)
+    handle = versions.begin(versions.version(*old))
+    new_version = versions.version(*new)
+    versions.work(new_version)
+    assert handle.state() == "delayed"
     clock.advance("1h")
-    versions.work(new)
-    assert (handle.state(), versions.done) == ("done", ["charge", "check", "thank"])
-
-
-def test_a_step_that_is_dropped_is_ignored(versions: Versions, clock: Clock) -> None:
-    def old(context: Context) -> Any:
-        versions.step(context, "charge")
-        context.sleep("cool off", "1h")
-
-    def new(context: Context) -> str:
-        return versions.step(context, "pack")
-
-    handle = versions.begin(old)
-    versions.work(new)
-    assert handle.state() == "delayed"  # a sleep that is dropped is slept to its end
-    clock.advance("1h")
-    versions.work(new)
-    assert (handle.result(), versions.done) == ("result of pack", ["charge", "pack"])
+    versions.work(new_version)
+    assert versions.done == done
+    info = handle.info()
+    if result is StepChanged:
+        assert (info.state, StepChanged.__name__ in str(info.error)) == ("dead", True)
+    else:
+        assert (info.state, info.result) == ("done", result)
 
 
 @pytest.mark.parametrize("end", ["signal", "time-out"])
@@ -109,9 +153,7 @@ def test_a_wait_that_is_dropped_goes_on_with_its_end(
     def old(context: Context) -> Any:
         context.wait("paid", timeout="1d")
 
-    def new(context: Context) -> None:
-        context.sleep("cool off", "1h")
-
+    new = versions.version("sleep nap")
     handle = versions.begin(old)
     versions.work(new)
     assert handle.state() == "delayed"
@@ -120,50 +162,11 @@ def test_a_wait_that_is_dropped_goes_on_with_its_end(
     else:
         clock.advance("1d")
     versions.work(new)
-    assert versions.waits() == 0
+    assert versions.rows("signal_waits") == 0
     assert versions.signal("paid", handle) == 0
     clock.advance("1h")
     versions.work(new)
     assert handle.state() == "done"
-
-
-def test_a_step_that_is_renamed_runs_again(versions: Versions, clock: Clock) -> None:
-    committed = f"{versions.name} committed".encode()
-
-    def book(tr: Transaction) -> None:
-        tr.add(committed, (1).to_bytes(8, "little"))
-
-    def old(context: Context) -> Any:
-        context.commit("book", book)
-        context.sleep("cool off", "1h")
-
-    def new(context: Context) -> None:
-        context.commit("enter", book)
-        context.sleep("cool off", "1h")
-
-    versions.begin(old)
-    clock.advance("1h")
-    versions.work(new)
-    assert int.from_bytes(versions.db[committed] or b"", "little") == 2
-
-
-def test_a_step_whose_function_is_renamed_keeps_its_result(
-    versions: Versions, clock: Clock
-) -> None:
-    def old(context: Context) -> Any:
-        versions.step(context, "charge")
-        context.sleep("cool off", "1h")
-
-    def collect() -> str:
-        return "not called"
-
-    def new(context: Context) -> str:
-        return context.step("charge", collect)
-
-    handle = versions.begin(old)
-    clock.advance("1h")
-    versions.work(new)
-    assert handle.result() == "result of charge"
 
 
 def test_a_wait_that_is_renamed_gets_the_same_signal_if_it_names_it(
@@ -182,67 +185,34 @@ def test_a_wait_that_is_renamed_gets_the_same_signal_if_it_names_it(
     clock.advance("1d")
     versions.work(new)
     assert first.result() == "first"
-    assert (second.state(), versions.waits()) == ("delayed", 1)
+    assert (second.state(), versions.rows("signal_waits")) == ("delayed", 1)
     assert versions.signal("shipped", second, "second") == 1
     versions.work(new)
-    assert (second.result(), versions.waits()) == ("second", 0)
+    assert (second.result(), versions.rows("signal_waits")) == ("second", 0)
 
 
-def test_a_wait_for_another_signal_leaves_the_first_one(versions: Versions, clock: Clock) -> None:
+def test_the_signal_and_the_time_of_a_wait_that_has_begun_stay(
+    versions: Versions, clock: Clock
+) -> None:
     def old(context: Context) -> Any:
-        context.wait("parcel", signal="shipped")
+        context.wait("parcel", signal="shipped", timeout="1h")
 
     def new(context: Context) -> Any:
-        return context.wait("parcel", signal="delivered").value
+        try:
+            return context.wait("parcel", signal=signal, timeout="9h").value
+        except WaitTimedOut:
+            return "timed out"
 
-    handle = versions.begin(old)
-    assert versions.waits() == 1
+    signal, handle = "delivered", versions.begin(old)
     assert versions.signal("delivered", handle, "early") == 0
     assert versions.signal("shipped", handle, "ended") == 1
     versions.work(new)
-    assert (handle.result(), versions.waits()) == ("ended", 0)
-
-
-def test_steps_in_another_order_are_found_by_their_names(versions: Versions, clock: Clock) -> None:
-    def old(context: Context) -> Any:
-        versions.step(context, "pack")
-        context.sleep("cool off", "1h")
-        versions.step(context, "charge")
-        versions.step(context, "ship")
-
-    def new(context: Context) -> str:
-        versions.step(context, "charge")
-        packed = versions.step(context, "pack")
-        versions.step(context, "ship")
-        context.sleep("cool off", "1h")
-        return packed
-
-    handle = versions.begin(old)
-    clock.advance("1h")
-    versions.work(new)
-    assert handle.result() == "result of pack"
-    assert versions.done == ["pack", "charge", "ship"]
-
-
-def test_times_of_sleeps_and_waits_that_have_begun_stay(versions: Versions, clock: Clock) -> None:
-    def old(context: Context) -> Any:
-        context.sleep("cool off", "1h")
-        context.wait("shipped", timeout="1h")
-
-    def new(context: Context) -> str:
-        context.sleep("cool off", "9h")
-        try:
-            context.wait("shipped", timeout="9h")
-        except WaitTimedOut:
-            return "timed out"
-        return "shipped"
-
-    handle = versions.begin(old)
-    clock.advance("1h")
-    versions.work(old)
+    assert handle.result() == "ended"
+    signal, handle = "shipped", versions.begin(old)
     clock.advance("1h")
     versions.work(new)
     assert handle.result() == "timed out"
+    assert versions.rows("signal_waits") == 0
 
 
 def test_a_job_that_is_renamed_in_a_step_runs_again(versions: Versions) -> None:
@@ -255,7 +225,7 @@ def test_a_job_that_is_renamed_in_a_step_runs_again(versions: Versions) -> None:
         ran.append(number)
         return number
 
-    def old(context: Context) -> Any:
+    def old(context: Context) -> int:
         return context.run("resize", other, 1)
 
     def new(context: Context) -> int:
@@ -266,68 +236,4 @@ def test_a_job_that_is_renamed_in_a_step_runs_again(versions: Versions) -> None:
         app.work(f"{versions.name}-others", drain=True)
         versions.work(new)
     assert (handle.result(), ran) == (2, [1, 2])
-    layout = Layout(app.queue(versions.name).subspace)
-    assert [*versions.db.get_range(*layout.range_of(layout.batches))] == []
-
-
-@dataclass
-class Charge:
-    """What a step returns in a later version."""
-
-    id: str
-    cents: int = 0
-
-
-def test_a_stored_result_is_converted_by_the_new_annotation(
-    versions: Versions, clock: Clock
-) -> None:
-    def charge() -> dict[str, str]:
-        return {"id": "7"}
-
-    def charge_more() -> Charge:
-        return Charge("8", 995)
-
-    def old(context: Context) -> Any:
-        context.step("charge", charge)
-        context.sleep("cool off", "1h")
-
-    def new(context: Context) -> Any:
-        charged = context.step("charge", charge_more)
-        return [charged.id, charged.cents]
-
-    handle = versions.begin(old)
-    clock.advance("1h")
-    versions.work(new)
-    assert handle.result() == ["7", 0]
-
-
-def test_a_step_that_becomes_a_commit_keeps_its_result(versions: Versions, clock: Clock) -> None:
-    def charge(tr: Transaction) -> str:
-        return "not called"
-
-    def old(context: Context) -> Any:
-        versions.step(context, "charge")
-        context.sleep("cool off", "1h")
-
-    def new(context: Context) -> str:
-        return context.commit("charge", charge)
-
-    handle = versions.begin(old)
-    clock.advance("1h")
-    versions.work(new)
-    assert handle.result() == "result of charge"
-
-
-def test_a_step_that_becomes_another_kind_is_an_error(versions: Versions, clock: Clock) -> None:
-    def old(context: Context) -> Any:
-        context.sleep("charge", "1h")
-
-    def new(context: Context) -> str:
-        return versions.step(context, "charge")
-
-    handle = versions.begin(old)
-    clock.advance("1h")
-    versions.work(new)
-    info = handle.info()
-    assert info.error is not None
-    assert (info.state, StepChanged.__name__ in info.error) == ("dead", True)
+    assert versions.rows("batches") == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,19 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fdbqueue import PriorityQueue, Worker
-from fdbqueue.coordination import sans_io
-from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.jobs import App, Context, RetryIn
 from fdbqueue.testing import Clock, drain
 from fdbqueue.types import Transaction
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
-from tests.support.waiting import MAX_WAIT
 
 COSTS = Path(__file__).parents[2] / "docs" / "reference" / "costs.md"
-WAITING = int(os.environ.get("FDBQ_WAITING", "1000"))
-"""How many jobs sleep or wait while a worker is idle."""
 
 
 class Cost(NamedTuple):
@@ -227,83 +220,3 @@ def test_a_batch_costs_what_the_reference_says(app: App, name: str, meter: Meter
     ):
         costs[name] = costs[cost].minus(costs[plain])
     meter.assert_as_in("Batches")
-
-
-def test_jobs_that_sleep_or_wait_cost_an_idle_worker_nothing(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = App(db)
-    queue = app.queue(name)
-
-    @app.job(queue=name)
-    def job(context: Context, kind: str) -> None:
-        if kind == "sleep":
-            context.sleep("nap", "1d")
-        elif kind == "wait":
-            context.wait("never sent", timeout="1d")
-        elif kind == "wait for ever":
-            context.wait("never sent")
-
-    kinds = ["sleep", "wait", "wait for ever"]
-    job.push_many([job.bind("end"), *map(job.bind, kinds)])
-    app.work(name, drain=True)
-    few = idle_costs(db, queue, monkeypatch)
-    for begin in range(0, WAITING, 1000):
-        job.push_many([job.bind(kinds[n % 3]) for n in range(begin, min(begin + 1000, WAITING))])
-    app.work(name, drain=True, concurrency=8)
-    assert queue.stats(app.db).delayed == WAITING + 3
-    many = idle_costs(db, queue, monkeypatch)
-    print(f"{WAITING:,} jobs: {many}, {few} without them")
-    # A row that happens to be renewed is a read or two; a cost of waiting jobs would be paid each
-    # of the 20 times.
-    assert all(more - less < 20 for more, less in zip(many, few))
-
-
-def idle_costs(
-    db: Any, queue: PriorityQueue[Any], monkeypatch: pytest.MonkeyPatch
-) -> tuple[int, ...]:
-    """Return the least that a worker costs of three, each of which falls asleep 20 times.
-
-    The first one begins a history, and now and then one renews its row in the list of workers.
-    """
-    costs = [idle_cost(db, queue, monkeypatch) for _ in range(3)]
-    return tuple(map(min, zip(*costs)))
-
-
-def idle_cost(
-    db: Any, queue: PriorityQueue[Any], monkeypatch: pytest.MonkeyPatch
-) -> tuple[int, ...]:
-    """Return what a worker costs while it falls asleep 20 times, in vain."""
-    counting = CountingDatabase(db)
-    worker = Worker(counting, queue, print, lease=600)
-    left = 20
-
-    def sleep(watches: list[Any], seconds: float, *others: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if not left:
-            worker.stop()
-        return sleep_on(watches, 0, *others)  # as if the time were over
-
-    with monkeypatch.context() as patched:
-        patched.setattr(sans_io, "sleep_on", sleep)
-        worker.run()
-    return counting.transactions, counting.reads, counting.commits, counting.watches
-
-
-def test_a_signal_wakes_a_worker_that_sleeps(app: App, name: str, asleep: threading.Event) -> None:
-    """As a push does: the worker would sleep for ten minutes otherwise."""
-
-    @app.job(queue=name)
-    def job(context: Context) -> Any:
-        return context.wait("go on").value
-
-    handle = job.push()
-    app.work(name, drain=True)
-    worker = threading.Thread(target=app.work, args=[name], kwargs={"max_jobs": 1})
-    worker.start()
-    assert asleep.wait(MAX_WAIT)
-    app.signal(app.db, "go on", key=handle.id, value=7)
-    worker.join(MAX_WAIT)
-    assert not worker.is_alive()
-    assert handle.result() == 7

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -18,7 +16,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Worker, WorkerReport, aio
-from fdbqueue.jobs import App, Context, Dead, Discard, Handle, Retry, RetryIn, Snooze
+from fdbqueue.jobs import App, Context, Dead, Discard, Handle, Retry, RetryIn
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.types import Transaction
 from tests.support.waiting import MAX_WAIT
@@ -58,11 +56,6 @@ class EvilDiscard(Discard):
         raise OSError("no text")
 
 
-class EvilSnooze(Snooze):
-    def __init__(self) -> None:
-        """Do not say for how long."""
-
-
 def raising(error: BaseException) -> Callable[..., Any]:
     def fail(*_: object, **__: object) -> Any:
         raise type(error)(*error.args)
@@ -75,42 +68,27 @@ def returning(value: Any) -> Callable[..., Any]:
 
 
 DECISIONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "raises": (raising(KeyError("decision")), "KeyError"),
     "exits": (raising(SystemExit(3)), "SystemExit: 3"),
-    "is interrupted": (raising(KeyboardInterrupt()), "KeyboardInterrupt"),
     "raises an evil error": (raising(Evil()), "Evil"),
     "returns nothing": (returning(None), "not None"),
-    "returns less than 0": (returning(-1), "not -1"),
     "returns no number": (returning(math.nan), "not nan"),
     "returns a class": (returning(Dead), "not <class"),
-    "returns text": (returning("soon"), "not 'soon'"),
     "returns evil": (returning(EvilDiscard()), "OSError: no text"),
     "takes one parameter": (lambda error: 1, "takes 1 positional argument but 2 were given"),
 }
 
 
-class EvilOutput(bytes):
-    def decode(self, *_: object, **__: object) -> str:
-        raise Exit("no text")
+EXITS = [SystemExit(3), KeyboardInterrupt("by the job"), asyncio.CancelledError("by the job")]
 
 
-class CommandFailed(Exception):
-    stderr = EvilOutput(b"no such file")
-
-
-EXITS: list[BaseException] = [
-    SystemExit(3),
-    KeyboardInterrupt("by the job"),
-    asyncio.CancelledError("by the job"),
-    GeneratorExit("by the job"),
-    Exit("by the job"),
-]
+def info_of(handle: Handle[Any]) -> Any:
+    info = handle.info()
+    assert info is not None
+    return info
 
 
 def failed_attempts(handle: Handle[Any]) -> Any:
-    info = handle.info()
-    assert info is not None
-    return info.failed_attempts
+    return info_of(handle).failed_attempts
 
 
 def run_with_a_neighbour(app: App, name: str) -> None:
@@ -121,8 +99,9 @@ def run_with_a_neighbour(app: App, name: str) -> None:
         pass
 
     handle = neighbour.push()
-    report = app.work(name, max_jobs=2, concurrency=1)  # a failed job may be due again by then
-    assert report == WorkerReport(done=1, failed=1)
+    report = app.work(name, drain=True, concurrency=1)
+    assert (report.done, report.lost) == (1, 0)
+    assert report.failed >= 1  # more if the job is due again before the end
     info = handle.info()
     assert info is None or info.state == "done"
 
@@ -139,10 +118,9 @@ def test_an_error_of_a_retry_decision_fails_the_attempt_by_the_default_policy(
 
     handle = fail.push()
     run_with_a_neighbour(app, name)
-    info = handle.info()
-    assert info is not None
+    info = info_of(handle)
     assert info.state in ("delayed", "ready")  # which it is soon
-    (attempt,) = failed_attempts(handle)
+    attempt, *_ = failed_attempts(handle)
     assert text in str(attempt.error)
     if kind != "raises an evil error":
         assert "ValueError: of the job" in str(attempt.traceback)
@@ -154,49 +132,35 @@ def test_an_exit_in_a_job_is_a_failure_like_others(
     app: App, name: str, takes: str, error: BaseException
 ) -> None:
     seen: list[tuple[Exception, int]] = []
+    fail = raising(error)
 
     def policy(failure: Exception, context: Context) -> float:
         seen.append((failure, context.attempt))
         return 3600
 
-    fail = raising(error)
-    if takes == "function":
-        job = app.job(queue=name, name="exit", retry=policy)(lambda: fail())
-    elif takes == "coroutine":
+    async def coroutine() -> None:
+        await asyncio.sleep(0)
+        fail()
 
-        async def coroutine() -> None:
-            await asyncio.sleep(0)
+    def body(tr: Transaction) -> None:
+        fail()
+
+    @app.middleware
+    def around(context: Context) -> Iterator[None]:
+        if (context.job, takes) == ("exit", "middleware"):
             fail()
+        yield
 
-        job = app.job(queue=name, name="exit", retry=policy)(coroutine)
-    elif takes == "body":
-
-        def body(tr: Transaction) -> None:
-            fail()
-
-        job = app.job(queue=name, name="exit", retry=policy)(body)
-    elif takes == "middleware":
-        job = app.job(queue=name, name="exit", retry=policy)(lambda: None)
-
-        @app.middleware
-        def around(context: Context) -> Iterator[None]:
-            if context.job == "exit":
-                fail()
-            yield
-
-    elif takes == "step":
-
-        def stepping(context: Context) -> None:
+    def function(context: Context) -> None:
+        if takes == "step":
             context.step("exit", fail)
-
-        job = app.job(queue=name, name="exit", retry=policy)(stepping)
-    else:
-
-        def ending(context: Context) -> None:
+        elif takes == "at_end":
             context.at_end(fail)
+        else:
+            fail()
 
-        job = app.job(queue=name, name="exit", retry=policy)(ending)
-
+    functions: dict[str, Any] = {"coroutine": coroutine, "body": body}
+    job = app.job(queue=name, name="exit", retry=policy)(functions.get(takes, function))
     handle = job.push()
     run_with_a_neighbour(app, name)
     ((failure, number),) = seen
@@ -206,25 +170,6 @@ def test_an_exit_in_a_job_is_a_failure_like_others(
     (attempt,) = failed_attempts(handle)
     assert type(error).__name__ in str(attempt.traceback)
     assert str(error) in str(attempt.error)
-
-
-def test_a_policy_of_a_step_tries_again_after_an_exit(app: App, name: str) -> None:
-    tries: list[int] = []
-
-    def exit_once() -> int:
-        tries.append(1)
-        if len(tries) == 1:
-            sys.exit(3)
-        return 42
-
-    @app.job(queue=name, retry=ONCE)
-    def job(context: Context) -> int:
-        return context.using(retry=Retry(attempts=2, first=0)).step("exit", exit_once)
-
-    job.push()
-    app.work(name, drain=True)
-    assert app.work(name, drain=True).failed == 0
-    assert len(tries) == 2
 
 
 def test_a_suspended_job_that_raises_an_error_has_not_failed(
@@ -240,8 +185,7 @@ def test_a_suspended_job_that_raises_an_error_has_not_failed(
     handle = job.push()
     assert app.work(name, drain=True) == WorkerReport()
     assert "raised an error when it was suspended" in caplog.text
-    info = handle.info()
-    assert info is not None
+    info = info_of(handle)
     assert (info.state, info.error) == ("delayed", None)
     assert info.waits_for is not None
     assert info.waits_for.step == "for an hour"
@@ -249,18 +193,6 @@ def test_a_suspended_job_that_raises_an_error_has_not_failed(
 
 def fail_by_text(context: Context) -> None:
     raise Evil
-
-
-def fail_without_a_name(context: Context) -> None:
-    class Kind(type):
-        @property
-        def __name__(cls) -> str:  # type: ignore[override]
-            raise Exit("no name")
-
-    class Nameless(Exception, metaclass=Kind):
-        """An error whose class has no name."""
-
-    raise Nameless
 
 
 def leave_an_exit_to_the_loop(context: Context) -> Any:
@@ -272,34 +204,25 @@ def leave_an_exit_to_the_loop(context: Context) -> Any:
     return job()
 
 
-def snooze_for_no_time(context: Context) -> None:
-    raise EvilSnooze
-
-
 def progress_badly(context: Context) -> None:
     context.progress(math.nan)
-
-
-def return_evil(context: Context) -> Any:
-    class Result:
-        __class__ = property(raising(Exit("no class")))
-
-    return Result()
 
 
 def retry_for_no_reason(context: Context) -> None:
     raise RetryIn(5, reason=Exit)
 
 
+async def stop_the_loop(context: Context) -> None:
+    asyncio.get_running_loop().stop()
+    raise OSError("after the stop")
+
+
 HANDLERS = [
     fail_by_text,
     leave_an_exit_to_the_loop,
-    snooze_for_no_time,
+    stop_the_loop,
     raising(EvilDiscard()),
-    fail_without_a_name,
-    raising(CommandFailed()),
     progress_badly,
-    return_evil,
     retry_for_no_reason,
 ]
 
@@ -322,10 +245,6 @@ def test_an_error_in_what_a_handler_raises_or_leaves_behind_fails_its_attempt(
     assert fdbqueue.admin.check(db, queue).ok
 
 
-def enter_badly(context: Context) -> Any:
-    raise OSError("cannot enter")
-
-
 @contextmanager
 def exit_badly(context: Context) -> Iterator[None]:
     yield
@@ -344,9 +263,7 @@ def yield_never(context: Context) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    "around", [enter_badly, exit_badly, yield_twice, yield_never, lambda context: 7]
-)
+@pytest.mark.parametrize("around", [exit_badly, yield_twice, yield_never, lambda context: 7])
 def test_an_error_of_a_middleware_fails_the_attempt(app: App, name: str, around: Any) -> None:
     @app.job(queue=name, name="around", retry=Retry(first="1h"))
     def job() -> None:
@@ -372,24 +289,6 @@ def test_an_error_of_a_middleware_fails_the_attempt(app: App, name: str, around:
     assert after.state() in ("done", None)
 
 
-@pytest.mark.parametrize("kind", ["unique", "group"])
-@pytest.mark.parametrize("error", [KeyError("key"), SystemExit(3), Evil()], ids=type)
-def test_an_error_of_a_key_of_a_push_fails_the_attempt_that_pushes(
-    app: App, name: str, kind: Any, error: BaseException
-) -> None:
-    @app.job(queue=name, name="pushed", **{kind: raising(error)})
-    def pushed() -> None:
-        pass
-
-    @app.job(queue=name, retry=Retry(first="1h"))
-    def push() -> None:
-        pushed.push()
-
-    handle = push.push()
-    run_with_a_neighbour(app, name)
-    assert handle.state() == "delayed"
-
-
 # Context variables
 
 seen_by = ContextVar("seen_by", default="nobody")
@@ -400,7 +299,7 @@ def test_a_job_runs_in_a_fresh_copy_of_the_context_of_the_worker(
     db: Any, name: str, takes: str
 ) -> None:
     queue = PriorityQueue.named(db, name)
-    queue.push_many(db, [f"job {n}" for n in range(12)])
+    queue.push_many(db, [f"job {n}" for n in range(6)])
     before: list[str] = []
     in_the_end: list[str] = []
 
@@ -415,23 +314,15 @@ def test_a_job_runs_in_a_fresh_copy_of_the_context_of_the_worker(
 
     def body(tr: Any, item: Any) -> None:
         note(item)
-
-    def end(tr: Any) -> None:
-        in_the_end.append(seen_by.get())
-        seen_by.set("the end")
+        if before.count("the worker") < 3:  # repeats begin with it, too
+            raise fdbqueue.FDBError(1020)
 
     def with_end(context: Context) -> None:
         note(context.item)
-        context.at_end(end)
+        context.at_end(lambda tr: in_the_end.append(seen_by.get()))
 
-    handlers: dict[str, Any] = {
-        "function": note,
-        "coroutine": coroutine,
-        "program's loop": coroutine,
-        "body": body,
-        "at_end": with_end,
-    }
-    handler = handlers[takes]
+    handlers: dict[str, Any] = {"function": note, "body": body, "at_end": with_end}
+    handler = handlers.get(takes, coroutine)
     token = seen_by.set("the worker")
     try:
         if takes == "program's loop":
@@ -442,95 +333,62 @@ def test_a_job_runs_in_a_fresh_copy_of_the_context_of_the_worker(
     finally:
         seen_by.reset(token)
     assert {*before} == {"the worker"}
-    assert len(before) >= 12
-    if takes == "at_end":
-        assert {*in_the_end} == {f"job {n}" for n in range(12)}
-
-
-def test_repeats_of_a_transaction_begin_with_the_context_of_the_worker(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push(db, "job")
-    before: list[str] = []
-
-    def body(tr: Any, item: Any) -> None:
-        before.append(seen_by.get())
-        seen_by.set("an earlier try")
-        if len(before) < 3:
-            raise fdbqueue.FDBError(1020)
-
-    Worker(db, queue, body).run(drain=True)
-    assert before == ["nobody"] * 3
+    assert len(before) >= 6
+    assert takes != "at_end" or {*in_the_end} == {f"job {n}" for n in range(6)}
 
 
 def test_a_job_sees_what_middleware_sets_and_the_next_job_does_not(app: App, name: str) -> None:
-    before: list[str] = []
-    within: list[str] = []
+    seen: list[str] = []
+
+    def note() -> None:
+        seen.append(seen_by.get())
 
     @app.middleware
     def around(context: Context) -> Iterator[None]:
-        before.append(seen_by.get())
+        note()
         seen_by.set("middleware")
         yield
 
-    @app.job(queue=name)
-    def function() -> None:
-        within.append(seen_by.get())
-
-    @app.job(queue=name)
     async def coroutine() -> None:
-        within.append(seen_by.get())
+        note()
 
-    @app.job(queue=name)
     def body(tr: Transaction) -> None:
-        within.append(seen_by.get())
+        note()
 
-    for job in (function, coroutine, body) * 2:
-        job.push()
+    for job in (note, coroutine, body) * 2:
+        app.job(queue=name, name=f"{job.__name__} {len(app.jobs)}")(job).push()
     app.work(name, drain=True, concurrency=1)
-    assert before == ["nobody"] * 6
-    assert within == ["middleware"] * 6
+    assert seen == ["nobody", "middleware"] * 6
 
 
 # The time of transactions
 
 
-def slow_at_end(context: Context, add: Callable[..., None]) -> None:
-    context.at_end(add)
-
-
-def slow_commit(context: Context, add: Callable[..., None]) -> None:
-    context.commit("slow", add)
-
-
-async def slow_aio_commit(context: Context, add: Callable[..., None]) -> None:
-    await context.aio.commit("slow", add)
-
-
-@pytest.mark.parametrize("way", [slow_at_end, slow_commit, slow_aio_commit])
+@pytest.mark.parametrize("way", ["body", "at_end", "commit", "aio commit"])
 def test_a_transaction_of_a_job_that_takes_too_long_fails_the_attempt(
-    app: App, name: str, monkeypatch: pytest.MonkeyPatch, way: Any
+    app: App, name: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr("fdbqueue.worker.functions.guards.TRANSACTION", 0.01)
+    monkeypatch.setattr("fdbqueue.worker.functions.guards.TRANSACTION", 0.0)
     tries: list[int] = []
 
-    def slow(tr: Any) -> None:
+    def slow(tr: Transaction) -> None:
         tries.append(1)
-        time.sleep(0.02)
         raise fdbqueue.FDBError(1007)
 
     def plain(context: Context) -> None:
-        way(context, slow)
+        if way == "at_end":
+            context.at_end(slow)
+        else:
+            context.commit("slow", slow)
 
     async def coroutine(context: Context) -> None:
-        await way(context, slow)
+        await context.aio.commit("slow", slow)
 
-    function: Any = coroutine if way is slow_aio_commit else plain
-    handle = app.job(queue=name, name="slow", retry=ONCE)(function).push()
+    functions: dict[str, Any] = {"body": slow, "aio commit": coroutine}
+    handle = app.job(queue=name, name="slow", retry=ONCE)(functions.get(way, plain)).push()
     run_with_a_neighbour(app, name)
     assert len(tries) == 1
-    info = handle.info()
-    assert info is not None
-    assert "a transaction lives five" in str(info.error)
+    assert "a transaction lives five" in str(info_of(handle).error)
 
 
 @pytest.mark.parametrize("has_timeout", [True, False])
@@ -551,8 +409,7 @@ def test_a_job_that_hangs_at_its_end_is_given_up(
     handle = job.push()
     assert app.work(name, drain=True, grace=0.05) == WorkerReport(failed=1)
     go.set()
-    info = handle.info()
-    assert info is not None
+    info = info_of(handle)
     assert info.state == "dead"
     assert str(info.error).startswith("TimedOut" if has_timeout else "HandlerTooSlow")
 
@@ -602,27 +459,3 @@ def test_an_end_whose_code_would_not_run_fails_the_attempt(app: App, name: str, 
     run_with_a_neighbour(app, name)
     (attempt,) = failed_attempts(handle)
     assert "at_end needs a plain function" in str(attempt.error)
-
-
-# What the program gives to the worker
-
-
-@pytest.mark.parametrize("error", [OSError("no disk"), SystemExit(3), Evil()], ids=type)
-@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
-def test_logging_that_raises_stops_no_worker_and_is_reported(
-    db: Any, name: str, capsys: pytest.CaptureFixture[str], level: int, error: BaseException
-) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, ["bad", "good"])
-    logger = logging.getLogger("fdbqueue.worker")
-    before, fail = logger.level, raising(error)
-    logger.addFilter(fail)
-    logger.setLevel(level)
-    try:
-        report = Worker(db, queue, lambda item: {"good": 1}[item.value]).run(drain=True)
-    finally:
-        logger.removeFilter(fail)
-        logger.setLevel(before)
-    assert report.done == 1
-    assert report.failed >= 1  # more if the worker meets the next attempt, too
-    assert "cannot log to fdbqueue.worker" in capsys.readouterr().err

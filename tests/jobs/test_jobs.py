@@ -59,17 +59,6 @@ def test_a_job_is_an_item_that_any_client_can_push(db: Any, app: App, name: str)
     assert queue.result(db, item) == "ada@example.com: hi"
 
 
-def test_a_coroutine_function_runs_in_an_event_loop(app: App, name: str) -> None:
-    @app.job(queue=name)
-    async def double(x: int) -> int:
-        await asyncio.sleep(0)
-        return 2 * x
-
-    handle = double.push(4)
-    assert run(app, name) == WorkerReport(done=1)
-    assert handle.result() == 8
-
-
 def test_a_job_with_a_transaction_commits_with_its_end(
     db: Any, name: str, space: fdbqueue.Subspace, rng: Any
 ) -> None:
@@ -147,17 +136,6 @@ def test_options_are_not_mixed_with_arguments(db: Any, app: App, name: str) -> N
     assert not wait.using(unique="k").push(4, priority="low", unique=False).is_new
 
 
-def test_a_unique_key_may_follow_from_the_arguments(app: App, name: str) -> None:
-    @app.job(queue=name, unique=lambda user, text: f"greet {user}")
-    def greet(user: int, text: str) -> None: ...
-
-    first, same, other = greet.push(1, "hi"), greet.push(1, "hello"), greet.push(2, "hi")
-    assert (first.is_new, same.is_new, other.is_new) == (True, False, True)
-    assert same.id == first.id
-    many = greet.push_many([greet.bind(3, "a"), greet.bind(3, "b")])
-    assert [handle.is_new for handle in many] == [True, False]
-
-
 def test_a_push_in_a_transaction_is_part_of_it(db: Any, app: App, name: str) -> None:
     @app.job(queue=name)
     def job() -> None: ...
@@ -173,53 +151,30 @@ def test_a_push_in_a_transaction_is_part_of_it(db: Any, app: App, name: str) -> 
 # Failures
 
 
-def test_a_job_is_tried_again_as_its_policy_says(app: App, name: str) -> None:
-    attempts: list[int] = []
-
-    @app.job(queue=name, retry=Retry(attempts=3, first=0, on=(OSError,)))
+@pytest.mark.parametrize(
+    ("policy", "attempts"),
+    [
+        (Retry(attempts=3, first=0, on=(OSError, ValueError)), 3),
+        (Retry(attempts=3, first=0, on=ValueError), 1),
+        (Retry(attempts=3, first=0, never_on=OSError), 1),
+    ],
+)
+def test_a_job_is_tried_again_as_its_policy_says(
+    app: App, name: str, policy: Retry, attempts: int
+) -> None:
+    @app.job(queue=name, retry=policy)
     def fail(context: Context) -> None:
-        attempts.append(context.attempt)
         assert context.max_attempts == 3
         raise OSError("busy")
 
     handle = fail.push()
     while handle.state() != "dead":
         run(app, name)
-    assert attempts == [1, 2, 3]
     info = handle.info()
     assert info.error == "OSError: busy"
-    assert [attempt.number for attempt in info.failed_attempts] == [1, 2, 3]
+    numbers = [attempt.number for attempt in info.failed_attempts]
+    assert numbers == [*range(1, attempts + 1)]
     assert "fail" in str(info.failed_attempts[-1].traceback)
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        Retry(on=OSError),
-        Retry(on=(OSError, ValueError)),
-        Retry(never_on=KeyError),
-        Retry(never_on=(LookupError,)),
-        lambda error, context: Dead(),
-    ],
-)
-def test_a_job_dies_at_once_where_its_policy_says_so(app: App, name: str, policy: Any) -> None:
-    @app.job(queue=name, retry=policy)
-    def fail() -> None:
-        raise KeyError("x")
-
-    handle = fail.push()
-    assert run(app, name) == WorkerReport(failed=1)
-    info = handle.info()
-    assert (info.state, info.attempts, info.error) == ("dead", 1, "KeyError: 'x'")
-
-
-@pytest.mark.parametrize("wrong", [[OSError], "OSError", OSError(), (OSError, "x"), int, None])
-def test_what_is_no_class_of_exceptions_is_refused(wrong: Any) -> None:
-    for option in ("on", "never_on"):
-        with pytest.raises(
-            TypeError, match=rf"{option} must be an exception class, .* such as \(OSError, Val"
-        ):
-            Retry(**{option: wrong})
 
 
 def test_a_policy_may_be_a_function(app: App, name: str) -> None:
@@ -271,69 +226,33 @@ def test_a_job_may_choose_its_next_attempt_but_not_more_of_them(app: App, name: 
     assert info.error == "OSError: busy"
 
 
-@pytest.mark.parametrize(("outcome", "state"), [(Dead("gone"), "dead"), (Discard("gone"), "done")])
-def test_a_job_may_end_for_good(app: App, name: str, outcome: Exception, state: str) -> None:
-    @app.job(queue=name)
-    def job() -> None:
-        raise outcome
-
-    handle = job.push()
-    run(app, name)
-    assert handle.state() == state
-
-
+@pytest.mark.parametrize("by", ["policy", "job"])
 @pytest.mark.parametrize(
-    ("decision", "text"),
+    ("decision", "state", "text"),
     [
-        (Dead("card declined"), "card declined: KeyError: 'no funds'"),
-        (Dead("no funds"), "KeyError: 'no funds'"),
-        (Dead(), "KeyError: 'no funds'"),
-        (RetryIn(3600, "busy"), "busy: KeyError: 'no funds'"),
-        (Discard("gone"), "gone: KeyError: 'no funds'"),
+        (Dead("card declined"), "dead", "card declined: KeyError: 'no funds'"),
+        (Dead("no funds"), "dead", "KeyError: 'no funds'"),
+        (Dead(), "dead", "KeyError: 'no funds'"),
+        (RetryIn(3600, "busy"), "delayed", "busy: KeyError: 'no funds'"),
+        (Discard("gone"), "done", "gone: KeyError: 'no funds'"),
     ],
 )
-def test_the_reason_of_a_policy_is_kept_with_the_error(
-    app: App, name: str, decision: Outcome, text: str
+def test_a_policy_or_a_job_chooses_the_end_and_its_reason_is_kept_with_the_error(
+    app: App, name: str, by: str, decision: Outcome, state: str, text: str
 ) -> None:
     @app.job(queue=name, retry=lambda error, context: decision)
-    def charge() -> None:
-        raise KeyError("no funds")
-
-    handle = charge.push()
-    run(app, name)
-    info = handle.info()
-    assert info.error == text
-    if not isinstance(decision, Discard):
-        assert 'raise KeyError("no funds")' in str(info.failed_attempts[-1].traceback)
-
-
-@pytest.mark.parametrize("kind", [Dead, Discard])
-def test_the_reason_of_an_outcome_is_kept_with_its_cause(app: App, name: str, kind: Any) -> None:
-    @app.job(queue=name)
     def charge() -> None:
         try:
             raise KeyError("no funds")
         except KeyError as error:
-            raise kind("card declined") from error
+            raise (decision if by == "job" else error) from error
 
     handle = charge.push()
     run(app, name)
-    assert handle.info().error == "card declined: KeyError: 'no funds'"
-
-
-def test_a_job_whose_workers_die_does_not_run_for_ever(db: Any, app: App, name: str) -> None:
-    @app.job(queue=name, retry=Retry(attempts=2))
-    def job() -> None:
-        raise AssertionError("its third attempt must not run")
-
-    handle = job.push()
-    for _ in range(2):
-        queue = app.queue(name)
-        queue.nack(db, queue.claim(db), delay=0, error="the process was killed")
-    run(app, name)
     info = handle.info()
-    assert (info.state, info.attempts) == ("dead", 2)
-    assert info.error == "the process was killed"
+    assert (info.state, info.error) == (state, text)
+    if state != "done":
+        assert 'raise KeyError("no funds")' in str(info.failed_attempts[-1].traceback)
 
 
 # Names and versions
@@ -367,35 +286,34 @@ def test_a_worker_leaves_unknown_and_newer_jobs_to_others(
     assert (info.attempts, info.result) == (1, "new")
 
 
-def test_two_jobs_of_one_name_are_an_error(app: App) -> None:
+def test_mistakes_of_a_declaration_are_named(db: Any, app: App) -> None:
     @app.job(name="same")
     def first() -> None: ...
 
-    def second() -> None: ...
+    for mistake, kind, message in [
+        (lambda: app.job(print), TypeError, "@app.job(), with parentheses"),
+        (lambda: app.job(name=3), TypeError, "the name of a job is text, not 3"),
+        (lambda: app.job(name="same")(print), DuplicateJob, "'same' already"),
+        (lambda: app.job(version="2"), ValueError, "version is a number"),
+        (lambda: app.job(timeout=0), ValueError, "timeout is a number"),
+        (lambda: app.work(["mail"]), TypeError, "name the queues one by one"),
+        (lambda: App(db.create_transaction()), TypeError, "an app needs a database"),
+        (lambda: App(keep="soon"), ValueError, "keep is a timedelta or a text such as '7d'"),
+        *[
+            (lambda wrong=wrong: app.job(retry=wrong), TypeError, f"Retry(attempts=3), not {wrong}")
+            for wrong in (3, Retry, OSError)
+        ],
+        *[
+            (lambda each=each: Retry(**each), TypeError, " must be an exception class, or a tuple")
+            for each in ({"on": [OSError]}, {"on": (OSError, "x")}, {"never_on": OSError()})
+        ],
+    ]:
+        with pytest.raises(kind, match=re.escape(message)):
+            mistake()
+    assert app.jobs == {"same": first}
 
-    with pytest.raises(DuplicateJob, match="'same' already"):
-        app.job(name="same")(second)
-    assert app.jobs["same"] is first
 
-
-@pytest.mark.parametrize("wrong", [{"version": 0}, {"version": "2"}, {"timeout": 0}])
-def test_a_wrong_option_of_a_job_is_refused(app: App, wrong: Any) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is a number"):
-        app.job(**wrong)
-
-
-def test_the_first_mistakes_of_a_declaration_are_named(app: App) -> None:
-    with pytest.raises(TypeError, match=re.escape("@app.job(), with parentheses")):
-        app.job(print)
-    for wrong in (3, Retry, OSError):
-        with pytest.raises(TypeError, match=re.escape(f"such as Retry(attempts=3), not {wrong!r}")):
-            app.job(retry=wrong)
-    with pytest.raises(TypeError, match="the name of a job is text, not 3"):
-        app.job(name=3)
-    assert app.jobs == {}
-
-
-@pytest.mark.parametrize("command", [["shop.py"], ["-m", "shop"], ["spawn.py"]])
+@pytest.mark.parametrize("command", [["-m", "shop"], ["spawn.py"]])
 def test_a_file_that_runs_as_a_script_and_is_imported_declares_its_jobs_once(
     tmp_path: Path, command: list[str]
 ) -> None:
@@ -448,35 +366,6 @@ if __name__ == "__main__":
     assert done.stdout.splitlines() == expected, done.stderr
 
 
-def test_another_file_of_the_same_name_declares_other_jobs(tmp_path: Path) -> None:
-    (tmp_path / "base.py").write_text("import fdbqueue\napp = fdbqueue.App('memory:')\n")
-    code = "from base import app\n@app.job()\ndef send() -> None: ...\n"
-    (tmp_path / "shop.py").write_text(code)
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "shop.py").write_text(
-        f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\nsys.modules.pop('shop', None)\n{code}"
-        "import importlib.util as util\n"
-        f"spec = util.spec_from_file_location('shop', {str(tmp_path / 'shop.py')!r})\n"
-        "spec.loader.exec_module(util.module_from_spec(spec))\n"
-    )
-    command = [sys.executable, "scripts/shop.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "DuplicateJob: the app has a job named 'shop.send' already" in done.stderr
-
-
-def test_a_job_of_a_script_has_the_name_that_others_import(tmp_path: Path) -> None:
-    """A worker imports the module that another program runs as a script."""
-    script = tmp_path / "shop.py"
-    script.write_text(
-        "import fdbqueue\napp = fdbqueue.App()\n@app.job()\ndef send(): ...\nprint(send.name)\n"
-    )
-    for command in ([script.name], ["-m", "shop"], ["-c", "import shop"]):
-        printed = subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        assert printed.stdout == "shop.send\n"
-
-
 def test_an_app_without_a_database_says_so(db: Any) -> None:
     app = App()
 
@@ -487,10 +376,6 @@ def test_an_app_without_a_database_says_so(db: Any) -> None:
         job.push()
     app.bind(db)
     assert app.db is db
-    with pytest.raises(TypeError, match="an app needs a database"):
-        App(db.create_transaction())
-    with pytest.raises(ValueError, match="keep is a timedelta or a text such as '7d'"):
-        App(keep="soon")
     app = App(db, keep="7d")
     assert app.queue("its own").options(db).keep_seconds == 604_800
 
@@ -506,22 +391,6 @@ def test_a_value_that_is_no_job_becomes_a_dead_letter(db: Any, app: App, name: s
     assert queue.stats(db).dead == 4
 
 
-def test_one_call_works_on_several_queues(app: App, name: str) -> None:
-    both = threading.Barrier(2, timeout=60)
-
-    @app.job(queue=name)
-    def first() -> None:
-        both.wait()
-
-    @app.job(queue=f"{name} 2")
-    def second() -> None:
-        both.wait()
-
-    first.push()
-    second.push()
-    assert app.work(drain=True) == WorkerReport(done=2)
-
-
 def test_a_signal_that_another_thread_receives_stops_the_workers(app: App, name: str) -> None:
     """Nor does it interrupt the wait of the main thread if it comes just before that begins."""
 
@@ -531,14 +400,6 @@ def test_a_signal_that_another_thread_receives_stops_the_workers(app: App, name:
 
     stop.push()
     assert app.work(name).done == 1
-
-
-def test_import_of_the_library_loads_no_jobs() -> None:
-    code = "import sys, fdbqueue; print([m for m in sys.modules if m.startswith('fdbqueue.jobs')])"
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert printed.stdout == "[]\n"
 
 
 def test_jobs_with_a_single_attempt_are_not_claimed_ahead(db: Any, app: App, name: str) -> None:
@@ -552,12 +413,6 @@ def test_jobs_with_a_single_attempt_are_not_claimed_ahead(db: Any, app: App, nam
     count.push_many([count.bind() for _ in range(20)])
     app.work(name, drain=True, concurrency=1)
     assert claimed == [1] * 20
-
-
-def test_work_is_given_the_names_of_queues_one_by_one(app: App, name: str) -> None:
-    names: Any = [name]
-    with pytest.raises(TypeError, match=r"name the queues one by one, .* not \['"):
-        app.work(names, drain=True)
 
 
 def test_a_job_that_was_discarded_or_cancelled_has_no_result(app: App, name: str) -> None:

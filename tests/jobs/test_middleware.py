@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
@@ -15,7 +14,7 @@ import pytest
 from fdbqueue import FDBError, Transaction, WorkerReport
 from fdbqueue.jobs import App, Context, Discard, Retry, Snooze
 from fdbqueue.worker.worker import Worker
-from tests.support.waiting import MAX_WAIT, wait_until
+from tests.support.waiting import MAX_WAIT
 
 ONCE = Retry(attempts=1)
 
@@ -40,25 +39,22 @@ def traced(app: App) -> list[str]:
 def test_it_surrounds_functions_coroutines_and_transactions(app: App, name: str) -> None:
     notes = traced(app)
 
-    @app.job(queue=name, name="function", priority=1)
     def function(context: Context) -> None:
         notes.append("function")
 
-    @app.job(queue=name, name="coroutine", priority=2)
     async def coroutine() -> None:
         await asyncio.sleep(0)
         notes.append("coroutine")
 
-    @app.job(queue=name, name="body", priority=3)
     def body(tr: Transaction) -> None:
         notes.append("body")
 
-    jobs = function, coroutine, body
-    for job in jobs:
-        job.push()
+    jobs: tuple[Any, ...] = function, coroutine, body
+    names = [job.__name__ for job in jobs]
+    for job, each in zip(jobs, names):
+        app.job(queue=name, name=each)(job).push()
     app.work(drain=True, concurrency=1)
-    expected = [[f"before {job.name}", job.name, f"after {job.name}"] for job in jobs]
-    assert notes == [*chain(*expected)]
+    assert notes == [*chain(*([f"before {each}", each, f"after {each}"] for each in names))]
 
 
 def test_an_error_arrives_at_the_yield_and_fails_the_job_all_the_same(app: App, name: str) -> None:
@@ -139,28 +135,6 @@ def test_it_may_end_the_attempt_itself_or_forgive_an_error(app: App, name: str) 
     assert later.state() == "delayed"
     assert forgiven.state() == both.state() == "done"
     assert forgiven.result() is both.result() is None
-
-
-def test_a_job_that_was_given_up_fails_although_a_middleware_forgives_everything(
-    app: App, name: str
-) -> None:
-    go, ended = threading.Event(), threading.Event()
-
-    @app.middleware
-    def forgive(context: Context) -> Iterator[None]:
-        with suppress(Exception):
-            yield
-        ended.set()
-
-    @app.job(queue=name, timeout="50ms", retry=ONCE)
-    def hang() -> None:
-        go.wait(MAX_WAIT)
-
-    handle = hang.push()
-    assert app.work(name, drain=True, grace=0.05) == WorkerReport(failed=1)
-    go.set()
-    wait_until(ended.is_set)
-    assert handle.state() == "dead"
 
 
 def test_only_generator_functions_are_middleware(app: App) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -138,7 +137,6 @@ def test_a_schedule_that_nobody_declares_any_more_stops_after_a_day(
 @pytest.mark.parametrize(
     ("hours", "missed", "expected"),
     [
-        (30, "latest", [30]),
         (30, "skip", []),
         (30, "all", [*range(1, 31)]),
         (2000, "latest", [2000]),
@@ -255,16 +253,3 @@ def test_a_worker_of_another_queue_declares_nothing(app: App, name: str) -> None
     assert app.schedules.all() == []
     app.work(drain=True)
     assert len(app.schedules.all()) == 1
-
-
-def test_the_item_of_a_tick_is_shown_as_a_job(app: App, name: str) -> None:
-    @app.every("1h")
-    @app.job(queue=name, name="report")
-    def report() -> None: ...
-
-    app.schedules.store_declared([name])
-    item_id = app.schedules.run_now("report")
-    assert item_id is not None
-    info: Any = app.queue(name).get(app.db, item_id)
-    assert info.job.name == "report"
-    assert info.item.tick is not None

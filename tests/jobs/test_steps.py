@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,9 @@ from fdbqueue.operations.jobs import steps as operations
 from fdbqueue.queue.steps import Step
 from fdbqueue.testing import Clock
 from fdbqueue.types import Claim, Transaction
-from fdbqueue.worker.outcomes import DuplicateStep, StepChanged
+from fdbqueue.worker.outcomes import DuplicateStep
+from tests.support.keys import rows_in
+from tests.support.waiting import MAX_WAIT
 
 
 def steps_of(app: App, name: str, handle: Handle[Any]) -> list[Step]:
@@ -32,11 +35,7 @@ def states(app: App, name: str, handle: Handle[Any]) -> list[tuple[str, str]]:
 
 def rows_of_steps(app: App, name: str) -> int:
     """Return how many rows steps have, with those of waits and without those of signals."""
-    layout = Layout(app.queue(name).subspace)
-    return sum(
-        len([*app.db.get_range(*layout.range_of(prefix))])
-        for prefix in (layout.steps, layout.signal_waits)
-    )
+    return len(rows_in(app.db, app.queue(name), "steps", "signal_waits"))
 
 
 def count(app: App, key: str) -> int:
@@ -48,26 +47,39 @@ def add_one(tr: Transaction, key: bytes) -> None:
     tr.add(key, (1).to_bytes(8, "little"))
 
 
-def test_an_order_is_charged_booked_and_shipped_once(app: App, name: str, clock: Clock) -> None:
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_an_order_is_charged_booked_and_shipped_once(
+    app: App, name: str, clock: Clock, kind: str
+) -> None:
     charged: list[str] = []
-    ran = 0
 
     def charge_card(order: str) -> dict[str, str]:
         charged.append(order)
         return {"paid": order}
 
-    @app.job(queue=name, name="fulfil")
-    def fulfil(context: Context, order: str) -> str:
-        nonlocal ran
-        ran += 1
+    async def charge_soon(order: str) -> dict[str, str]:
+        await asyncio.sleep(0)
+        return charge_card(order)
+
+    booked = f"{name} booked".encode()
+
+    def function(context: Context, order: str) -> str:
         charge = context.step("charge", charge_card, order)
-        context.commit("book", add_one, f"{name} booked".encode())
+        context.commit("book", add_one, booked)
         context.sleep("cool off", "1h")
         parcel = context.wait("shipped", key=order, timeout="3d")
         assert context.attempt == 1
         return f"{charge['paid']} {parcel.value['tracking']}"
 
-    handle = fulfil.push("order 7")
+    async def coroutine(context: Context, order: str) -> str:
+        charge = await context.aio.step("charge", charge_soon, order)
+        await context.aio.commit("book", add_one, booked)
+        await context.aio.sleep("cool off", "1h")
+        parcel = await context.aio.wait("shipped", key=order, timeout="3d")
+        return f"{charge['paid']} {parcel.value['tracking']}"
+
+    fulfil: Any = function if kind == "function" else coroutine
+    handle = app.job(queue=name, name="fulfil")(fulfil).push("order 7")
     app.work(drain=True)
     assert states(app, name, handle) == [
         *(("charge", "done"), ("book", "done"), ("cool off", "waiting"))
@@ -79,25 +91,7 @@ def test_an_order_is_charged_booked_and_shipped_once(app: App, name: str, clock:
     assert app.signal(app.db, "shipped", key="order 7", value={"tracking": "1Z999"}) == 1
     assert app.work(drain=True).done == 1
     assert handle.result() == "order 7 1Z999"
-    assert (charged, ran) == (["order 7"], 3)
-    assert count(app, f"{name} booked") == 1
-
-
-def test_a_step_is_not_repeated_after_the_attempt_that_did_it(app: App, name: str) -> None:
-    done: list[str] = []
-
-    @app.job(queue=name)
-    def build(context: Context) -> None:
-        context.step("compile", done.append, "compile")
-        context.commit("publish", add_one, f"{name} n".encode())
-        if context.attempt < 3:
-            raise RetryIn(0)
-
-    build.push()
-    report = app.work(drain=True)
-    assert (report.done, report.failed) == (1, 2)
-    assert done == ["compile"]
-    assert count(app, f"{name} n") == 1
+    assert (charged, count(app, booked.decode())) == (["order 7"], 1)
 
 
 @dataclass
@@ -107,69 +101,30 @@ class Charge:
     cents: int
 
 
-def test_the_value_is_the_stored_form_also_the_first_time(app: App, name: str) -> None:
+def test_a_step_is_done_once_and_returns_the_stored_form_also_the_first_time(
+    app: App, name: str
+) -> None:
     values: list[Any] = []
+    done: list[str] = []
 
     def charge() -> Charge:
+        done.append("charge")
         return Charge(995)
 
     @app.job(queue=name)
     def pay(context: Context) -> None:
         values.append(context.step("charge", charge))
         values.append(context.step("parts", lambda: {"of": [1, 2]}))
-        if context.attempt == 1:
+        context.commit("publish", add_one, f"{name} n".encode())
+        if context.attempt < 3:
             raise RetryIn(0)
 
     pay.push()
-    app.work(drain=True)
-    assert values == [Charge(995), {"of": [1, 2]}] * 2
+    report = app.work(drain=True)
+    assert (report.done, report.failed) == (1, 2)
+    assert values == [Charge(995), {"of": [1, 2]}] * 3
     assert values[1] is not values[3]
-
-
-def test_a_result_that_cannot_be_stored_fails_the_attempt(app: App, name: str) -> None:
-    """At once: another attempt would repeat the work in vain."""
-
-    @app.job(queue=name)
-    def build(context: Context, value: Any) -> None:
-        def make() -> Any:
-            return {1, 2} if value is None else value * 90_000
-
-        context.step("compile", make)
-
-    handles = [build.push(None), build.push("xy")]
-    app.work(drain=True)
-    errors = [info.error or "" for handle in handles if (info := handle.info())]
-    assert [handle.state() for handle in handles] == ["dead", "dead"]
-    assert "set" in errors[0]
-    assert "180,002 bytes" in errors[1]
-    assert steps_of(app, name, handles[0]) == []
-
-
-def test_names_of_steps_are_unique_within_a_job(app: App, name: str) -> None:
-    @app.job(queue=name, retry=Retry(attempts=1))
-    def build(context: Context) -> None:
-        for target in ("a", "b"):
-            context.step(f"build {target}", str, target)
-        with pytest.raises(DuplicateStep, match="a name of its own"):
-            context.step("build a", str, "a")
-        with pytest.raises(ValueError, match="the name of a step is text"):
-            context.sleep("", "1s")
-
-    build.push()
-    assert app.work(drain=True).done == 1
-
-
-def test_a_step_that_became_another_kind_is_an_error(app: App, name: str) -> None:
-    @app.job(queue=name, retry=Retry(attempts=2, first=0))
-    def build(context: Context) -> None:
-        if context.attempt == 1:
-            context.step("pause", str)
-            raise RetryIn(0)
-        with pytest.raises(StepChanged, match="was stored as a step, and is a sleep"):
-            context.sleep("pause", "1s")
-
-    build.push()
-    assert app.work(drain=True).done == 1
+    assert (done, count(app, f"{name} n")) == (["charge"], 1)
 
 
 def test_suspension_is_not_swallowed(app: App, name: str, clock: Clock) -> None:
@@ -225,55 +180,33 @@ def test_a_failure_that_the_job_caught_stays_a_failure(app: App, name: str, cloc
     assert tries == 1
 
 
-def test_a_failure_that_ends_the_attempt_is_tried_again(app: App, name: str) -> None:
-    tries = 0
-
-    def charge() -> str:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            raise OSError("no network")
-        return "paid"
-
-    @app.job(queue=name, retry=Retry(first=0, on=(OSError,)))
-    def pay(context: Context) -> str:
-        return context.step("charge", charge)
-
-    @app.job(queue=name, retry=Retry(first=0, on=(ValueError,)))
-    def hopeless(context: Context) -> str:
-        return context.step("charge", lambda: 1 / 0)  # type: ignore[return-value]
-
-    handle, other = pay.push(), hopeless.push()
-    app.work(drain=True)
-    assert (handle.result(), tries) == ("paid", 2)
-    assert other.state() == "dead"
-
-
-def test_policies_know_the_end_of_an_iterator(app: App, name: str) -> None:
-    """A coroutine that raised `StopIteration` itself would raise another error."""
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_a_failure_that_ends_the_attempt_is_tried_again(app: App, name: str, kind: str) -> None:
+    """As the policy says, which also knows `StopIteration`: a coroutine could not raise it."""
     tries: list[str] = []
 
-    def first(*given: object) -> str:
-        tries.append(str(given[-1]))
-        return next(iter(["found"] if tries.count(tries[-1]) > 1 else []))
+    def charge() -> str:
+        tries.append("charge")
+        return next(iter(["paid"] if tries[1:] else []))
 
-    policy = Retry(first=0, on=(StopIteration,))
+    def plain(context: Context) -> str:
+        return context.step("charge", charge)
 
-    @app.job(queue=name, retry=policy)
-    def plain(context: Context) -> None:
-        context.step("first", first, "step")
-        context.using(retry=policy).step("second", first, "policy")
-        context.commit("fourth", first, "commit")
+    async def coroutine(context: Context) -> str:
+        return await context.aio.step("charge", charge)
 
-    @app.job(queue=name, retry=policy)
-    async def awaited(context: Context) -> None:
-        await context.aio.step("first", first, "aio step")
-        await context.aio.commit("second", first, "aio commit")
+    retry = Retry(first=0, on=(StopIteration,))
+    function: Any = plain if kind == "function" else coroutine
+    handle = app.job(queue=name, name="pay", retry=retry)(function).push()
 
-    handles = [plain.push(), awaited.push()]
+    @app.job(queue=name, retry=retry)
+    def hopeless(context: Context) -> None:
+        context.step("charge", lambda: 1 / 0)
+
+    other = hopeless.push()
     app.work(drain=True)
-    assert [handle.state() for handle in handles] == ["done", "done"]
-    assert len(tries) == 10
+    assert (handle.result(), len(tries)) == ("paid", 2)
+    assert other.state() == "dead"
 
 
 def test_a_step_with_a_policy_waits_without_a_worker(app: App, name: str, clock: Clock) -> None:
@@ -302,34 +235,6 @@ def test_a_step_with_a_policy_waits_without_a_worker(app: App, name: str, clock:
     assert (handle.result(), tries) == ("paid", 3)
     info = handle.info()
     assert info.attempts == 1
-
-
-def test_coroutines_await_the_same_steps(app: App, name: str, clock: Clock) -> None:
-    done: list[str] = []
-
-    async def charge(order: str) -> str:
-        await asyncio.sleep(0)
-        done.append(order)
-        return order.upper()
-
-    @app.job(queue=name)
-    async def fulfil(context: Context, order: str) -> list[Any]:
-        charged = await context.aio.step("charge", charge, order)
-        counted = await context.aio.step("count", len, order)
-        await context.aio.commit("book", add_one, f"{name} n".encode())
-        await context.aio.sleep("cool off", "1h")
-        parcel = await context.aio.wait("shipped")
-        return [charged, counted, parcel.value]
-
-    handle = fulfil.push("order")
-    app.work(drain=True)
-    clock.advance("1h")
-    app.work(drain=True)
-    assert app.signal(app.db, "shipped", key=handle.id, value=7) == 1
-    app.work(drain=True)
-    assert handle.result() == ["ORDER", 5, 7]
-    assert done == ["order"]
-    assert count(app, f"{name} n") == 1
 
 
 # Signals
@@ -364,32 +269,23 @@ def test_a_signal_is_forgotten_when_its_time_is_over(app: App, name: str, clock:
     app.work(drain=True)
     assert handle.state() == "delayed"
     app.signal(app.db, "other")  # deletes what is over
-    layout = Layout(app.queue(name).subspace)
-    assert [*app.db.get_range(*layout.range_of(layout.signals))] != []
-    assert len([*app.db.get_range(*layout.range_of(layout.signal_ends))]) == 1
+    assert len(rows_in(app.db, app.queue(name), "signal_ends")) == 1
 
 
-def test_a_wait_ends_with_its_time_out(app: App, name: str, clock: Clock) -> None:
-    handle = waiting_job(app, name, timeout="1d")
-    app.work(drain=True)
-    clock.advance("1d")
-    app.work(drain=True)
-    assert states(app, name, handle) == [("shipped", "timed out"), ("think", "waiting")]
-    assert app.signal(app.db, "shipped", key=handle.id, value="late") == 0
-    clock.advance("1h")
-    app.work(drain=True)
-    assert handle.result() == "timed out"
-
-
-def test_a_signal_wins_until_the_job_has_noticed_the_time_out(
-    app: App, name: str, clock: Clock
+@pytest.mark.parametrize("is_noticed", [False, True])
+def test_a_wait_ends_with_its_time_out_once_the_job_has_noticed_it(
+    app: App, name: str, clock: Clock, is_noticed: bool
 ) -> None:
     handle = waiting_job(app, name, timeout="1d")
     app.work(drain=True)
-    clock.advance("2d")
-    assert app.signal(app.db, "shipped", key=handle.id, value="just in time") == 1
+    clock.advance("1d")
+    if is_noticed:
+        app.work(drain=True)
+        assert states(app, name, handle) == [("shipped", "timed out"), ("think", "waiting")]
+    assert app.signal(app.db, "shipped", key=handle.id, value="late") == (not is_noticed)
+    clock.advance("1h")
     app.work(drain=True)
-    assert handle.result() == "got just in time"
+    assert handle.result() == ("timed out" if is_noticed else "got late")
 
 
 def test_a_signal_is_part_of_the_callers_transaction(app: App, name: str) -> None:
@@ -475,6 +371,24 @@ def test_steps_have_an_order_whatever_the_clocks_say(
     assert states(app, name, handle) == [("lint", "done")]
 
 
+def test_a_signal_wakes_a_worker_that_sleeps(app: App, name: str, asleep: threading.Event) -> None:
+    """As a push does: the worker would sleep for ten minutes otherwise."""
+
+    @app.job(queue=name)
+    def job(context: Context) -> Any:
+        return context.wait("go on").value
+
+    handle = job.push()
+    app.work(name, drain=True)
+    worker = threading.Thread(target=app.work, args=[name], kwargs={"max_jobs": 1})
+    worker.start()
+    assert asleep.wait(MAX_WAIT)
+    app.signal(app.db, "go on", key=handle.id, value=7)
+    worker.join(MAX_WAIT)
+    assert not worker.is_alive()
+    assert handle.result() == 7
+
+
 # Claims
 
 
@@ -516,7 +430,8 @@ def test_a_worker_that_lost_its_claim_stores_no_step(app: App, name: str) -> Non
 @pytest.mark.parametrize("keep", [None, 10])
 def test_a_suspended_job_can_be_cancelled(app: App, name: str, keep: int | None) -> None:
     """It stays as done with its steps, if the queue keeps done jobs."""
-    app.queue(name).configure(app.db, keep=keep)
+    queue = app.queue(name)
+    queue.configure(app.db, keep=keep)
 
     @app.job(queue=name)
     def fulfil(context: Context) -> None:
@@ -527,17 +442,12 @@ def test_a_suspended_job_can_be_cancelled(app: App, name: str, keep: int | None)
     app.work(drain=True)
     assert rows_of_steps(app, name) == 3
     assert handle.cancel()
-    assert rows_of_steps(app, name) == (0 if keep is None else 2)
     assert app.signal(app.db, "shipped", key=handle.id) == 0
-    assert check(app.db, app.queue(name)).problems == ()
+    assert check(app.db, queue).problems == ()
     if keep is not None:
-        steps = app.queue(name).steps.all(app.db, handle.id)
-        assert [(step.name, step.state) for step in steps] == [
-            ("charge", "done"),
-            ("shipped", "waiting"),
-        ]
-        assert app.queue(name).remove(app.db, handle.id)
-        assert rows_of_steps(app, name) == 0
+        assert states(app, name, handle) == [("charge", "done"), ("shipped", "waiting")]
+        assert queue.remove(app.db, handle.id)
+    assert rows_of_steps(app, name) == 0
 
 
 def test_a_job_that_was_cancelled_ends_where_it_would_be_suspended(app: App, name: str) -> None:
@@ -570,59 +480,8 @@ def test_steps_are_deleted_with_their_item(app: App, name: str) -> None:
     assert rows_of_steps(app, name) == 0
 
 
-def test_a_job_that_is_popped_and_put_back_begins_from_the_top(
-    app: App, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its steps were deleted with it, and no longer count."""
-    monkeypatch.setattr(operations, "MAX_STEPS", 2)
-    done: list[str] = []
-
-    @app.job(queue=name)
-    def fulfil(context: Context) -> str:
-        context.step("charge", done.append, "charged")
-        return str(context.wait("shipped").value)
-
-    handle = fulfil.push()
-    app.work(drain=True)
-    app.signal(app.db, "shipped", key=handle.id, value="sent")
-    queue = app.queue(name)
-    queue.put_back(app.db, [queue.pop(app.db)])
-    assert steps_of(app, name, handle) == []
-    app.work(drain=True)
-    assert (handle.result(), done) == ("sent", ["charged", "charged"])
-    assert states(app, name, handle) == [("charge", "done"), ("shipped", "done")]
-
-
-def test_a_wait_that_a_retry_forgets_is_over(app: App, name: str) -> None:
-    is_broken: list[bool] = []
-
-    @app.job(queue=name)
-    def fulfil(context: Context) -> str:
-        context.step("charge", str)
-        if is_broken:
-            raise Dead("no parcels")
-        return str(context.wait("shipped", timeout="1d").value)
-
-    queue, handle = app.queue(name), fulfil.push()
-    app.work(drain=True)
-    is_broken.append(True)
-    queue.retry(app.db, handle.id, state="delayed")
-    app.work(drain=True)
-    assert handle.state() == "dead"
-    assert queue.steps.retry_from(app.db, handle.id, "charge")
-    assert rows_of_steps(app, name) == 0
-    is_broken.clear()
-    app.work(drain=True)
-    assert app.signal(app.db, "shipped", key=handle.id, value="sent") == 1
-    app.work(drain=True)
-    assert handle.result() == "sent"
-
-
 @pytest.mark.parametrize("obstacle", ["unique key", "queue", "group"])
-@pytest.mark.parametrize("in_callers", [False, True])
-def test_a_retry_that_is_refused_forgets_no_step(
-    app: App, name: str, obstacle: str, in_callers: bool
-) -> None:
+def test_a_retry_that_is_refused_forgets_no_step(app: App, name: str, obstacle: str) -> None:
     @app.job(queue=name, unique="k", group="g")
     def build(context: Context) -> None:
         context.step("lint", str)
@@ -636,57 +495,15 @@ def test_a_retry_that_is_refused_forgets_no_step(
     elif obstacle == "group":
         queue.set_group(app.db, "g", max_size=1)
     build.using(unique="k" if obstacle == "unique key" else False).push()
-    tr: Any = app.db.create_transaction() if in_callers else app.db
+    tr: Any = app.db.create_transaction()
     if obstacle == "unique key":
         assert not queue.steps.retry_from(tr, handle.id, "lint")
     else:
         with pytest.raises(QueueFull):
             queue.steps.retry_from(tr, handle.id, "lint")
-    if in_callers:
-        tr.commit().wait()
+    tr.commit().wait()
     assert states(app, name, handle) == [("lint", "done"), ("compile", "done")]
     assert check(app.db, queue).problems == ()
-
-
-@pytest.mark.parametrize("other", ["sleep", "wait"])
-def test_a_job_that_does_something_else_than_to_wait_does_not_wait(
-    app: App, name: str, other: str
-) -> None:
-    """A later version, whose job was run before its time."""
-    has_changed: list[bool] = []
-
-    @app.job(queue=name)
-    def fulfil(context: Context) -> None:
-        if not has_changed:
-            context.wait("shipped", timeout="1d")
-        elif other == "sleep":
-            context.sleep("nap", "1d")
-        else:
-            context.wait("paid")
-
-    handle = fulfil.push()
-    app.work(drain=True)
-    has_changed.append(True)
-    app.queue(name).retry(app.db, handle.id, state="delayed")
-    app.work(drain=True)
-    assert app.signal(app.db, "shipped", key=handle.id) == 0
-    assert app.queue(name).remove(app.db, handle.id)
-    assert rows_of_steps(app, name) == 0
-
-
-def test_a_waiting_job_can_be_moved(app: App, name: str) -> None:
-    @app.job(queue=name)
-    def fulfil(context: Context) -> str:
-        context.step("charge", str)
-        return str(context.wait("shipped").value)
-
-    handle = fulfil.push()
-    app.work(drain=True)
-    assert app.queue(name).reprioritize(app.db, handle.id, 7)
-    assert app.signal(app.db, "shipped", key=handle.id, value="moved") == 1
-    app.work(drain=True)
-    assert handle.result() == "moved"
-    assert [step.name for step in steps_of(app, name, handle)] == ["charge", "shipped"]
 
 
 def test_a_suspended_job_does_not_expire(app: App, name: str, clock: Clock) -> None:
@@ -702,15 +519,19 @@ def test_a_suspended_job_does_not_expire(app: App, name: str, clock: Clock) -> N
     assert handle.result() == "slept"
 
 
-def test_a_job_has_a_bounded_number_of_steps(
+def test_names_of_steps_are_unique_within_a_job_and_limited_in_number(
     app: App, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "MAX_STEPS", 3)
 
     @app.job(queue=name, retry=Retry(attempts=1))
     def build(context: Context) -> None:
-        for n in range(3):
-            context.step(f"step {n}", str)
+        for target in "abc":
+            context.step(f"build {target}", str, target)
+        with pytest.raises(DuplicateStep, match="a name of its own"):
+            context.step("build a", str, "a")
+        with pytest.raises(ValueError, match="the name of a step is text"):
+            context.sleep("", "1s")
         with pytest.raises(TooManySteps):
             context.step("one more", str)
 

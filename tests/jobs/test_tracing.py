@@ -30,36 +30,28 @@ def spans_of(name: str) -> list[ReadableSpan]:
     return [span for span in spans if span.name == f"process {name}"]
 
 
-@pytest.mark.parametrize(
-    "way", ["push", "push_many", "in a transaction", "of a transaction", "by asyncio"]
-)
+@pytest.mark.parametrize("way", ["push_many", "transaction", "body", "asyncio"])
 def test_a_job_belongs_to_the_trace_of_its_push(
     app: App, name: str, tracer: trace.Tracer, way: str
 ) -> None:
-    if way == "of a transaction":
+    def plain() -> None:
+        with tracer.start_as_current_span(f"part of {name}"):
+            pass
 
-        @app.job(queue=name, name="work")
-        def work(tr: Transaction) -> None:
-            with tracer.start_as_current_span(f"part of {name}"):
-                pass
+    def body(tr: Transaction) -> None:
+        plain()
 
-    else:
-
-        @app.job(queue=name, name="work")
-        def work() -> None:
-            with tracer.start_as_current_span(f"part of {name}"):
-                pass
-
+    work: Any = app.job(queue=name, name="work")(body if way == "body" else plain)
     with tracer.start_as_current_span("request") as request:
         if way == "push_many":
             work.push_many([work.bind()])
-        elif way == "by asyncio":
+        elif way == "asyncio":
             asyncio.run(aio.run(work.push))
-        elif way == "in a transaction":
-            transactional(lambda tr: work.using(tr).push())(app.db)
         else:
-            work.push()
+            transactional(lambda tr: work.using(tr).push())(app.db)
     work.push()
+    first, second = (item.value for item in app.queue(name).items(app.db))
+    assert {*first} - {*second} == {"traceparent"}  # nothing is stored without a span
     app.work(drain=True)
     continued, alone = sorted(spans_of(name), key=lambda span: span.parent is None)
     assert continued.parent.span_id == request.get_span_context().span_id
@@ -76,10 +68,8 @@ def test_a_job_belongs_to_the_trace_of_its_push(
 @pytest.mark.parametrize(
     ("fields", "is_child"),
     [
-        ({"traceparent": PARENT}, True),
         ({"traceparent": PARENT, "tracestate": "vendor=1"}, True),
         ({"traceparent": PARENT, "tracestate": 5}, True),
-        ({"traceparent": "nonsense"}, False),
         ({"traceparent": 5, "tracestate": []}, False),
         ({"tracestate": "vendor=1"}, False),
     ],
@@ -100,28 +90,17 @@ def test_every_client_can_say_which_span_has_pushed_a_job(
         assert f"{span.parent.trace_id:032x}-{span.parent.span_id:016x}" in PARENT
 
 
-def test_a_push_stores_nothing_without_a_span(app: App, name: str, tracer: trace.Tracer) -> None:
-    @app.job(queue=name, name="work")
-    def work() -> None: ...
-
-    work.push()
-    with tracer.start_as_current_span("request"):
-        work.push()
-    first, second = (item.value for item in app.queue(name).items(app.db))
-    assert first == {"job": "work", "args": [], "kwargs": {}}
-    assert {*second} - {*first} == {"traceparent"}
-
-
-def test_a_push_imports_neither_telemetry_nor_a_server() -> None:
+def test_a_push_imports_neither_telemetry_nor_a_server_nor_pydantic() -> None:
     program = """
-import sys
+import sys, fdbqueue
+print(*[name for name in sys.modules if name.startswith("fdbqueue.jobs")])
 from fdbqueue.jobs import App
 app = App("memory:")
 @app.job()
 def work() -> None: ...
 work.push()
-print(*{"opentelemetry", "prometheus_client", "http.server"} & {*sys.modules})
+print(*{"opentelemetry", "prometheus_client", "http.server", "pydantic"} & {*sys.modules})
 app.work(drain=True)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("\n", "")
+    assert (done.stdout, done.stderr) == ("\n\n", "")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pydantic
 import pytest
 
 from fdbqueue.jobs import App, Context, Retry
@@ -28,8 +25,10 @@ def test_a_job_may_be_unique_by_its_arguments(app: App, name: str) -> None:
     @app.job(queue=name, name="other", unique=True)
     def other(month: date) -> None: ...
 
-    @app.job(queue=name, name="report 2", unique=lambda month, **_: f"{month:%Y}")
-    def yearly(month: date, note: str = "") -> None: ...
+    @app.job(
+        queue=name, name="report 2", unique=lambda month, note="a": f"{month:%Y}" if note else None
+    )
+    def yearly(month: date, note: str = "a") -> None: ...
 
     month = date(2030, 1, 1)
     first = report.push(month, user="bob", b=1, a=2)
@@ -42,6 +41,7 @@ def test_a_job_may_be_unique_by_its_arguments(app: App, name: str) -> None:
         report.push(date(2030, 1, 2), user="bob", b=1, a=2),
         other.push(month),
         yearly.push(month),
+        *yearly.push_many([yearly.bind(month, "")] * 2),
         report.using(unique=False).push(month),
         report.using(unique="k").push(month),
         report.using(queue=f"{name} 2").push(month),
@@ -51,61 +51,6 @@ def test_a_job_may_be_unique_by_its_arguments(app: App, name: str) -> None:
     assert not other.using(unique="k").push(month).is_new  # a key of one's own is shared by jobs
     info = first.info()
     assert str(info.unique).startswith("report ")
-
-
-_PUSHES = """
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pydantic import BaseModel
-import fdbqueue, sys
-
-app = fdbqueue.App(sys.argv[1])
-
-@dataclass(frozen=True)
-class Tags:
-    names: frozenset[str]
-
-class Post(BaseModel):
-    tags: set[str]
-    by_day: dict[str, set[str]]
-
-@app.job(name="set", unique=True)
-def of_set(tags: set[str] | None, more: dict[str, frozenset[int]]) -> None: ...
-
-@app.job(name="any order", unique=True)
-def of_iterable(tags: Iterable[str]) -> None: ...
-
-@app.job(name="model", unique=True)
-def of_model(post: Post, tags: set[Tags]) -> None: ...
-
-@app.job(name="rest", unique=True)
-def of_rest(*tags: frozenset[str], **more: frozenset[str]) -> None: ...
-
-words = [str(number) for number in range(10)]
-print(
-    of_set.push(set(words), {word: frozenset(range(9)) for word in set(words)}).is_new,
-    of_iterable.push(set(words)).is_new,
-    of_model.push(
-        Post(tags=words, by_day={word: words for word in set(words)}),
-        {Tags(frozenset(words)), Tags(frozenset("ab"))},
-    ).is_new,
-    of_rest.push(frozenset(words), **{f"w{word}": frozenset(words) for word in set(words)}).is_new,
-)
-"""
-
-
-def test_processes_find_the_same_key_whatever_the_order_of_their_sets(tmp_path: Path) -> None:
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", _PUSHES, f"{tmp_path}/db"],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        ).stdout.split()
-        for seed in ("0", "1", "2", "3")
-    ]
-    assert said == [["True"] * 4, *[["False"] * 4] * 3]
 
 
 class Number(IntEnum):
@@ -122,8 +67,25 @@ class Order:
     tags: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class Tags:
+    """A value that sets can hold."""
+
+    names: frozenset[int]
+
+
+class Post(pydantic.BaseModel):
+    """A model with a set."""
+
+    tags: set[int]
+
+
 UNSET = object()
 PARIS = ZoneInfo("Europe/Paris")
+EAST, FAR_EAST = (timezone(timedelta(hours=hours)) for hours in (1, 2))
+FOLD = datetime(2030, 10, 27, 2, 30, tzinfo=PARIS)
+SET, SAME_SET = {0, 8}, {8, 0}
+assert [*SET] != [*SAME_SET]
 INSTANT = datetime(2030, 7, 1, 12, tzinfo=timezone.utc)
 
 
@@ -131,15 +93,12 @@ INSTANT = datetime(2030, 7, 1, 12, tzinfo=timezone.utc)
     ("kind", "one", "two", "are_equal"),
     [
         (Any, 1, 1.0, True),
-        (float, 1, 1.0, True),
         (Any, 0.0, -0.0, True),
         (Any, 10**20, 1e20, True),
         (Any, 10**20, 10**20 + 1, False),
         (Any, 1, Number.ONE, True),
         (Any, 1, True, False),
-        (Any, 0, None, False),
         (Any, 1, "1", False),
-        (Any, [1], "[1]", False),
         (Any, {"a": 1, "b": [2]}, {"b": [2.0], "a": 1}, True),
         (Any, [1, 2], [2, 1], False),
         (Decimal, Decimal(1), Decimal("1.0"), True),
@@ -154,27 +113,17 @@ INSTANT = datetime(2030, 7, 1, 12, tzinfo=timezone.utc)
         (datetime, INSTANT, INSTANT.replace(tzinfo=None), False),
         (datetime, INSTANT, INSTANT + timedelta(microseconds=1), False),
         (dict[datetime, int], {INSTANT: 1}, {INSTANT.astimezone(PARIS): 1}, True),
-        (
-            datetime,
-            datetime(2030, 10, 27, 2, 30, tzinfo=PARIS),
-            datetime(2030, 10, 27, 2, 30, tzinfo=PARIS, fold=1),
-            False,
-        ),
-        (
-            datetime,
-            datetime.min.replace(tzinfo=timezone(timedelta(hours=9))),
-            datetime.min.replace(tzinfo=timezone(timedelta(hours=8))),
-            False,
-        ),
-        (
-            time,
-            time(8, tzinfo=timezone.utc),
-            time(9, tzinfo=timezone(timedelta(hours=1))),
-            True,
-        ),
-        (timedelta, timedelta(minutes=60), timedelta(hours=1), True),
+        (datetime, FOLD, FOLD.replace(fold=1), False),
+        (datetime, datetime.min.replace(tzinfo=EAST), datetime.min.replace(tzinfo=FAR_EAST), False),
+        (time, time(8, tzinfo=timezone.utc), time(9, tzinfo=EAST), True),
         (bytes, b"12", b"13", False),
         (Iterable[int], (1, 2), [1, 2], True),
+        # Whatever the order of sets, which other processes have in another one.
+        (set[int] | None, SET, SAME_SET, True),
+        (Iterable[int], SET, SAME_SET, True),
+        (dict[str, frozenset[int]], {"a": frozenset(SET)}, {"a": frozenset(SAME_SET)}, True),
+        (Post, Post(tags=SET), Post(tags=SAME_SET), True),
+        (set[Tags], {Tags(frozenset(SET))}, {Tags(frozenset(SAME_SET))}, True),
         (tuple[int, ...] | None, None, (), False),
     ],
 )
@@ -212,15 +161,6 @@ def test_a_default_has_the_same_key_whether_it_is_given_or_left_out(app: App, na
     assert not mail_with_more.push(3).is_new
 
 
-def test_a_function_of_the_arguments_may_return_no_key(app: App, name: str) -> None:
-    @app.job(queue=name, unique=lambda user: f"{user}" if user else None)
-    def greet(user: int) -> None: ...
-
-    handles = greet.push_many([greet.bind(user) for user in (1, 0, 1, 0)])
-    assert [handle.is_new for handle in handles] == [True, True, False, True]
-    assert handles[2].id == handles[0].id
-
-
 def test_one_job_waits_while_another_runs(app: App, name: str) -> None:
     """So no change is missed: whoever changes something pushes, and a run that begins sees it."""
     runs: list[int] = []
@@ -256,20 +196,6 @@ def test_a_job_is_pushed_once_in_a_period(app: App, name: str, clock: Clock) -> 
     assert remind.push(3).is_new
 
 
-def test_options_of_a_push_change_the_scope(app: App, name: str, clock: Clock) -> None:
-    @app.job(queue=name)
-    def job(n: int) -> None: ...
-
-    assert job.using(unique=True, unique_for=60).push(1).is_new
-    assert not job.using(unique=True).push(1).is_new
-    assert job.using(unique="k", unique_until="claimed").push(2).is_new
-    app.work(name, drain=True)
-    assert not job.using(unique=True).push(1).is_new
-    assert job.using(unique="k").push(2).is_new
-    clock.advance(61)
-    assert job.using(unique=True).push(1).is_new
-
-
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
@@ -277,30 +203,18 @@ def test_options_of_a_push_change_the_scope(app: App, name: str, clock: Clock) -
         ({"unique": True, "unique_for": "1h", "unique_until": "claimed"}, "not both"),
         ({"unique": True, "unique_until": "start"}, "one of 'claimed', 'ended', not 'start'"),
         ({"unique": ""}, "unique is text"),
+        ({"unique": 7}, "unique is a key, True, or a function"),
     ],
 )
 def test_a_wrong_scope_is_refused_where_it_is_given(app: App, wrong: Any, error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        app.job(**wrong)
-
     @app.job(queue="never created")
-    def job() -> None: ...
-
-    with pytest.raises(ValueError, match=error):
-        job.using(**wrong)
-
-
-def test_what_is_no_key_is_refused(app: App, name: str) -> None:
-    wrong: Any = 7
-    with pytest.raises(TypeError, match="unique is a key, True, or a function"):
-        app.job(unique=wrong)
-
-    @app.job(queue=name, unique=lambda n: n)
     def job(n: int) -> None: ...
 
+    for use in (app.job, job.using):
+        with pytest.raises((TypeError, ValueError), match=error):
+            use(**wrong)
     with pytest.raises(ValueError, match="unique is text of 1 to 255 bytes"):
-        job.push_many([job.bind(0)])
-    assert app.queue(name).is_empty(app.db)
+        job.using(unique=lambda n: n).push(0)
 
 
 def test_a_declaration_and_using_take_the_same_options(app: App, name: str) -> None:

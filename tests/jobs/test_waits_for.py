@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fdbqueue.jobs import App, Context, Handle
-from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock
 from fdbqueue.types import ItemInfo, JobRef, WaitsFor
 
@@ -30,18 +29,6 @@ def waits(handle: Handle[Any]) -> WaitsFor:
     return found
 
 
-def test_a_job_waits_for_its_time_or_its_next_attempt(app: App, name: str) -> None:
-    @app.job(queue=name)
-    def work() -> None:
-        raise OSError("busy")
-
-    ready, later = work.push(), work.using(delay="1h").push()
-    assert shown(ready).waits_for is None
-    assert waits(later).kind == "time"
-    app.work(name, drain=True)
-    assert waits(ready).kind == "retry"
-
-
 def test_a_job_waits_for_a_signal(app: App, name: str) -> None:
     @app.job(queue=name)
     def work(context: Context) -> None:
@@ -49,34 +36,25 @@ def test_a_job_waits_for_a_signal(app: App, name: str) -> None:
 
     handle = work.push()
     app.work(name, drain=True)
-    found = waits(handle)
-    assert (found.kind, found.step, found.signal, found.key) == (
-        "signal",
-        "paid",
-        "payment",
-        "order 7",
-    )
-    assert found.why == "it waits for the signal 'payment' with the key 'order 7'"
+    why = "it waits for the signal 'payment' with the key 'order 7'"
+    assert waits(handle) == WaitsFor("signal", why, "paid", "payment", "order 7")
     app.signal(app.db, "payment", key="order 7")
     assert shown(handle).waits_for is None
 
 
-def test_a_job_sleeps_in_a_step_although_an_attempt_has_failed(
-    app: App, name: str, clock: Clock
-) -> None:
-    has_failed: list[bool] = []
-
+def test_a_job_waits_for_its_next_attempt_or_its_time(app: App, name: str, clock: Clock) -> None:
     @app.job(queue=name)
     def work(context: Context) -> None:
-        if not has_failed:
-            has_failed.append(True)
+        if context.attempt == 1:
             raise OSError
         context.sleep("nap", "1d")
 
-    handle = work.push()
+    handle, later = work.push(), work.using(delay="1h").push()
+    assert shown(handle).waits_for is None
+    assert waits(later).kind == "time"
     app.work(name, drain=True)
     assert (waits(handle).kind, waits(handle).step) == ("retry", None)
-    clock.advance(10)
+    clock.advance(100)
     app.work(name, drain=True)
     assert (waits(handle).kind, waits(handle).step) == ("time", "nap")
 
@@ -102,28 +80,19 @@ def test_a_job_waits_for_the_jobs_that_it_runs_and_each_of_them_names_it(
         2,
         "it runs 2 jobs that have not ended",
     )
-    other = app.queue(f"{name}-other")
+    other: Any = app.queue(f"{name}-other")
     children = [info.id for info in other.items(app.db, state="ready")]
-    assert {ref.id for ref in found.jobs} == {*children}
-    assert {ref.queue for ref in found.jobs} == {f"{name}-other"}
+    assert {*found.jobs} == {JobRef(f"{name}-other", id) for id in children}
     steps = app.queue(name).steps.all(app.db, handle.id)
     assert {step.queue for step in steps} == {f"{name}-other"}
-    for number, id in enumerate(children):
-        info = other.get(app.db, id)
-        assert info is not None
-        assert info.parent == JobRef(name, handle.id, f"some {number}")
-    claim = other.claim(app.db)
-    assert claim is not None
-    other.ack(app.db, claim)
+    parents = [other.get(app.db, id).parent for id in children]
+    assert parents == [JobRef(name, handle.id, f"some {number}") for number in range(2)]
+    other.ack(app.db, other.claim(app.db))
     assert [ref.id for ref in waits(handle).jobs] == children[1:]
-    claim = other.claim(app.db)
-    assert claim is not None
-    other.nack(app.db, claim, dead=True)
+    other.nack(app.db, other.claim(app.db), dead=True)
     dead = other.get(app.db, children[1])
-    assert dead is not None
-    assert (dead.state, dead.parent) == ("dead", JobRef(name, handle.id, "some 1"))
-    assert shown(handle).waits_for is None
-    assert shown(handle).parent is None
+    assert (dead.state, dead.parent) == ("dead", parents[1])
+    assert (shown(handle).waits_for, shown(handle).parent) == (None, None)
 
 
 def test_a_job_waits_for_the_jobs_that_it_follows(app: App, name: str) -> None:
@@ -172,19 +141,15 @@ def test_a_job_waits_for_a_worker_that_knows_it(
     @app.job(queue=name)
     def work() -> None: ...
 
-    queue = app.queue(name)
+    queue: Any = app.queue(name)
     item = queue.push(app.db, {"job": "shop.send", "version": version})
     app.work(name, drain=True)
     info = queue.get(app.db, item)
-    assert info is not None
     assert info.state == "delayed"
     assert info.waits_for == WaitsFor("worker", f"no worker knows the job 'shop.send'{of}")
     clock.advance(11)
     info = queue.get(app.db, item)
-    assert info is not None
-    assert (info.state, info.waits_for and info.waits_for.kind) == ("ready", "worker")
-    assert store_of(queue).sweeper.sweep(app.db)
+    assert (info.state, info.waits_for.kind) == ("ready", "worker")
     assert queue.claim(app.db) is not None
     info = queue.get(app.db, item)
-    assert info is not None
     assert (info.state, info.waits_for) == ("claimed", None)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, Worker
+from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import check
 from fdbqueue.database.clock import monotonic
 from fdbqueue.errors import LeaseLost
@@ -42,49 +41,6 @@ def test_a_lease_is_over_after_its_length(db: Any, queue: PriorityQueue, clock: 
         queue.ack(db, first)
     assert check(db, queue).ok
     queue.ack(db, second)
-
-
-def test_a_lease_of_a_moved_clock_has_its_whole_length(
-    db: Any, queue: PriorityQueue, clock: Clock
-) -> None:
-    clock.advance("10d")
-    queue.push(db, "a")
-    claim = queue.claim(db, lease="1h")
-    ends: Any = queue.get(db, claim.item).lease_ends
-    assert timedelta(minutes=59) < ends - clock.now() < timedelta(minutes=61)
-    clock.advance("59m")
-    assert queue.state(db, claim.item) == "claimed"
-    clock.advance("1m")
-    assert queue.state(db, claim.item) == "ready"
-
-
-def test_an_item_expires_after_its_time_to_live(
-    db: Any, queue: PriorityQueue, clock: Clock
-) -> None:
-    queue.push(db, "a", ttl="1h")
-    clock.advance("59m")
-    assert queue.size(db) == 1
-    clock.advance("1m")
-    assert queue.size(db) == 0
-    assert queue.pop(db) is None
-
-
-def test_done_items_are_kept_for_their_time(db: Any, name: str, clock: Clock) -> None:
-    queue = PriorityQueue.named(db, name, keep=timedelta(days=1))
-    items = queue.push_many(db, "abc")
-    for hours, state in ((0, "done"), (23, "done"), (1, None)):
-        clock.advance(3600 * hours)
-        queue.ack(db, queue.claim(db))
-        assert queue.state(db, items[0]) == state
-
-
-def test_a_task_is_created_when_the_clock_says(db: Any, space: Any, clock: Clock) -> None:
-    tasks = TaskQueue(space["tasks"])
-    clock.advance("1h")
-    tasks.push(db, agent_name="ada")
-    clock.advance("1h")
-    age = clock.now() - tasks.peek(db).created_at
-    assert timedelta(hours=1) <= age < timedelta(hours=2)
 
 
 def test_a_waiting_worker_wakes_up_when_the_clock_moves(
@@ -143,15 +99,6 @@ def test_the_clock_of_the_machine_returns_after_the_block(db: Any, queue: Priori
     assert monotonic() > moved  # or handles would not sweep any more
 
 
-def test_a_handle_sweeps_after_the_block(db: Any, queue: PriorityQueue) -> None:
-    with Clock() as clock:
-        queue.push(db, "a", delay="1h")
-        clock.advance("1d")
-        assert queue.pop(db).value == "a"
-    queue.push(db, "b", delay=0.001)
-    wait_until(lambda: queue.pop(db))
-
-
 def test_the_clock_refuses_to_go_back_and_to_move_outside_of_a_block() -> None:
     with Clock() as clock:
         clock.move_to(datetime(2100, 1, 31, tzinfo=timezone.utc))
@@ -167,13 +114,3 @@ def test_the_clock_refuses_to_go_back_and_to_move_outside_of_a_block() -> None:
         clock.advance(1)
     assert now.year == 2100
     assert clock.now().year < 2100
-
-
-def test_a_database_that_loses_answers_follows_the_clock(
-    db: Any, queue: PriorityQueue, clock: Clock
-) -> None:
-    faulty: Any = fdbqueue.testing.FaultyDatabase(db, before=0.2, after=0.2, conflict=0.1, seed=3)
-    queue.push(faulty, "a")
-    assert queue.claim(faulty, lease="1h").attempt == 1
-    clock.advance("1h")
-    assert queue.claim(faulty, lease="1h").attempt == 2

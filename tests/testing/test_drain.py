@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import itertools
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,7 +13,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Transaction
 from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn, Snooze
-from fdbqueue.testing import Clock, DrainLimit, FaultyDatabase, bound_app, drain
+from fdbqueue.testing import Clock, DrainLimit, bound_app, drain
 from tests.support.waiting import wait_until
 
 HOURLY = Retry(attempts=4, first="1h", factor=1, jitter=0)
@@ -115,10 +113,17 @@ def test_each_outcome_is_told(app: App, name: str, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("keep", [None, timedelta(days=1)])
-def test_the_policy_and_the_queue_decide_about_an_attempt(
+def test_outcomes_are_told_also_of_jobs_that_no_queue_keeps(
     db: Any, name: str, keep: Any, clock: Clock
 ) -> None:
+    """The policy and the queue decide about them."""
     with bound_app(App(keep=keep), db) as app:
+
+        @app.job(queue=name)
+        def in_transaction(tr: Transaction) -> None: ...
+
+        @app.job(queue=name)
+        async def coroutine() -> None: ...
 
         @app.job(queue=name, retry=lambda error, context: Snooze("1m"))
         def patient() -> None:
@@ -129,46 +134,19 @@ def test_the_policy_and_the_queue_decide_about_an_attempt(
             raise OSError
 
         @app.job(queue=name)
-        def cancel_and_fail(context: Context) -> None:
-            handles[-1].cancel()
-            raise OSError
-
-        app.queue(name).configure(db, max_attempts=1)
-        handles: list[Any] = [patient.push(), limited.push(), cancel_and_fail.push()]
-        assert drain(app).outcomes() == ["snoozed", "dead", "cancelled"]
-
-
-def test_outcomes_are_told_of_jobs_that_no_queue_keeps(db: Any, name: str, clock: Clock) -> None:
-    with bound_app(App(keep=None), db) as app:
-
-        @app.job(queue=name, retry=HOURLY)
-        def fail_once(context: Context) -> None:
-            if context.attempt == 1:
+        def cancel(fails: bool) -> None:
+            handles[-1 if fails else -2].cancel()
+            if fails:
                 raise OSError
 
-        @app.job(queue=name)
-        def in_transaction(tr: Transaction) -> None: ...
-
-        @app.job(queue=name)
-        async def coroutine() -> None: ...
-
-        @app.job(queue=name)
-        def discard() -> None:
-            raise Discard
-
-        @app.job(queue=name)
-        def cancel() -> None:
-            cancelled.cancel()
-
-        in_transaction.push()
-        coroutine.push()
-        discard.push()
-        cancelled = cancel.push()
-        failing = fail_once.push()
-        drained = drain(app, advance=clock)
-        assert drained.outcomes(failing) == ["failed", "done"]
-        assert drained.outcomes()[:4] == ["done", "done", "discarded", "cancelled"]
-        assert cancelled.state() is None
+        app.queue(name).configure(db, max_attempts=1)
+        jobs: tuple[Any, ...] = in_transaction, coroutine, limited, patient
+        handles = [job.push() for job in jobs]
+        handles += [cancel.push(False), cancel.push(True)]
+        drained = drain(app)
+        told = [drained.outcomes(handle) for handle in handles]
+        assert told == [["done"], ["done"], ["dead"], ["snoozed"], ["cancelled"], ["cancelled"]]
+        assert (handles[-1].state() is None) == (keep is None)
 
 
 def test_what_is_no_job_of_the_app_is_told_too(app: App, name: str) -> None:
@@ -209,15 +187,6 @@ def test_a_job_that_moves_the_clock_over_its_lease_loses_it(
     assert drain(app, advance=clock).outcomes() == ["lost", "done"]
 
 
-def test_an_expired_job_does_not_run(app: App, name: str, clock: Clock) -> None:
-    @app.job(queue=name)
-    def work() -> None: ...
-
-    work.using(ttl="1h").push()
-    clock.advance("1h")
-    assert drain(app) == []
-
-
 def test_functions_run_in_the_thread_of_the_test_one_at_a_time(app: App, name: str) -> None:
     threads: list[threading.Thread] = []
 
@@ -252,29 +221,20 @@ def test_functions_run_in_the_thread_of_the_test_one_at_a_time(app: App, name: s
     assert handle.result() != threading.current_thread().name
 
 
-def test_jobs_do_not_see_the_context_variables_of_the_test(app: App, name: str) -> None:
-    """In production they cannot see those of the program that pushed them."""
-    variable = contextvars.ContextVar("variable", default="none")
-
-    @app.job(queue=name)
-    def read() -> str:
-        return variable.get()
-
-    variable.set("of the test")
-    handle = read.push()
-    drain(app)
-    assert handle.result() == "none"
-
-
-def test_only_the_named_queues_are_drained(app: App, name: str) -> None:
+def test_only_the_named_queues_that_are_not_paused_are_drained(
+    app: App, name: str, clock: Clock
+) -> None:
     @app.job(queue=name)
     def work() -> None: ...
 
     work.push()
     elsewhere = work.using(queue=f"{name}-other").push()
     assert drain(app, f"{name}-other").of(elsewhere).outcomes() == ["done"]
-    work.using(queue=f"{name}-other").push()
-    assert drain(app).outcomes(work) == ["done", "done"]
+    work.using(queue=f"{name}-other", delay="1h").push()
+    app.queue(f"{name}-other").configure(app.db, paused=True)
+    assert drain(app, advance=clock).outcomes(work) == ["done"]
+    app.queue(f"{name}-other").configure(app.db, paused=False)
+    assert drain(app, advance=clock).outcomes() == ["done"]
 
 
 def test_a_drain_ends_after_a_number_of_attempts(app: App, name: str, clock: Clock) -> None:
@@ -299,17 +259,6 @@ def test_a_drain_ends_after_a_number_of_attempts(app: App, name: str, clock: Clo
     assert drain(App(app.db), advance=clock) == []
 
 
-def test_a_paused_queue_ends_a_drain(app: App, name: str, clock: Clock) -> None:
-    @app.job(queue=name)
-    def work() -> None: ...
-
-    work.using(delay="1h").push()
-    app.queue(name).configure(app.db, paused=True)
-    assert drain(app, advance=clock) == []
-    app.queue(name).configure(app.db, paused=False)
-    assert drain(app).outcomes() == ["done"]
-
-
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, pytest.fail.Exception])
 def test_a_job_may_end_the_test(app: App, name: str, ending: Any) -> None:
     @app.job(queue=name)
@@ -326,49 +275,6 @@ def test_a_job_may_end_the_test(app: App, name: str, ending: Any) -> None:
     assert (handle.state(), handle.info().attempts) == ("ready", 0)  # as after a shutdown
     assert left.state() == "ready"
     assert left.info().attempts == 0
-
-
-def test_a_job_can_be_told_to_stop_in_time(app: App, name: str) -> None:
-    @app.job(queue=name, timeout=0.01)
-    def slow(context: Context) -> bool:
-        return context.cancelled.wait(60)
-
-    handle = slow.push()
-    assert drain(app).outcomes() == ["done"]
-    assert handle.result() is True
-
-
-def test_a_job_runs_that_is_due_while_the_outcomes_are_read(
-    app: App, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @app.job(queue=name)
-    def work() -> None: ...
-
-    get, looks = fdbqueue.PriorityQueue.get, itertools.count()
-
-    def slow_get(*arguments: Any) -> Any:
-        if next(looks) == 1:  # the first one is of the running job
-            clock.advance("1h")
-        return get(*arguments)
-
-    work.push()
-    work.using(delay="1h").push()
-    monkeypatch.setattr(fdbqueue.PriorityQueue, "get", slow_get)
-    assert drain(app, advance=clock).outcomes() == ["done", "done"]
-
-
-def test_lost_answers_change_nothing(db: Any, name: str, clock: Clock, rng: Any) -> None:
-    faulty: Any = FaultyDatabase(db, before=0.1, after=0.1, seed=rng.randrange(2**32))
-    with bound_app(App(), faulty) as app:
-
-        @app.job(queue=name, retry=HOURLY)
-        def work(context: Context) -> None:
-            if context.attempt == 1:
-                raise OSError
-
-        work.push_many([work.bind() for _ in range(5)])
-        drained = drain(app, advance=clock)
-        assert sorted(drained.outcomes()) == ["done"] * 5 + ["failed"] * 5
 
 
 def test_an_app_is_bound_to_a_new_database_and_restored() -> None:

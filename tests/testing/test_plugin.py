@@ -95,26 +95,6 @@ def test_a_failure_shows_the_line_of_the_test_and_what_was_pushed(shop: pytest.P
     done.stdout.fnmatch_lines(["E*'failed'*", "*shop.send failed, attempt 1*OSError: no answer"])
 
 
-def test_the_database_can_be_another_one(shop: pytest.Pytester) -> None:
-    shop.makepyfile(
-        """
-        import fdbqueue, pytest, shop
-        from fdbqueue.testing import drain
-
-        @pytest.fixture
-        def fdbqueue_db(tmp_path):
-            with fdbqueue.open(f"embedded:{tmp_path}/db") as db:
-                yield db
-
-        def test_push(app, tmp_path):
-            shop.send.push("ada")
-            assert drain(app).outcomes() == ["done"]
-            assert str(tmp_path) in app.db.url
-        """
-    )
-    shop.runpytest().assert_outcomes(passed=1)
-
-
 def test_the_fixtures_load_nothing_before_they_are_used(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

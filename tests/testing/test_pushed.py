@@ -109,15 +109,9 @@ def test_what_is_no_job_of_the_app_is_left_out(app: App, name: str) -> None:
     @app.job(queue=name)
     def work() -> None: ...
 
+    refute_pushed(work)
+    assert name not in queue_names(app.db)  # to look creates no queue
     app.queue(name).push_many(app.db, ["no job", {"job": "elsewhere", "args": [1]}])
     assert pushed(work) == []
     with pytest.raises(AssertionError, match=r"elsewhere\(1\), ready"):
         assert_pushed(work)
-
-
-def test_looking_creates_no_queue(app: App, name: str) -> None:
-    @app.job(queue=name)
-    def work() -> None: ...
-
-    refute_pushed(work)
-    assert name not in queue_names(app.db)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,64 +22,7 @@ from fdbqueue.queue.base import store_of
 from fdbqueue.worker import claiming
 from fdbqueue.worker.claiming import Source, Turns
 from tests.support.leases import come_due, lapse
-from tests.support.shell import Shell
 from tests.support.waiting import MAX_WAIT, wait_until
-
-JOBS = """
-import os, time
-from fdbqueue.jobs import App, Retry
-
-app = App()
-
-def note(name):
-    with open("began", "a") as file:
-        file.write(name + "\\n")
-
-@app.job(name="exit", queue={queue!r}, retry={retry})
-def leave():
-    note("exit")
-    time.sleep(0.1)  # so that the others begin
-    os._exit(9)
-
-@app.job(name="sleep", queue={queue!r}, retry={retry})
-def sleep(number):
-    note(f"sleep {{number}}")
-    time.sleep(0.5)
-"""
-
-POLICIES = {"policy": ("Retry(attempts=3)", None), "queue": ("Retry(attempts=None)", 3)}
-
-
-@pytest.mark.parametrize("limit", POLICIES)
-def test_a_job_that_kills_its_process_costs_others_one_attempt(
-    db: Any, shared_url: str, name: str, tmp_path: Path, limit: str
-) -> None:
-    retry, max_attempts = POLICIES[limit]
-    fdbq = Shell(tmp_path, shared_url, name)
-    (tmp_path / "jobs.py").write_text(JOBS.format(queue=name, retry=retry))
-    queue = PriorityQueue.named(db, name, max_attempts=max_attempts, keep=100)
-    names = ["exit", *["sleep"] * 7]
-    arguments: list[list[int]] = [[], *[[number] for number in range(7)]]
-    jobs = [{"job": job, "args": args} for job, args in zip(names, arguments)]
-    poison, *others = queue.push_many(db, jobs)
-    options = ["--processes", "1", "--concurrency", "8", "--lease", "1"]
-    program = fdbq.start("work", "--app", "jobs:app", *options)
-    try:
-        states = lambda: [queue.state(db, item) for item in (poison, *others)]  # noqa: E731
-        wait_until(lambda: states() == ["dead", *["done"] * 7], 3 * MAX_WAIT)
-    finally:
-        program.send_signal(signal.SIGTERM)
-        program.communicate(timeout=MAX_WAIT)
-    began = (tmp_path / "began").read_text().splitlines()
-    assert began.count("exit") == 3
-    assert {began.count(f"sleep {number}") for number in range(7)} <= {1, 2}
-    info = queue.get(db, poison)
-    assert info.attempts == 3
-    assert "while it ran alone" in str(info.error)
-    errors = [str(attempt.error) for attempt in info.failed_attempts]
-    assert ["alone" in error for error in errors] == [False, True, True]
-    assert all(queue.get(db, item).attempts <= 2 for item in others)
-    assert check(db, queue).ok
 
 
 class Program:
@@ -237,19 +178,6 @@ def test_no_other_job_begins_beside_one_whose_worker_died(
 
 
 @pytest.mark.usefixtures("patient")
-def test_it_begins_once_the_running_jobs_have_ended(
-    db: Any, queue: PriorityQueue, program: Program
-) -> None:
-    with beside_a_long_job(db, queue, program):
-        assert program.others_must_end.wait(MAX_WAIT)
-        queue.push(db, "later")
-        time.sleep(0.1)  # in which it would begin
-        assert program.began == ["long"]
-        program.end_all(3)
-    assert program.together == {"lone"}
-
-
-@pytest.mark.usefixtures("patient")
 def test_an_idle_client_gets_it_while_a_long_job_runs_elsewhere(
     db: Any, queue: PriorityQueue, program: Program
 ) -> None:
@@ -297,7 +225,6 @@ def test_other_queues_of_the_worker_wait_too(db: Any, name: str, program: Progra
         program.wait_for("lone")
         queues[0].push(db, "a")
         queues[1].push(db, "b")
-        time.sleep(0.1)  # in which they would begin
         program.end("lone")
         program.wait_for("a", "b")
     assert program.together == {"lone"}
@@ -313,22 +240,16 @@ def test_a_stopped_worker_gives_it_back(db: Any, queue: PriorityQueue, program: 
     assert (info.item.value, info.attempts) == ("lone", 1)
 
 
-def in_a_rate(db: Any, queue: PriorityQueue) -> None:
-    queue.configure(db, rate=(3, "1h"))
-
-
-def in_a_group_with_a_rate(db: Any, queue: PriorityQueue) -> None:
-    queue.set_group(db, "g", rate=(3, "1h"))
-
-
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("limit", [in_a_rate, in_a_group_with_a_rate])
+@pytest.mark.parametrize("limit", ["queue", "group"])
 def test_it_uses_up_no_start_before_it_begins(
-    db: Any, space: Subspace, program: Program, limit: Any
+    db: Any, queue: PriorityQueue, program: Program, limit: str
 ) -> None:
     """The starts are those of its first attempt, of the long job, and of its second attempt."""
-    queue = PriorityQueue(space["queue"])
-    limit(db, queue)
+    if limit == "queue":
+        queue.configure(db, rate=(3, "1h"))
+    else:
+        queue.set_group(db, "g", rate=(3, "1h"))
     with beside_a_long_job(db, queue, program):
         assert program.others_must_end.wait(MAX_WAIT)
         wait_until(lambda: list(queue.items(db, state="ready")))

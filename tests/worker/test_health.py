@@ -7,15 +7,17 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
-from fdbqueue import FDBError, PriorityQueue, Worker
+from fdbqueue import FDBError, PriorityQueue, Worker, WorkerReport
 from fdbqueue.coordination.store import Store
 from fdbqueue.jobs import App
 from fdbqueue.queue.base import store_of
+from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.presence import serving_health
 from tests.support.waiting import MAX_WAIT, wait_until
@@ -34,20 +36,10 @@ def address(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., threading.Thread]]:
-    """Return a function that starts a thread, which the end of the test awaits."""
-    threads = []
-
-    def begin(target: Callable[..., object], *args: Any, **options: Any) -> threading.Thread:
-        thread = threading.Thread(target=target, args=args, kwargs=options)
-        threads.append(thread)
-        thread.start()
-        return thread
-
-    yield begin
-    for thread in threads:
-        thread.join(MAX_WAIT)
-        assert not thread.is_alive()
+def start() -> Iterator[Callable[..., Future[WorkerReport]]]:
+    """Return a function that runs a worker in a thread, which the end of the test awaits."""
+    with ThreadPoolExecutor() as pool:
+        yield lambda worker, **options: pool.submit(worker.run, **options)
 
 
 def status_of(address: str, path: str) -> tuple[int, str]:
@@ -69,7 +61,7 @@ def test_a_worker_is_ready_until_it_stops(
         assert go.wait(MAX_WAIT)
 
     worker = Worker(db, queue, hold)
-    thread = start(worker.run, health=0)
+    ended = start(worker, health=0)
     base = address()
     wait_until(lambda: is_ready(base))
     queue.push(db, 1)
@@ -80,7 +72,7 @@ def test_a_worker_is_ready_until_it_stops(
     assert status_of(base, "/live") == (200, "ok")
     assert status_of(base, "/other")[0] == 404
     go.set()
-    thread.join(MAX_WAIT)
+    ended.result(MAX_WAIT)
     with pytest.raises(httpx.ConnectError):
         httpx.get(base)
 
@@ -99,7 +91,7 @@ def test_a_worker_is_ready_if_it_can_claim_from_each_of_its_queues(
         return claim(store, *args)
 
     monkeypatch.setattr(Store, "claim", fail)
-    start(worker.run, health="127.0.0.1:0")
+    start(worker, health="127.0.0.1:0")
     base = address()
     trouble = f"the worker cannot claim jobs from {name}1, or does not yet"
     wait_until(lambda: status_of(base, "/ready") == (503, trouble))
@@ -111,22 +103,19 @@ def test_a_worker_is_ready_if_it_can_claim_from_each_of_its_queues(
 def test_a_worker_is_not_ready_while_its_database_does_not_answer(
     db: Any, queue: PriorityQueue, address: Callable[[], str], start: Any
 ) -> None:
-    class Cut:
+    class Cut(FaultyDatabase):
         """A database that raises the error of a time-out instead of beginning a transaction."""
 
         is_cut = False
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(db, name)
-
         def create_transaction(self) -> Any:
             if self.is_cut:
                 raise FDBError(1031)
-            return db.create_transaction()
+            return super().create_transaction()
 
-    cut: Any = Cut()
+    cut: Any = Cut(db)
     worker = Worker(cut, queue, print)
-    start(worker.run, health=0)
+    start(worker, health=0)
     base = address()
     wait_until(lambda: is_ready(base))
     cut.is_cut = True

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,42 +14,8 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import check
 from fdbqueue.worker import claiming
-from tests.support.shell import Shell
 from tests.support.waiting import MAX_WAIT, wait_until
 from tests.support.workers import make_quick
-
-JOBS = """
-import os, time
-
-def work(item):
-    if item.value == "short":
-        time.sleep(0.5)
-    while item.value == "long" and not os.path.exists("go"):
-        time.sleep(0.01)
-"""
-
-
-@pytest.mark.parametrize("n_quick", [0, 200])
-def test_no_short_job_waits_for_a_long_one_while_another_process_is_idle(
-    db: Any, shared_url: str, name: str, tmp_path: Path, n_quick: int
-) -> None:
-    (tmp_path / "jobs.py").write_text(JOBS)
-    fdbq = Shell(tmp_path, shared_url, name)
-    queue = PriorityQueue.named(db, name, keep=1000)
-    queue.push_many(db, ["quick"] * n_quick)
-    workers = [fdbq.start("work", name, "jobs:work", "--concurrency", "1") for _ in range(2)]
-    try:
-        wait_until(lambda: queue.stats(db).done == n_quick)
-        queue.push_many(db, ["long", *["short"] * 3])
-        wait_until(lambda: queue.stats(db).done == n_quick + 3)
-        assert [info.item.value for info in queue.items(db, state="claimed")] == ["long"]
-    finally:
-        (tmp_path / "go").touch()
-        for worker in workers:
-            worker.send_signal(signal.SIGTERM)
-        for worker in workers:
-            worker.communicate(timeout=MAX_WAIT)
-    assert queue.stats(db).done == n_quick + 4
 
 
 class Long:
@@ -111,36 +75,7 @@ def test_what_waits_for_a_long_job_goes_back_in_its_order(db: Any, queue: Priori
         assert other.began == [*range(150)]
         assert handler.began == ["long"]
         assert queue.stats(db).total_failed == 0
-        # With its only slot taken, the worker claims nothing that it would give back again.
-        queue.push_many(db, range(3))
-        time.sleep(0.2)
-        assert [queue.state(db, item) for item in queue.items(db)] == ["ready"] * 3
-        assert {claim.attempt for claim in queue.claim(db, n=3)} == {1}
     assert check(db, queue).ok
-
-
-def test_jobs_wait_for_no_long_job_that_comes_after_quick_ones(
-    db: Any, queue: PriorityQueue
-) -> None:
-    handler = Long()
-    with working(db, queue, handler, is_quick=False) as worker:
-        queue.push_many(db, range(300))
-        wait_until(lambda: worker.report.done == 300)
-        assert worker._pool.pace.n_timed == 300
-        queue.push_many(db, ["long", *range(50)])
-        wait_until(lambda: handler.began[300:] == ["long"] and queue.size(db) == 50)
-        handler.go.set()
-        wait_until(lambda: worker.report.done == 351)
-    assert handler.began == [*range(300), "long", *range(50)]
-
-
-def test_jobs_go_back_once_others_take_longer_than_before(db: Any, queue: PriorityQueue) -> None:
-    """None of them is long. But the last one would wait for 3 seconds."""
-    queue.push_many(db, range(100))
-    handler = Long(seconds=0.03)
-    with working(db, queue, handler):
-        wait_until(lambda: handler.held and queue.size(db) > 50)
-    assert handler.held[0] == 100
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
@@ -183,14 +118,3 @@ def test_jobs_that_go_back_use_up_no_start_of_a_rate(
         wait_until(lambda: handler.began == ["long"] and queue.size(db) == 4)
         handler.go.set()
         wait_until(lambda: worker.report.done == 5)
-    assert handler.held[0] == 5
-
-
-def test_a_stop_while_jobs_wait_gives_them_back(db: Any, queue: PriorityQueue) -> None:
-    queue.push_many(db, ["long", *range(20)])
-    handler = Long()
-    with working(db, queue, handler) as worker:
-        wait_until(lambda: handler.began == ["long"])
-        worker.stop()
-        wait_until(lambda: queue.size(db) == 20)
-    assert queue.claim(db).attempt == 1

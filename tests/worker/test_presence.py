@@ -17,12 +17,9 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import workers
 from fdbqueue.database import clock
-from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import presence
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import wait_until
-
-TIMEOUT = 60.0
 
 
 def mine(db: Any, name: str) -> list[fdbqueue.admin.WorkerInfo]:
@@ -54,28 +51,6 @@ def test_a_worker_is_listed_while_it_runs(db: Any, name: str) -> None:
     may_end.set()
     thread.join()
     assert mine(db, name) == []
-
-
-def test_a_busy_worker_has_jobs_long_before_it_extends_their_leases(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, asleep: threading.Event
-) -> None:
-    monkeypatch.setattr(presence, "_BUSY", 0.05)
-    queue = PriorityQueue.named(db, name)
-    may_end = threading.Event()
-    counting = CountingDatabase(db)
-    worker = Worker(counting, queue, lambda _: may_end.wait(), concurrency=2, lease=6000)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    assert asleep.wait(60)
-    wait_until(lambda: [each.jobs for each in mine(db, name)] == [0])
-    queue.push(db, "first")
-    wait_until(lambda: [each.jobs for each in mine(db, name)] == [1])
-    queue.push(db, "second")
-    wait_until(lambda: [each.jobs for each in mine(db, name)] == [2])
-    may_end.set()
-    wait_until(lambda: [each.jobs for each in mine(db, name)] == [0])
-    worker.stop()
-    thread.join()
 
 
 def test_a_worker_without_jobs_renews_its_row_once_a_minute(
@@ -140,34 +115,6 @@ def test_a_killed_worker_is_gone_when_the_leases_of_its_jobs_are_over(
     before = len([*db[slice(*presence.workers_range())]])
     Worker(db, queue, lambda _: time.sleep(2)).run(drain=True)
     assert len([*db[slice(*presence.workers_range())]]) < before
-
-
-def test_a_worker_runs_although_its_row_cannot_be_written(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise fdbqueue.FDBError(1031)
-
-    monkeypatch.setattr(presence.Presence, "write", fail)
-    monkeypatch.setattr(presence.Presence, "end", fail)
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, range(5))
-    assert Worker(db, queue, lambda _: time.sleep(0.4)).run(drain=True).done == 5
-    assert "cannot be listed among the workers" in caplog.text
-
-
-def test_lost_results_of_commits_leave_no_row(db: Any, name: str, rng: Any) -> None:
-    faulty = FaultyDatabase(db, before=0.3, after=0.3, lost_as=(1021,), seed=rng.randrange(99))
-    queue = PriorityQueue.named(faulty, name)
-    queue.push_many(faulty, range(20))
-    Worker(faulty, queue, lambda item: None, lease=0.05).run(drain=True)
-    assert mine(db, name) == []
-
-
-@pytest.mark.parametrize("wrong", ["", "a\nb", "x" * 256, 7])
-def test_an_invalid_name_is_rejected(db: Any, queue: PriorityQueue, wrong: Any) -> None:
-    with pytest.raises(ValueError, match="printable text"):
-        Worker(db, queue, print, name=wrong)
 
 
 def test_a_worker_is_listed_again_once_its_machine_has_slept(

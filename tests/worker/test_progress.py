@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
-from fdbqueue.database.clock import Since
 from fdbqueue.jobs import Context, Dead, Discard
-from fdbqueue.queue.base import store_of
 from fdbqueue.types import ItemInfo, Progress
-from fdbqueue.worker.context import HeldLease
-from tests.support.counting import CountingDatabase
 from tests.support.leases import lapse
 from tests.support.waiting import MAX_WAIT, wait_until
 
@@ -57,33 +53,13 @@ def test_a_running_job_shows_its_progress_and_its_log(db: Any, queue: PriorityQu
     assert (info.state, info.progress, lines(info.log)) == ("done", None, ["began"])
 
 
-def test_a_quick_job_stores_its_log_in_the_transaction_that_ends_it(
-    db: Any, queue: PriorityQueue
-) -> None:
-    def cost(handler: Any) -> tuple[int, int]:
-        queue.push(db, "job")
-        claim = queue.claim(db)
-        counting = CountingDatabase(db)
-        context = Context(HeldLease(store_of(queue), db, claim, 1.0, Since()), None)
-        handler(context)
-        queue.ack(counting, claim, log=context.report.log)
-        return counting.commits, len(counting.mutations)
-
-    def talk(context: Context) -> None:
-        context.progress(0.5)
-        context.log("half")
-
-    queue.configure(db, keep=10)
-    cost(talk)
-    assert cost(talk) == cost(lambda context: None)
-
-
 @pytest.mark.parametrize("error", [ValueError("no"), Dead("no"), Discard("no")])
-def test_the_log_is_kept_however_the_attempt_ends(
+def test_the_end_of_a_log_is_kept_however_the_attempt_ends(
     db: Any, queue: PriorityQueue, error: Exception
 ) -> None:
     def handler(context: Context) -> None:
-        context.log(f"attempt {context.attempt}")
+        for number in range(1_000):
+            context.log(f"Größe {number}")
         raise error
 
     queue.configure(db, keep=10, max_attempts=2)
@@ -91,7 +67,8 @@ def test_the_log_is_kept_however_the_attempt_ends(
     Worker(db, queue, handler).run(drain=True)
     info = info_of(db, queue, item)
     log = info.log if isinstance(error, Discard) else info.failed_attempts[0].log
-    assert lines(log) == ["attempt 1"]
+    assert 7_900 < len(log.encode()) <= 8_000
+    assert lines(log)[-2:] == ["Größe 998", "Größe 999"]
 
 
 def test_a_worker_that_dies_leaves_what_it_has_logged(db: Any, queue: PriorityQueue) -> None:
@@ -104,18 +81,6 @@ def test_a_worker_that_dies_leaves_what_it_has_logged(db: Any, queue: PriorityQu
     (attempt,) = info.failed_attempts
     assert (attempt.client, attempt.log) == ("host:7", "began\n")
     assert (info.progress, info.log) == (None, "")
-
-
-def test_an_extension_without_a_report_keeps_the_last_one(db: Any, queue: PriorityQueue) -> None:
-    items = queue.push_many(db, ["a", "b"])
-    claim = queue.claim(db, n=2)
-    queue.extend(db, claim, log="began\n")
-    queue.extend(db, claim, 60)
-    assert [info_of(db, queue, item).log for item in items] == ["began\n"] * 2
-    queue.extend(db, claim, progress=Progress(1.0))
-    for item in items:
-        info = info_of(db, queue, item)
-        assert (info.progress.fraction, info.log) == (1.0, "")
 
 
 def test_a_handler_that_extends_its_lease_keeps_its_report(db: Any, queue: PriorityQueue) -> None:
@@ -131,19 +96,6 @@ def test_a_handler_that_extends_its_lease_keeps_its_report(db: Any, queue: Prior
     queue.push(db, "job")
     assert Worker(db, queue, handler).run(drain=True) == WorkerReport(done=1)
     assert seen == ["half", "half"]
-
-
-def test_the_end_of_a_long_log_is_kept(db: Any, queue: PriorityQueue) -> None:
-    def handler(context: Context) -> None:
-        for number in range(1_000):
-            context.log(f"Größe {number}")
-
-    queue.configure(db, keep=10)
-    item = queue.push(db, "job")
-    Worker(db, queue, handler).run(drain=True)
-    log = info_of(db, queue, item).log
-    assert 7_900 < len(log.encode()) <= 8_000
-    assert lines(log)[-2:] == ["Größe 998", "Größe 999"]
 
 
 @pytest.mark.parametrize(

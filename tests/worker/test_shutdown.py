@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
-from fdbqueue.jobs import Context, Dead
-from fdbqueue.worker import claiming
+from fdbqueue.jobs import Context, Dead, Discard
 from tests.support.waiting import MAX_WAIT, wait_until
 from tests.support.workers import make_quick
 
@@ -48,60 +46,8 @@ def assert_released(db: Any, queue: PriorityQueue, number: int) -> None:
     assert queue.stats(db).total_failed == 0
 
 
-def test_a_job_that_outlasts_the_grace_period_goes_back_and_its_end_has_no_effect(
-    db: Any, queue: PriorityQueue, go: threading.Event
-) -> None:
-    began, threads = threading.Event(), list[threading.Thread]()
-
-    def handler(context: Context) -> str:
-        context.at_end(lambda tr: tr.set(queue.subspace["late"].key(), b"1"))
-        threads.append(threading.current_thread())
-        began.set()
-        assert go.wait(MAX_WAIT)
-        return "late"
-
-    queue.configure(db, keep=10)
-    queue.push(db, "job")
-    worker = Worker(db, queue, handler, grace=GRACE, store_results=True)
-    joined = start(worker)
-    assert began.wait(MAX_WAIT)
-    worker.stop()
-    assert joined() == WorkerReport()
-    assert_released(db, queue, 1)
-    claim = queue.claim(db)
-    go.set()
-    threads[0].join(MAX_WAIT)
-    assert worker.report == WorkerReport()
-    assert claim.attempt == 1
-    queue.ack(db, claim)
-    assert not bytes(db[queue.subspace["late"].key()] or b"")
-
-
-def test_jobs_that_have_not_begun_go_back_at_once(
-    db: Any, queue: PriorityQueue, go: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claiming, "_AHEAD", MAX_WAIT)
-    begun: list[Any] = []
-
-    def handler(item: Any) -> None:
-        begun.append(item.value)
-        assert go.wait(MAX_WAIT)
-
-    queue.push_many(db, range(20))
-    worker = Worker(db, queue, handler, concurrency=2, grace=MAX_WAIT)
-    # As if jobs were quick, so that many are claimed ahead.
-    make_quick(worker, 20, 1e-6)
-    joined = start(worker)
-    wait_until(lambda: queue.stats(db).claimed == 20 and len(begun) == 2)
-    worker.stop()
-    wait_until(lambda: queue.stats(db).claimed == 2)
-    go.set()
-    assert joined() == WorkerReport(done=2)
-    assert_released(db, queue, 18)
-
-
-@pytest.mark.parametrize("kind", ["function", "coroutine"])
-def test_a_running_job_is_told_and_an_error_counts_no_attempt(
+@pytest.mark.parametrize("kind", ["function", "coroutine", "done", "dead"])
+def test_a_running_job_is_told_and_may_end_as_it_wants_but_an_error_counts_no_attempt(
     db: Any, queue: PriorityQueue, kind: str
 ) -> None:
     reasons: list[Any] = []
@@ -111,7 +57,7 @@ def test_a_running_job_is_told_and_an_error_counts_no_attempt(
         began.set()
         assert context.cancelled.wait(MAX_WAIT)
         reasons.append(context.cancelled.reason)
-        raise InterruptedError
+        raise {"done": Discard, "dead": Dead}.get(context.item.value, InterruptedError)
 
     async def coroutine(context: Context) -> None:
         began.set()
@@ -120,33 +66,17 @@ def test_a_running_job_is_told_and_an_error_counts_no_attempt(
         raise InterruptedError
 
     queue.configure(db, max_attempts=1)
-    queue.push(db, "job")
+    queue.push(db, kind)
     handler = coroutine if kind == "coroutine" else function
     worker = Worker(db, queue, handler, grace=MAX_WAIT)
     joined = start(worker)
     assert began.wait(MAX_WAIT)
     worker.stop()
-    assert joined() == WorkerReport()
+    assert joined() == WorkerReport(done=kind == "done", failed=kind == "dead")
     assert reasons == ["shutdown"]
-    assert_released(db, queue, 1)
-
-
-def test_a_job_that_is_told_may_still_end_as_it_wants(db: Any, queue: PriorityQueue) -> None:
-    began = threading.Barrier(3)
-
-    def handler(context: Context) -> None:
-        began.wait(MAX_WAIT)
-        assert context.cancelled.wait(MAX_WAIT)
-        if context.item.value == "dead":
-            raise Dead("for good")
-
-    queue.push_many(db, ["done", "dead"])
-    worker = Worker(db, queue, handler, concurrency=2, grace=MAX_WAIT)
-    joined = start(worker)
-    began.wait(MAX_WAIT)
-    worker.stop()
-    assert joined() == WorkerReport(done=1, failed=1)
-    assert queue.stats(db).dead == 1
+    assert queue.stats(db).dead == (kind == "dead")
+    if kind in ("function", "coroutine"):
+        assert_released(db, queue, 1)
 
 
 @pytest.mark.parametrize("kind", ["sleeps", "refuses", "blocks"])
@@ -178,64 +108,62 @@ def test_coroutines_that_outlast_the_grace_period_go_back(
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_a_transaction_that_outlasts_the_grace_period_has_no_effect(
-    db: Any, queue: PriorityQueue, go: threading.Event, concurrency: int
+@pytest.mark.parametrize("kind", ["body", "at_end"])
+def test_what_outlasts_the_grace_period_goes_back_and_has_no_effect(
+    db: Any, queue: PriorityQueue, go: threading.Event, concurrency: int, kind: str
 ) -> None:
+    """No more than the jobs that were claimed ahead, and have not begun."""
     key = queue.subspace["effect"].key()
-    began, threads = threading.Event(), set[threading.Thread]()
+    threads = set[threading.Thread]()
 
-    def handler(tr: Any, item: Any) -> None:
+    def body(tr: Any, item: Any) -> None:
         tr[key] = b"1"
         threads.add(threading.current_thread())
-        began.set()
         assert go.wait(MAX_WAIT)
 
-    queue.push_many(db, range(3))
-    worker = Worker(db, queue, handler, concurrency=concurrency, grace=GRACE)
+    def at_end(context: Context) -> str:
+        context.at_end(lambda tr: tr.set(key, b"1"))
+        threads.add(threading.current_thread())
+        assert go.wait(MAX_WAIT)
+        return "late"
+
+    queue.configure(db, keep=10)
+    queue.push_many(db, range(9))
+    handler: Any = body if kind == "body" else at_end
+    worker = Worker(
+        db, queue, handler, concurrency=concurrency, grace=GRACE, store_results=kind == "at_end"
+    )
+    make_quick(worker)
     joined = start(worker)
-    assert began.wait(MAX_WAIT)
     wait_until(lambda: len(threads) == concurrency)
     worker.stop()
     assert joined() == WorkerReport()
-    assert_released(db, queue, 3)
+    assert_released(db, queue, 9)
+    claim = queue.claim(db)
     go.set()
     for thread in threads:
         thread.join(MAX_WAIT)
     assert worker.report == WorkerReport()
     assert not bytes(db[key] or b"")
-    assert_released(db, queue, 3)
+    queue.release(db, claim)
+    assert_released(db, queue, 9)
 
 
 def test_a_time_out_during_the_shutdown_counts(
     db: Any, queue: PriorityQueue, go: threading.Event
 ) -> None:
-    began = threading.Event()
+    told = threading.Event()
 
-    def handler(item: Any) -> None:
-        began.set()
+    def handler(context: Context) -> None:
+        assert context.cancelled.wait(MAX_WAIT)
+        told.set()  # its time is over before the worker stops
         assert go.wait(MAX_WAIT)
 
     item = queue.push(db, "job")
-    worker = Worker(db, queue, handler, timeout=0.05, grace=0.3)
+    worker = Worker(db, queue, handler, timeout=0.05, grace=GRACE)
     joined = start(worker)
-    assert began.wait(MAX_WAIT)
-    time.sleep(0.06)  # its time is over before the worker stops
+    assert told.wait(MAX_WAIT)
     worker.stop()
     assert joined() == WorkerReport(failed=1)
     (attempt,) = queue.get(db, item).failed_attempts
     assert "TimedOut" in str(attempt.error)
-
-
-def test_workers_in_threads_of_a_program_work_and_stop(db: Any, name: str) -> None:
-    queues = [PriorityQueue.named(db, f"{name}{number}") for number in range(3)]
-    seen: list[Any] = []
-    workers = [
-        Worker(db, queue, lambda item: seen.append(item.value), concurrency=2) for queue in queues
-    ]
-    joins = [start(worker) for worker in workers]
-    for number, queue in enumerate(queues):
-        queue.push_many(db, [number] * 5)
-    wait_until(lambda: len(seen) == 15)
-    for worker in workers:
-        worker.stop()
-    assert [joined() for joined in joins] == [WorkerReport(done=5)] * 3

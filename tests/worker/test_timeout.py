@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.clock import Since
 from fdbqueue.jobs import App, Context, Retry
-from fdbqueue.queue.base import store_of
-from fdbqueue.worker.claiming import Source
-from fdbqueue.worker.context import HeldLease
-from fdbqueue.worker.pool import HeldJob
 from tests.support.waiting import MAX_WAIT
 
 
@@ -98,18 +91,6 @@ def test_what_returns_too_late_changes_nothing(db: Any, queue: PriorityQueue) ->
     assert not returned.is_set()
 
 
-def test_the_grace_period_begins_when_a_job_is_told(db: Any, queue: PriorityQueue) -> None:
-    """A process that was stopped delays that."""
-    queue.push(db, "job")
-    claim = queue.claim(db)
-    lease = HeldLease(store_of(queue), db, claim, math.inf, Since())
-    job = HeldJob(Source(queue), claim, claim.item, lease, began=time.perf_counter() - 1_000)
-    job.context = Context(lease, None)
-    assert job.tell(1.0) < 1
-    assert job.context.cancelled.is_set()
-    assert 0 < job.tell(1.0) < 999
-
-
 def test_a_job_is_told_although_its_lease_cannot_be_extended(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,23 +113,6 @@ def test_a_job_is_told_although_its_lease_cannot_be_extended(
     queue.push(db, "job")
     Worker(db, queue, handler, lease=3, timeout=1.2).run(drain=True)
     assert told == [True]
-
-
-def test_a_job_has_a_timeout_of_its_own(db: Any, name: str) -> None:
-    app = App(db)
-
-    @app.job(queue=name, timeout="50ms", retry=Retry(attempts=1))
-    async def slow() -> None:
-        await asyncio.sleep(MAX_WAIT)
-
-    @app.job(queue=name)
-    async def unlimited() -> None:
-        await asyncio.sleep(0.2)
-
-    handle = slow.push()
-    unlimited.push()
-    assert app.work(drain=True) == WorkerReport(done=1, failed=1)
-    assert handle.state() == "dead"
 
 
 def test_a_coroutine_that_blocks_its_event_loop_keeps_no_others_from_running(
@@ -186,9 +150,3 @@ def test_a_coroutine_that_blocks_its_event_loop_keeps_no_others_from_running(
     assert first.error == "RuntimeError: another job blocks the event loop in which this one ran"
     assert second.error == "TimedOut: the job ran for more than 0.05 seconds"
     assert "in block\n    assert go.wait(MAX_WAIT)" in str(second.failed_attempts[0].traceback)
-
-
-@pytest.mark.parametrize("timeout", [0, -1, "soon", True])
-def test_a_wrong_timeout_is_refused(db: Any, queue: PriorityQueue, timeout: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="timeout is a number of seconds"):
-        Worker(db, queue, print, timeout=timeout)

@@ -5,19 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import random
 import re
-import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +17,6 @@ import prometheus_client
 import pytest
 from fdb.subspace_impl import Subspace
 from opentelemetry import trace
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Worker, WorkerReport
@@ -35,17 +26,11 @@ from fdbqueue.database import clock
 from fdbqueue.layout.values import utc_time
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import claiming
-from tests.support.forked import Forked
-from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, let_versions_pass
-from tests.support.separate import separate_processes
-from tests.support.shell import Shell, error_of, has_handlers
+from tests.support.shell import Shell, error_of
 from tests.support.spans import span_exporter
 from tests.support.waiting import MAX_WAIT, wait_until
 from tests.support.workers import make_quick
-
-JOBS = int(os.environ.get("FDBQ_WORKER_JOBS", "1000"))
-"""The number of jobs in the test that kills workers; run 20,000 by hand."""
 
 LEASE = 3.0
 """Seconds. A worker extends a lease after a third, so a busy machine has two thirds left."""
@@ -63,16 +48,21 @@ def test_a_handler_gets_each_item_in_order(db: Any, queue: PriorityQueue) -> Non
 def test_a_transactional_handler_commits_together_with_its_ack(
     db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
 ) -> None:
-    """Bodies run again and replies get lost, but every job counts once."""
+    """Bodies run again, conflict and lose replies, while others run, but every job counts once."""
     db.options.set_transaction_max_retry_delay(1)
     faulty = FaultyDatabase(db, before=0.1, after=0.1, conflict=0.1, seed=rng.randrange(2**32))
     queue.push_many(db, range(1, 101))
+    key = space["read and written by all"].key()
 
     def add(tr: Any, item: Any) -> None:
-        tr.add(space.pack(("sum",)), item.value.to_bytes(8, "little"))
+        tr[key] = b"%d" % (int(tr[key].value or b"0") + item.value)
+        tr.add(space["done"][item.value], b"\x01")
 
-    assert Worker(faulty, queue, add, concurrency=4).run(drain=True).done == 100
-    assert int.from_bytes(db[space.pack(("sum",))], "little") == 5050
+    assert Worker(faulty, queue, add, concurrency=4).run(drain=True) == WorkerReport(done=100)
+    assert int(db[key]) == 5050
+    assert [row.value for row in db[space["done"].range()]] == 100 * [b"\x01"]
+    assert faulty.lost > 0
+    assert check(db, queue).ok
 
 
 def test_coroutine_handlers_run_concurrently(db: Any, queue: PriorityQueue) -> None:
@@ -95,8 +85,9 @@ def test_coroutine_handlers_run_concurrently(db: Any, queue: PriorityQueue) -> N
 
 
 def test_a_failing_job_becomes_a_dead_letter_and_does_not_block_others(
-    db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
+    db: Any, space: Subspace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(store, "retry_delay", lambda _: 600.0)  # seconds, which no drain takes
     queue = PriorityQueue(space["queue"], max_attempts=2)
     queue.push_many(db, ["good", "bad", "exit", "good too"])
 
@@ -146,28 +137,6 @@ def test_the_lease_of_a_long_job_is_extended(db: Any, queue: PriorityQueue) -> N
     assert worker.report.lost + other.report.lost == 0
 
 
-def test_a_stopped_worker_finishes_running_jobs_and_releases_the_rest(
-    db: Any, queue: PriorityQueue
-) -> None:
-    queue.push_many(db, range(10))
-    begun, go = threading.Event(), threading.Event()
-
-    def handler(item: Any) -> None:
-        begun.set()
-        go.wait(60)
-
-    worker = Worker(db, queue, handler, concurrency=2)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    assert begun.wait(60)
-    worker.stop()
-    go.set()
-    thread.join(60)
-    assert worker.report.done <= 2
-    assert [item.value for item in queue.items(db)] == list(range(worker.report.done, 10))
-    assert queue.claim(db).attempt == 1
-
-
 class Down(FaultyDatabase):
     """A database whose first transactions fail."""
 
@@ -186,68 +155,32 @@ def test_a_worker_survives_an_unresponsive_database(db: Any, queue: PriorityQueu
     assert worker.run() == WorkerReport(done=1)
 
 
-def test_an_invalid_handler_is_rejected(db: Any, queue: PriorityQueue) -> None:
-    async def handler(tr: Any, item: Any) -> None:
-        """A coroutine cannot be the body of a transaction."""
-
-    for bad in (None, "print", handler):
-        with pytest.raises(TypeError, match="handler"):
-            Worker(db, queue, bad)
-    with pytest.raises(ValueError, match="concurrency"):
-        Worker(db, queue, print, concurrency=0)
-
-
-@pytest.fixture
-def exporter() -> InMemorySpanExporter:
-    return span_exporter()
-
-
-def test_the_log_has_the_traceback_of_a_failed_handler(
-    db: Any, queue: PriorityQueue, caplog: pytest.LogCaptureFixture
+def test_jobs_and_what_belongs_to_them_are_reported_to_prometheus_and_opentelemetry(
+    db: Any, name: str
 ) -> None:
-    def reciprocal_of_the_item(item: fdbqueue.Item) -> None:
-        1 / item.value
-
-    failing = queue.push_many(db, [1, 0])[1]
-    Worker(db, queue, reciprocal_of_the_item).run(drain=True)
-    (record,) = (each for each in caplog.records if each.levelno >= logging.ERROR)
-    assert failing.id in record.getMessage()
-    assert "in reciprocal_of_the_item" in caplog.text
-    assert "ZeroDivisionError: division by zero" in caplog.text
-
-
-def test_jobs_are_reported_to_prometheus_and_opentelemetry(
-    db: Any, name: str, exporter: InMemorySpanExporter
-) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, [1, 0])
-    Worker(db, queue, lambda item: 1 / item.value).run(drain=True)
-    text = prometheus_client.generate_latest().decode()
-    assert f'fdbqueue_jobs_total{{job="",outcome="done",queue="{name}"}} 1.0' in text
-    assert f'fdbqueue_jobs_total{{job="",outcome="failed",queue="{name}"}} 1.0' in text
-    spans = [span for span in exporter.get_finished_spans() if span.name == f"process {name}"]
-    assert [span.status.status_code.name for span in spans] == ["UNSET", "ERROR"]
-    assert dict(spans[0].attributes)["messaging.operation.type"] == "process"
-
-
-def test_spans_of_a_handler_belong_to_its_job_while_others_run(
-    db: Any, name: str, exporter: InMemorySpanExporter
-) -> None:
-    queue = PriorityQueue.named(db, name)
-    ids = {item.id for item in queue.push_many(db, range(30))}
+    queue = PriorityQueue.named(db, name, max_attempts=1)
+    ids = {item.id for item in queue.push_many(db, range(-10, 10))}
 
     def handler(tr: Any, item: Any) -> None:
         with trace.get_tracer("program").start_as_current_span(f"part of {name}") as span:
             span.set_attribute("id", item.id)
+            1 / item.value
 
+    exporter = span_exporter()
     Worker(db, queue, handler, concurrency=8).run(drain=True)
+    text = prometheus_client.generate_latest().decode()
+    assert f'fdbqueue_jobs_total{{job="",outcome="done",queue="{name}"}} 19.0' in text
+    assert f'fdbqueue_jobs_total{{job="",outcome="dead",queue="{name}"}} 1.0' in text
     spans = exporter.get_finished_spans()
     jobs = {span.context.span_id: span for span in spans if span.name == f"process {name}"}
+    statuses = [span.status.status_code.name for span in jobs.values()]
+    assert (statuses.count("UNSET"), statuses.count("ERROR")) == (19, 1)
     parts = [span for span in spans if span.name == f"part of {name}"]
     assert {dict(part.attributes)["id"] for part in parts} == ids
     for part in parts:
         job = dict(jobs[part.parent.span_id].attributes)
         assert job["messaging.message.id"] == dict(part.attributes)["id"]
+        assert job["messaging.operation.type"] == "process"
 
 
 def test_undecodable_items_do_not_block_the_other_items(
@@ -313,47 +246,37 @@ def test_a_worker_extends_its_leases_once_its_machine_has_slept(
     assert worker.run(drain=True) == WorkerReport(done=1)
 
 
-def test_a_temporary_database_failure_does_not_end_a_drain(db: Any, queue: PriorityQueue) -> None:
-    queue.push(db, 1)
-    assert Worker(Down(db), queue, lambda item: None).run(drain=True).done == 1
-
-
-def test_retried_items_are_not_claimed_ahead(db: Any, space: Subspace) -> None:
+def has_failed_before(db: Any, queue: PriorityQueue) -> None:
     """A job that kills its worker must not cost other items an attempt."""
-    queue = PriorityQueue(space["queue"])
-    queue.push_many(db, range(30))
-    claim = queue.claim(db, n=30)
-    queue.nack(db, claim, delay=0)
+    queue.nack(db, queue.claim(db, n=30), delay=0)
+
+
+def has_one_attempt(db: Any, queue: PriorityQueue) -> None:
+    queue.configure(db, max_attempts=1)
+
+
+def has_a_rate(db: Any, queue: PriorityQueue) -> None:
+    """What goes back must not use up a start."""
+    queue.configure(db, rate=(1_000, "1h"))
+
+
+def has_a_group_with_a_rate(db: Any, queue: PriorityQueue) -> None:
+    queue.set_group(db, "g", rate=(1_000, "1h"))
+
+
+@pytest.mark.parametrize(
+    "limit", [has_failed_before, has_one_attempt, has_a_rate, has_a_group_with_a_rate]
+)
+def test_nothing_is_claimed_ahead_that_would_lose_by_it(
+    db: Any, queue: PriorityQueue, limit: Any
+) -> None:
+    queue.push_many(db, range(30), groups=["g"] * 30)
+    limit(db, queue)
     held: list[int] = []
     worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._pool)), concurrency=2)
     assert worker.run(drain=True).done == 30
     assert max(held) <= 2
-
-
-def test_items_with_a_single_attempt_are_not_claimed_ahead(db: Any, space: Subspace) -> None:
-    queue = PriorityQueue(space["queue"], max_attempts=1)
-    queue.push_many(db, range(20))
-    held: list[int] = []
-    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._pool)), concurrency=2)
-    assert worker.run(drain=True).done == 20
-    assert max(held) <= 2
-    assert not list(queue.items(db, state="dead"))
-
-
-def test_a_worker_that_drains_claims_once_for_a_job_and_once_more(
-    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It claims nothing ahead of the end of its first job, which may push others."""
-    claim, claimed = store.Store.claim, list[int]()
-
-    def counted(self: Any, tr: Any, lease: float, n: int, *others: Any) -> Any:
-        claimed.append(n)
-        return claim(self, tr, lease, n, *others)
-
-    monkeypatch.setattr(store.Store, "claim", counted)
-    queue.push(db, "job")
-    assert Worker(db, queue, lambda _: None).run(drain=True) == WorkerReport(done=1)
-    assert len(claimed) == 2
+    assert queue.stats(db).dead == 0
 
 
 def test_a_job_that_cannot_be_acknowledged_does_not_keep_others_from_it(
@@ -376,40 +299,6 @@ def test_a_job_that_cannot_be_acknowledged_does_not_keep_others_from_it(
     worker = Worker(db, queue, lambda _: meeting.wait(), concurrency=5)
     assert worker.run(drain=True) == WorkerReport(done=4, failed=1)
     assert max(together) > 1
-
-
-def limit_the_queue(db: Any, queue: PriorityQueue) -> None:
-    queue.configure(db, rate=(1_000, "1h"))
-
-
-def limit_the_group(db: Any, queue: PriorityQueue) -> None:
-    queue.set_group(db, "g", rate=(1_000, "1h"))
-
-
-@pytest.mark.parametrize("limit", [limit_the_queue, limit_the_group])
-def test_no_items_are_claimed_ahead_that_would_use_up_a_start(
-    db: Any, space: Subspace, limit: Any
-) -> None:
-    queue = PriorityQueue(space["queue"])
-    queue.push_many(db, range(60), groups=["g"] * 60)
-    limit(db, queue)
-    held: list[int] = []
-    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._pool)), concurrency=2)
-    assert worker.run(drain=True).done == 60
-    assert max(held) <= 2
-
-
-def test_a_retried_item_does_not_use_up_the_rate_of_its_group_before_it_runs(
-    db: Any, space: Subspace
-) -> None:
-    """It would, if it were claimed ahead of its turn, released, and held back for an hour."""
-    queue = PriorityQueue(space["queue"])
-    retried = queue.push(db, "retried", group="slow", priority=9)
-    queue.nack(db, queue.claim(db), delay=0)
-    queue.set_group(db, "slow", rate=(1, "1h"))
-    queue.push_many(db, range(60), priority=1)
-    assert Worker(db, queue, lambda _: None, concurrency=2).run(drain=True).done == 61
-    assert queue.get(db, retried.id) is None
 
 
 def test_a_returned_awaitable_is_awaited_and_other_results_are_reported(
@@ -436,45 +325,13 @@ def test_a_returned_awaitable_is_awaited_and_other_results_are_reported(
     assert "returned a generator" in caplog.text
 
 
-class Unprintable(Exception):
-    def __str__(self) -> str:
-        raise ValueError
-
-
-async def exits(_: Any) -> None:
-    sys.exit(3)
-
-
-async def stops_the_loop(_: Any) -> None:
-    asyncio.get_running_loop().stop()
-
-
-def raises_unprintable(_: Any) -> None:
-    raise Unprintable
-
-
-@pytest.mark.parametrize("handler", [exits, stops_the_loop, raises_unprintable])
-def test_a_worker_continues_after_any_failure_of_a_handler(
-    db: Any, queue: PriorityQueue, handler: Any
-) -> None:
-    queue.push_many(db, range(3))
-    report = Worker(db, queue, handler).run(drain=True)
-    assert report.done + report.failed == 3
-
-
-def test_a_handler_too_slow_for_its_transaction_fails_the_job(
-    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fdbqueue.worker.functions.guards.TRANSACTION", 0.0)
-    queue = PriorityQueue(space["queue"], max_attempts=1)
-    queue.push(db, 1)
-
-    def slow(tr: Any, item: Any) -> None:
-        raise fdbqueue.FDBError(1007)
-
-    assert Worker(FaultyDatabase(db), queue, slow).run(drain=True).failed == 1
-    (letter,) = queue.items(db, state="dead")
-    assert "a transaction lives five" in str(letter.error)
+def test_what_a_claim_of_many_must_not_keep_ahead_goes_back(db: Any, queue: PriorityQueue) -> None:
+    queue.configure(db, max_attempts=1)
+    queue.push_many(db, range(8))
+    worker: Worker = Worker(db, queue, lambda _: None, concurrency=2)
+    make_quick(worker, 8, 1e-6)  # so that the first claim is of many
+    assert worker.run(drain=True) == WorkerReport(done=8)
+    assert queue.stats(db).claimed == 0
 
 
 def test_a_stopped_worker_does_not_retry_transactions(db: Any, queue: PriorityQueue) -> None:
@@ -484,131 +341,31 @@ def test_a_stopped_worker_does_not_retry_transactions(db: Any, queue: PriorityQu
         worker.stop()
         raise fdbqueue.FDBError(1020)
 
-    worker = Worker(FaultyDatabase(db), queue, conflicts)
+    worker = Worker(db, queue, conflicts)
     assert worker.run() == WorkerReport()
     assert queue.claim(db).attempt == 1
 
 
-def test_leases_are_extended_in_one_transaction(db: Any, queue: PriorityQueue) -> None:
-    queue.push_many(db, range(100))
-    all_run, may_end = threading.Barrier(101), threading.Event()
-
-    def handler(item: Any) -> None:
-        all_run.wait(60)
-        may_end.wait(60)
-
-    worker = Worker(db, queue, handler, concurrency=100, lease=LEASE)
-    with ThreadPoolExecutor(1) as executor:
-        report = executor.submit(worker.run, drain=True)
-        all_run.wait(60)
-        let_versions_pass(db, LEASE * 1.2)
-        may_end.set()
-        assert report.result() == WorkerReport(done=100)
-
-
-def test_a_job_can_push_its_successor_with_its_own_unique_key(
-    db: Any, queue: PriorityQueue
-) -> None:
-    ticks: list[int] = []
-
-    def tick(tr: Any, item: Any) -> None:
-        ticks.append(item.value)
-        if item.value < 3:
-            queue.push(tr, item.value + 1, unique="tick")
-
-    queue.push(db, 1, unique="tick")
-    assert Worker(db, queue, tick).run(drain=True).done == 3
-    assert ticks == [1, 2, 3]
-
-
 def test_invalid_worker_arguments_are_rejected(db: Any, queue: PriorityQueue) -> None:
+    async def coroutine(tr: Any, item: Any) -> None:
+        """A coroutine cannot be the body of a transaction."""
+
     bad: Any
     for bad in (
         lambda: Worker(None, queue, print),
         lambda: Worker(db, None, print),
         lambda: Worker(db, queue, "print"),
+        lambda: Worker(db, queue, coroutine),
         lambda: Worker(db, queue, lambda: None),
         lambda: Worker(db, queue, lambda tr: None),
         lambda: Worker(db, queue, lambda one, two: None),
         lambda: Worker(db, queue, print, concurrency=0),
         lambda: Worker(db, queue, print, lease=0),
+        *[lambda wrong=wrong: Worker(db, queue, print, name=wrong) for wrong in ("", "a\nb", 7)],
+        *[lambda wrong=wrong: Worker(db, queue, print, timeout=wrong) for wrong in (0, "soon")],
     ):
         with pytest.raises((TypeError, ValueError)):
             bad()
-
-
-# Killed workers
-
-
-def work_until_stopped(url: str, space: bytes) -> None:
-    """Run a worker whose jobs add their amount to the balance as they end."""
-    db = fdbqueue.open(url)
-    own = Subspace(rawPrefix=space)
-    queue = PriorityQueue(own["queue"])
-
-    def add(tr: Any, item: Any) -> None:
-        time.sleep(random.random() * 0.15)  # so that kills interrupt many jobs
-        tr.add(own.pack(("balance",)), item.value["amount"].to_bytes(8, "little"))
-        tr.add(own.pack(("effects", item.value["n"])), (1).to_bytes(8, "little"))
-
-    Worker(db, queue, add, concurrency=2, lease=1).run()
-
-
-def test_the_balance_is_exact_although_workers_are_killed_and_stopped(
-    db: Any, shared_url: str, space: Subspace, rng: random.Random
-) -> None:
-    queue = PriorityQueue(space["queue"])
-    amounts = [rng.randrange(1, 1000) for _ in range(JOBS)]
-    jobs = [{"n": n, "amount": amount} for n, amount in enumerate(amounts)]
-    for begin in range(0, JOBS, 1000):
-        queue.push_many(db, jobs[begin : begin + 1000])
-    context = separate_processes()
-
-    def start() -> Any:
-        arguments = (shared_url, space.key())
-        process = context.Process(target=work_until_stopped, args=arguments, daemon=True)
-        process.start()
-        return process
-
-    workers = [start() for _ in range(8)]
-    effects = space["effects"].range()
-
-    def finished() -> int:
-        return len(list(db[effects.start : effects.stop]))
-
-    try:
-        killed = paused = 0
-        for round_ in range(max(8, JOBS // 500)):
-            time.sleep(0.2 + rng.random())
-            victim = workers[rng.randrange(len(workers))]
-            if round_ % 2:
-                victim.kill()
-                workers[workers.index(victim)] = start()
-                killed += 1
-            else:
-                # Past its lease, with all jobs it holds. It may also hold the lock of the writers
-                # of an embedded database: a commit here would wait for it for ever.
-                os.kill(victim.pid, signal.SIGSTOP)
-                time.sleep(1.5)
-                os.kill(victim.pid, signal.SIGCONT)
-                paused += 1
-        wait_until(lambda: finished() == JOBS, MAX_WAIT + JOBS / 20)
-        wait_until(lambda: all(map(has_handlers, workers)))  # the last one may just have started
-        for process in workers:
-            process.terminate()
-        for process in workers:
-            process.join(60)
-            assert process.exitcode == 0
-    finally:
-        for process in workers:
-            process.kill()
-    print(f"{killed} killed, {paused} stopped")
-    assert queue.claim(db) is None
-    assert check(db, queue).ok
-    assert list(db[slice(*layout_of(queue).range_of(layout_of(queue).claims))]) == []
-    assert int.from_bytes(db[space.pack(("balance",))], "little") == sum(amounts)
-    counted = {row.value for row in db[effects.start : effects.stop]}
-    assert counted == {(1).to_bytes(8, "little")}
 
 
 # The `work` command
@@ -639,67 +396,3 @@ def test_the_work_command_runs_a_function_or_a_shell_command(fdbq: Shell, name: 
     assert (fdbq.path / "done").read_text().split()[::2] == ["1", "2", "3"]
     for bad in (["nowhere:f"], ["mailer:nothing"], ["json:__name__"], [], ["a:b", "--exec", "x"]):
         assert re.search("MODULE:FUNCTION|is not a function", error_of(fdbq("work", name, *bad)))
-
-
-def test_several_work_commands_run_each_job_once_in_a_used_directory(
-    tmp_path: Path, rng: random.Random
-) -> None:
-    """What earlier programs left in the files of the embedded engine ends no lease."""
-    url = f"embedded:{tmp_path / 'db'}"
-    with fdbqueue.open(url) as db:
-        earlier = PriorityQueue.named(db, "earlier")
-        for _ in range(300):
-            earlier.push_many(db, [rng.randbytes(rng.randrange(9)).hex()] * rng.randrange(1, 4))
-    fdbq = Shell(tmp_path, url)
-    jobs = [str(n) for n in range(300)]
-    fdbq.output("import", "jobs", stdin="\n".join(jobs))
-    (tmp_path / "jobs.py").write_text("import time\ndef run(item):\n    print(item.value)\n")
-    work = ("work", "jobs", "jobs:run", "--drain", "-q")
-    workers = [Forked(tmp_path, fdbq.environment, *work) for _ in range(4)]
-    outputs, errors = zip(*(worker.communicate(b"") for worker in workers))
-    assert [worker.wait() for worker in workers] == [0] * 4, errors
-    printed = "".join(outputs).splitlines()
-    assert sorted(line for line in printed if line.isdigit()) == sorted(jobs)
-    assert set(errors) == {""}
-
-
-def test_the_work_command_finishes_running_jobs_when_stopped(fdbq: Shell, name: str) -> None:
-    fdbq.output("import", name, stdin="1\n2\n3\n")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fdbq", "work", name, "--exec", "touch began; sleep 1; touch ended"],
-        stdout=subprocess.PIPE,
-        env=fdbq.environment,
-        cwd=fdbq.path,
-        text=True,
-    )
-    wait_until((fdbq.path / "began").exists)
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=60)[0] == "1 done, 0 failed\n"
-    assert process.returncode == 0
-    assert (fdbq.path / "ended").exists()
-    assert fdbq.output("pop", name, "-n", "5") == "2\n3\n"
-
-
-def metrics(port: int) -> str:
-    with suppress(urllib.error.URLError):  # it may not listen yet
-        address = f"http://127.0.0.1:{port}/metrics"
-        return str(urllib.request.urlopen(address, timeout=60).read().decode())
-    return ""
-
-
-def test_the_work_command_reports_jobs_to_prometheus(fdbq: Shell, name: str) -> None:
-    fdbq.output("import", name, stdin="1\n2\n")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fdbq", "work", name, "--exec", "true", "--metrics-port", str(port)],
-        env=fdbq.environment,
-        cwd=fdbq.path,
-    )
-    try:
-        line = f'fdbqueue_jobs_total{{job="",outcome="done",queue="{name}"}} 2.0'
-        wait_until(lambda: line in metrics(port))
-    finally:
-        process.terminate()
-        assert process.wait(60) == 0
