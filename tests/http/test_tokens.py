@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http import Tokens, create_app, security
-from tests.http.api import Api
+from tests.support.api import Api
 
 READS = {"get"}
 WRITES = {

@@ -12,7 +12,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.http import Tokens, create_app
 from fdbqueue.jobs import App, Context, Dead
 from fdbqueue.queue.batches import Batches, Members
-from tests.http.api import Api
+from tests.support.api import Api
 
 
 def begin(db: Any, name: str, n: int) -> tuple[str, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 import fdbqueue
-from tests.http.api import Api
+from tests.support.api import Api
 
 
 def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name: str) -> None:

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
-from tests.http.api import Api
+from tests.support.api import Api
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
 from tests.support.threads import in_threads

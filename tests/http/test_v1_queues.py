@@ -13,7 +13,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.queue.overview import by_job
 from fdbqueue.worker.presence import Presence
-from tests.http.api import Api
+from tests.support.api import Api
 from tests.support.keys import layout_of, push_undecodable
 from tests.support.scan import assert_views_agree
 

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import fdbqueue
-from tests.http.api import Api
+from tests.support.api import Api
 
 
 def test_a_schedule_is_added_changed_run_and_removed(

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue.jobs import App, Context
-from tests.http.api import Api
+from tests.support.api import Api
 
 
 def test_the_steps_of_a_job_are_shown_and_a_signal_lets_it_go_on(
