@@ -172,7 +172,7 @@ def test_items_are_listed_by_filters(door: Door, db: Any, jobs: PriorityQueue) -
 CHANGES: dict[str, set[str]] = {
     "retry": {"dead", "delayed"},
     "release": {"claimed"},
-    "remove": {*STATES} - {"claimed"},
+    "remove": {"ready", "delayed", "dead", "done"},
 }
 """The states of the items that a change is for."""
 

@@ -110,7 +110,8 @@ def test_an_invalid_push_is_rejected_and_stores_nothing(
 def test_other_requests_are_rejected_and_change_nothing(remote: Remote, name: str, db: Any) -> None:
     """Without its content type, a page of any site could make a browser push."""
     client, push = remote.client, f"{remote.path}/push"
-    item, long = {"item": {}}, {"Idempotency-Key": b"\xe9" * 128}  # two bytes each in UTF-8
+    item: Any = {"item": {}}
+    long = {"Idempotency-Key": b"\xe9" * 128}  # two bytes each in UTF-8
     for answer, status, words in (
         (client.post(push, content=b'{"item": {}}'), 415, "Content-Type: application/json"),
         (client.post(push, json=item, headers=long), 400, "255"),
