@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +42,11 @@ def test_the_jobs_of_an_app_run_on_the_database_of_the_command(fdbq: Shell) -> N
     first, second = done.stderr.splitlines()[:2]
     assert f"queues {queue}, {queue} too; jobs shop.add, shop.fail" in first
     assert "shop.add done, attempt 1" in second
+    fdbq.output("push", f"{queue} too", '{"job": "shop.fail"}')
+    fdbq.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
+    done = fdbq("work", "--app", "shop:app", "--drain", f"{queue} too")
+    assert (done.stdout, done.returncode) == ("0 done, 1 failed\n", 1)
+    assert "OSError: busy" in done.stderr
 
 
 def test_what_a_job_prints_is_seen_at_once(fdbq: Shell) -> None:
@@ -55,22 +57,6 @@ def test_what_a_job_prints_is_seen_at_once(fdbq: Shell) -> None:
     with fdbq.start("work", "--app", "shop:app", "--quiet") as worker:
         assert worker.stdout.readline() == "3\n"
         worker.terminate()
-
-
-def test_ctrl_c_lets_a_running_job_end(fdbq: Shell) -> None:
-    queue = write_shop(fdbq)
-    with (fdbq.path / "shop.py").open("a") as file:
-        file.write(
-            f"import pathlib, time\n@app.job(queue={queue!r})\ndef slow():\n    print('begun')\n"
-            "    while not pathlib.Path('end').exists(): time.sleep(0.1)\n"
-        )
-    fdbq.output("push", queue, '{"job": "shop.slow"}')
-    with fdbq.start("work", "--app", "shop:app") as worker:
-        assert worker.stdout.readline() == "begun\n"
-        worker.send_signal(signal.SIGINT)
-        time.sleep(2)  # longer than the signal's own watch takes to end a process
-        (fdbq.path / "end").touch()
-        assert worker.stdout.read() == "1 done, 0 failed\n"
 
 
 def test_an_app_with_a_database_works_on_its_own(fdbq: Shell) -> None:
@@ -86,27 +72,22 @@ def test_an_app_with_a_database_works_on_its_own(fdbq: Shell) -> None:
         assert (chosen.stdout, chosen.stderr) == ("3\n1 done, 0 failed\n", "")
 
 
-def test_only_the_named_queues_are_worked_on(fdbq: Shell) -> None:
-    queue = write_shop(fdbq)
-    fdbq.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
-    fdbq.output("push", f"{queue} too", '{"job": "shop.fail"}')
-    done = fdbq("work", "--app", "shop:app", "--drain", f"{queue} too")
-    assert (done.stdout, done.returncode) == ("0 done, 1 failed\n", 1)
-    assert "OSError: busy" in done.stderr
-
-
-def test_what_cannot_work_is_refused(fdbq: Shell) -> None:
-    write_shop(fdbq)
-    assert "'shop' does not name an app" in error_of(fdbq("work", "--app", "shop"))
-    elsewhere = error_of(fdbq("work", "--app", "shpo:app"))
-    assert f"it is neither in {fdbq.path} nor on the Python path" in elsewhere
-    assert "'shop:add' is not an app" in error_of(fdbq("work", "--app", "shop:add"))
-    assert "--exec is for the items" in error_of(fdbq("work", "--app", "shop:app", "--exec", "x"))
-    assert "the app has no jobs" in error_of(fdbq("work", "--app", "shop:nothing", "--drain"))
-    assert "give QUEUE with MODULE:FUNCTION" in error_of(fdbq("work"))
-    assert "or --app MODULE:APP for" in error_of(fdbq("work", "shop:app"))
-    queue = fdbq.output("push", fdbq.environment["q"], "1") and fdbq.environment["q"]
-    assert "'shop:add' is a job" in error_of(fdbq("work", queue, "shop:add"))
+def test_what_is_no_app_or_no_handler_is_refused(local: Shell) -> None:
+    queue = write_shop(local)
+    local.output("push", queue, "1")
+    elsewhere = error_of(local("work", "--app", "shpo:app"))
+    assert f"it is neither in {local.path} nor on the Python path" in elsewhere
+    assert "'shop:add' is not an app" in error_of(local("work", "--app", "shop:add"))
+    assert "the app has no jobs" in error_of(local("work", "--app", "shop:nothing", "--drain"))
+    assert "'shop:add' is a job" in error_of(local("work", queue, "shop:add"))
+    for option, words in (
+        ("a=b", "'a=b' does not end with a number"),
+        (f"{queue}=0", "a weight is a number from 0.001 to 1,000, not 0"),
+        ("--at-most=other=3", "--at-most has 'other', but the queues to work on are"),
+        (f"--at-most={queue}=0", "--at-most is a number of jobs from 1, not 0"),
+        (f"--at-most={queue}=1.5", "--at-most is a number of jobs from 1, not 1.5"),
+    ):
+        assert words in error_of(local("work", "--app", "shop:app", option))
 
 
 def test_a_drain_of_a_queue_that_does_not_exist_fails(fdbq: Shell) -> None:
@@ -178,21 +159,6 @@ def again(n: int) -> None: ...
 @app.job(retry=Retry(attempts=None), unique="sweep")
 def sweep() -> None: ...
 """
-
-
-def test_jobs_are_cancelled_from_the_shell(fdbq: Shell) -> None:
-    """The command is told to stop, and fails; its job has ended as a cancelled one."""
-    queue = fdbq.environment["q"]
-    waiting, running = (fdbq.output("push", queue, "1").strip() for _ in range(2))
-    fdbq.output("limit", queue, "--keep-last", "10")
-    fdbq.output("cancel", queue, waiting)
-    script = f"fdbq cancel $q {running}; sleep 60; exit 1"
-    done = fdbq("work", queue, "--exec", script, "--drain")
-    assert "1 failed" in done.stdout
-    ended = fdbq("cancel", queue, waiting, running)
-    assert ended.returncode == 1
-    assert ended.stderr.count("it has ended, or is not in the queue") == 2
-    assert re.search(r"^outcome +cancelled$", fdbq.output("show", queue, running), re.M)
 
 
 def test_a_command_that_takes_too_long_is_ended_with_its_children(fdbq: Shell) -> None:

@@ -769,15 +769,15 @@ def test_the_steps_of_a_job_are_a_timeline(site: Site, db: Any, name: str) -> No
     def expect_steps(*texts: str) -> None:
         expect(steps).to_have_text([re.compile(f"^{text}$") for text in texts])
 
-    charge = "chargeDone 20.*ORDER 7.*"
-    cropped = "crop 0runFailed 20.*Job.*Dead: no cover.*"
+    charge = "charge.*Done 20.*ORDER 7.*"
+    cropped = "crop 0run.*Failed 20.*Job.*Dead: no cover.*"
     expect_steps(charge, cropped, "shippedwaitWaits.*Key order 7")
     expect(site.button("Run now")).to_have_count(0)
     expect(site.page.get_by_role("button", name="Retry from")).to_have_count(0)
     app.signal(db, "shipped", key="order 7", value="1Z999")
     app.work(drain=True)
-    shipped = "shippedwaitDone 20.*1Z999.*"
-    expect_steps(charge, cropped, shipped, "packDone 20.*")
+    shipped = "shippedwait.*Done 20.*1Z999.*"
+    expect_steps(charge, cropped, shipped, "pack.*Done 20.*")
     site.page.get_by_role("button", name="Retry from here: shipped").click()
     expect(site.dialog).to_contain_text("this step and 1 step after it")
     site.confirm("Retry")

@@ -15,7 +15,6 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http import served
 from tests.support.keys import layout_of
-from tests.support.waiting import wait_until
 
 
 class Remote:
@@ -130,16 +129,6 @@ def test_other_requests_are_rejected_and_change_nothing(remote: Remote, name: st
     assert remote.pop(depth=9) == [(0, 0)]
 
 
-def test_a_queue_dropped_by_another_client_becomes_unknown(
-    remote: Remote, db: Any, name: str
-) -> None:
-    remote.pushed(0)
-    fdbqueue.admin.drop(db, f"{name}jobs")
-    wait_until(lambda: remote.client.post(f"{remote.path}/pop").status_code == 404)
-    remote.pushed(3)
-    assert remote.pop(depth=9) == [(3, 0)]
-
-
 def test_a_push_with_an_idempotency_key_is_stored_once(remote: Remote) -> None:
     def push(key: str, n: int) -> Any:
         headers = {"Idempotency-Key": key}
@@ -152,19 +141,6 @@ def test_a_push_with_an_idempotency_key_is_stored_once(remote: Remote) -> None:
     assert remote.pop(depth=9) == [(0, 1)]
     assert push("a", 1).json() == first.json()  # even after the item was popped
     assert remote.pop() == []
-
-
-def test_a_queue_with_another_codec_is_only_available_in_python(
-    client: TestClient, db: Any, name: str
-) -> None:
-    PriorityQueue.named(db, f"{name}b", codec="bytes").push(db, b"x")
-    PriorityQueue.named(db, f"{name}t", priorities=(int, int)).push(db, {}, (1, 2))
-    for queue in ("b", "t"):
-        push = client.post(f"/queue/{name}{queue}/push", json={"item": {}})
-        assert (push.status_code, client.post(f"/queue/{name}{queue}/pop").status_code) == (
-            409,
-        ) * 2
-    assert client.get("/metrics").status_code == 200
 
 
 def test_a_pop_waits_for_an_item(remote: Remote) -> None:
@@ -239,3 +215,16 @@ def test_requests_share_a_queue_object_until_its_name_means_another_queue(
         assert await queues.queue(name) is not queue
 
     asyncio.run(main())
+
+
+def test_a_queue_with_another_codec_is_only_available_in_python(
+    client: TestClient, db: Any, name: str
+) -> None:
+    PriorityQueue.named(db, f"{name}b", codec="bytes").push(db, b"x")
+    PriorityQueue.named(db, f"{name}t", priorities=(int, int)).push(db, {}, (1, 2))
+    for queue in ("b", "t"):
+        push = client.post(f"/queue/{name}{queue}/push", json={"item": {}})
+        assert (push.status_code, client.post(f"/queue/{name}{queue}/pop").status_code) == (
+            409,
+        ) * 2
+    assert client.get("/metrics").status_code == 200

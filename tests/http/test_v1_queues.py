@@ -204,7 +204,8 @@ def test_queues_are_listed_by_page_and_prefix(client: TestClient, db: Any, name:
             break
         query["after"] = page["next"]
     assert found == names
-    assert client.get("/v1/queues", params={"prefx": "x"}).status_code == 422
+    for wrong in ("prefx=x", "limit=0", "limit=1001", "limit=x", "after=", "after=%07"):
+        assert client.get(f"/v1/queues?{wrong}").status_code == 422
 
 
 def test_the_scale_and_the_history_say_what_happened(
