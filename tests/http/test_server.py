@@ -16,6 +16,7 @@ import pytest
 import trustme
 
 from fdbqueue import PriorityQueue
+from fdbqueue.http import Tokens
 from tests.support.keys import waiting_clients
 from tests.support.server import serving
 from tests.support.waiting import wait_until
@@ -35,7 +36,7 @@ def refused(*options: str) -> str:
 
 def test_listening_beyond_loopback_requires_a_token(tmp_path: Path) -> None:
     assert "set a token" in refused("--host", "0.0.0.0")
-    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "empty").write_text("\ufeff\n# none\n", "utf-8")
     assert "contains no token" in refused("--token-file", str(tmp_path / "empty"))
     assert "does not appear to be" in refused("--forwarded-allow-ips", "proxy.example")
 
@@ -86,11 +87,9 @@ def test_a_token_file_may_contain_a_byte_order_mark_and_comments(
 def test_an_invalid_line_in_a_token_file_is_rejected(tmp_path: Path, line: str) -> None:
     file = tmp_path / "tokens"
     file.write_text(f"good\n{line}\n", "utf-8")
-    message = refused("--token-file", str(file))
-    assert "printable ASCII without spaces" in message
-    assert line not in message  # it may be a secret
-    file.write_text("\ufeff\n# none\n", "utf-8")
-    assert "contains no token" in refused("--token-file", str(file))
+    with pytest.raises(ValueError, match="printable ASCII without spaces") as error:
+        Tokens(file=file)
+    assert line not in str(error.value)  # it may be a secret
 
 
 FORWARDED = "10.0.0.1"
@@ -102,7 +101,6 @@ FORWARDED = "10.0.0.1"
         ((), {}, False),
         (("--forwarded-allow-ips", "10.1.0.0/16,::1"), {}, False),
         (("--forwarded-allow-ips", "10.1.0.0/16, 127.0.0.1"), {}, True),
-        (("--forwarded-allow-ips", "127.0.0.0/8"), {}, True),
         (("--forwarded-allow-ips", "*"), {}, True),
         ((), {"FORWARDED_ALLOW_IPS": "127.0.0.1"}, True),
     ],

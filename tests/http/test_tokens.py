@@ -166,3 +166,16 @@ def test_a_limited_token_does_not_learn_the_names_of_other_queues(
     problem = api.problem("POST", "/claim", {})
     assert problem["status"] == 404
     assert name not in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("token", "role", "queues"), [("mailer", "write", "mail/*"), ("root", "admin", "*")]
+)
+def test_the_api_says_what_a_token_allows(
+    server: TestClient, db: Any, token: str, role: str, queues: str
+) -> None:
+    assert server.get("/v1/me").status_code == 401
+    headers = {"authorization": f"Bearer {token}"}
+    assert server.get("/v1/me", headers=headers).json() == {"role": role, "queues": queues}
+    with TestClient(create_app(db), "http://127.0.0.1") as client:
+        assert client.get("/v1/me").json() == {"role": "admin", "queues": "*"}
