@@ -122,16 +122,6 @@ def test_a_large_body_does_not_count_as_head(serve: Any, name: str) -> None:
         assert answer.status_code == 201
 
 
-def test_a_response_without_a_body_is_sent(serve: Any, name: str) -> None:
-    with serve() as (_, client):
-        client.post(f"/queue/{name}/push", json={"item": {}})
-        for _ in range(2):
-            assert client.head("/").status_code < 500
-            token = client.post(f"/v1/queues/{name}/claim").json()["claims"][0]["token"]
-            released = client.post(f"/v1/queues/{name}/release", json={"token": token})
-            assert (released.status_code, released.content) == (204, b"")
-
-
 def test_a_client_may_wait_to_send_the_body(serve: Any, name: str) -> None:
     with serve() as (_, client), connected(client) as [connection]:
         answers = connection.makefile("rb")

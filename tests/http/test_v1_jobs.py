@@ -302,15 +302,6 @@ def test_a_queue_whose_items_are_not_json_can_be_looked_at_only(
     assert jobs.get("/stats")["ready"] == 1
 
 
-def test_names_with_slashes_and_percent_signs_are_one_segment(
-    client: TestClient, db: Any, name: str
-) -> None:
-    for each in (f"{name}/out", f"{name}%2Fout", f"{name}/push", f"{name} 100%", f"{name}ü"):
-        Api(client, each).push({"name": each})
-        assert queue_of(db, each).pop(db).value == {"name": each}
-    assert client.post(f"/v1/queues/{name}/out/push", json={"item": 1}).status_code == 404
-
-
 def test_follow_ups_are_pushed_once_despite_lost_results(db: Any, name: str, rng: Any) -> None:
     faulty = FaultyDatabase(
         db, before=0.2, after=0.2, conflict=0.1, lost_as=(1021, 1039), seed=rng.randrange(99)
