@@ -54,14 +54,13 @@ def start(fdbq: Shell, *arguments: str, program: Sequence[str] = ("-m", "fdbq"))
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: f"{int(number)}")
 def test_every_fatal_signal_leaves_an_unprinted_item_in_the_queue(
-    fdbq: Shell, name: str, db: Any, number: int
+    local: Shell, number: int
 ) -> None:
     """The item is popped, and its output waits for a reader that never reads."""
-    fdbq.environment["PYTHONUNBUFFERED"] = "1"
+    local.environment["PYTHONUNBUFFERED"] = "1"
     value = "x" * 200_000  # more than a pipe holds
-    queue = fdbqueue.PriorityQueue.named(db, name)
-    queue.push(db, value)
-    process = start(fdbq, "pop", name)
+    local.output("push", "jobs", "-", stdin=f'"{value}"')
+    process = start(local, "pop", "jobs")
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.read(1) == '"'
@@ -71,7 +70,7 @@ def test_every_fatal_signal_leaves_an_unprinted_item_in_the_queue(
     assert errors.count("\n") == 1
     assert "cannot write to standard output" in errors
     assert len(process.stdout.read()) < len(value)
-    assert [item.value for item in queue.items(db)] == [value]
+    assert local.output("pop", "jobs") == f'"{value}"\n'
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
@@ -94,10 +93,9 @@ def test_a_signal_during_printing_splits_the_items_into_printed_and_kept(
     assert 0 < len(kept) < 300
 
 
-def test_an_ignored_signal_stays_ignored(fdbq: Shell, name: str) -> None:
-    fdbq.output("push", name, "1")
-    fdbq.output("pop", name)
-    done = fdbq.script("(trap '' HUP; fdbq pop $q --wait 2 & sleep 1; kill -HUP $!; wait $!)")
+def test_an_ignored_signal_stays_ignored(local: Shell) -> None:
+    local.output("limit", "jobs", "--create", "--size", "5")
+    done = local.script("(trap '' HUP; fdbq pop $q --wait 2 & sleep 1; kill -HUP $!; wait $!)")
     assert (done.returncode, done.stderr) == (1, "")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from pathlib import Path
 
 import httpx
 import pytest
@@ -30,10 +29,9 @@ def shrink(fail=False):
 
 
 @pytest.fixture
-def fdbq(shared_url: str, tmp_path: Path, name: str, db: object) -> Shell:
-    """Return the command line on the database of the test, whose queues are dropped after it."""
-    (tmp_path / "shop.py").write_text(SHOP.format(queue=name))
-    return Shell(tmp_path, shared_url, name)
+def fdbq(local: Shell) -> Shell:
+    (local.path / "shop.py").write_text(SHOP.format(queue=local.environment["q"]))
+    return local
 
 
 def work(fdbq: Shell, *arguments: str) -> list[str]:
