@@ -1,4 +1,4 @@
-"""What `fdbq` answers to a mistake, and where a program would look for the reason."""
+"""What `fdbq` answers to a mistake, what it creates, and what a terminal shows."""
 
 from __future__ import annotations
 
@@ -11,81 +11,122 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
-import fdbqueue
-from tests.support.shell import Shell, error_of
+from tests.support.shell import Shell, commands, error_of
+
+MISTAKES = [
+    (("oush",), "No such command 'oush'; did you mean 'push'? (see fdbq --help)"),
+    (("list",), "No such command 'list'; did you mean 'ls'? (see fdbq --help)"),
+    (("worker",), "No such command 'worker'; did you mean 'workers' or 'work'?"),
+    (("group", "lss"), "fdbq group: No such command 'lss'; did you mean 'ls'?"),
+    (("group", "list"), "fdbq group: No such command 'list'; did you mean 'ls'?"),
+    (("frobnicate",), "No such command 'frobnicate' (see fdbq --help)"),
+    (("retry", "jobs"), "give either the ids of items, or --state"),
+    (("retry", "jobs", "x", "--error", "Timeout"), "--error needs --state"),
+    (("work", "jobs", "os"), "'os' does not name a function; write os:FUNCTION"),
+    (("work", "jobs", ":f"), "':f' does not name a module; write MODULE:f"),
+    (("push", "jobs", "1", "--delay", "-5"), "the time must be at least 0 seconds, not -5"),
+    (("push", "jobs", "1", "--ttl", "0"), "--ttl is a number of seconds over 0, below"),
+    (
+        ("top", "--interval", "20d"),
+        "the time must be at least 0.1 and at most 1,000,000 seconds, not 20d",
+    ),
+    (("pop", "--wait", "jobs"), "5m or 1h30m (QUEUE comes before --wait)"),
+    (
+        ("ls", "--db", "redis://host"),
+        "write the path of a directory or of a cluster file, 'embedded:/path' or 'memory:'",
+    ),
+    (("push", "jobs", "1", "-p", "[" * 100_000), "is not an integer"),
+    (
+        ("limit", "jobs", "--create", "--size", str(10**30)),
+        "--size is a number from 1, or None, not 1000000",
+    ),
+    (("limit", "jobs", "--create", "--size", "0"), "--size is a number from 1, or None, not 0"),
+    (
+        ("limit", "jobs", "--create", "--concurrency", "20000"),
+        "--concurrency is a number from 1 to 10,000, or None, not 20000",
+    ),
+    (("top", "-n", "2", "--interval", "nan"), "is not a length of time"),
+    (("top", "-n", "2", "--interval", "inf"), "at most 1,000,000 seconds, not inf"),
+    (("pop", "jobs", "--wait", "-1"), "to an option as --option=VALUE"),
+    (("serve", "--token-file", sys.executable), "is not UTF-8 text"),
+    (("serve", "--host", "no.such.host.invalid", "--token-file", "/etc/hostname"), "cannot listen"),
+    (("push", "jobs", "-5"), "as `-- VALUE`"),
+    (("push", "jobs", "hello"), "is not JSON"),
+    (("push", "jobs"), "give the value"),
+    (("push", "jobs", "1", "--priority", "high"), "'high' is not an integer or a list"),
+    (("push", "jobs", "1", "--priority", str(2**63)), "must be a 64-bit integer"),
+    (("push", "", "1"), "cannot be the name of a queue"),
+    (("push", "jobs", "NaN"), "cannot be stored"),
+    (("push", "jobs", "--file", "missing.json"), "missing.json"),
+    (("pop",), "Missing argument 'QUEUE'"),
+    (("pop", "jobs", "-n", "0"), "0 is not in the range"),
+    (("rm", "nope", "x"), "no queue named 'nope'"),
+    (("ls", "--db", ""), "an empty text does not name a database"),
+    (("ls", "--db", "/etc/hostname"), "/etc/hostname is not a cluster file"),
+    (("ls", "--db", "embedded:"), "needs a path"),
+    (("ls", "--db", "postgres://host"), "does not name a database"),
+    (("ls", "--db", "nowhere.cluster"), "no cluster file"),
+    (("ls", "--db", "/dev/null/db"), "/dev/null"),
+    (("ls", "--timeout", "-1"), "at least 0 and at most 1,000,000 seconds, not -1"),
+    (("rm", "jobs"), "give either the ids of items, or --state"),
+    (("rm", "jobs", "x", "-p", "1"), "--priority needs --state"),
+    (("rm", "jobs", "--state", "claimed"), "'--state'"),
+    (("reprioritize", "jobs", "x", "1"), "is not the id of an item"),
+    (("limit", "jobs", "--keep-for", "99999999999d"), "at most 10,000,000,000"),
+    (("limit", "jobs", "--keep-for", "10ms"), "shorter than a second"),
+    (("limit", "jobs", "--rate", "5"), "'5' is not a number and a time"),
+    (("limit", "jobs", "--keep-attempts", "0"), "from 1 to 1,000"),
+    (("limit", "jobs", "--keep-traceback", "30001"), "from 0 to 30,000"),
+    (("push", "jobs", "1", "--at", "2100-01-01T00:00:00"), "a time zone"),
+    (("push", "jobs", "1", "--at", "tomorrow"), "is not an ISO 8601 time"),
+    (("push", "jobs", "1", "--delay", "1e10"), "from 0, below 10,000,000,000, not 1"),
+    (("signal", "jobs", "shipped", "{"), "not JSON"),
+    (("signal", "jobs", "a", "--key", "x" * 300), "text of 0 to 255"),
+    (("group", "pause", "jobs", "x" * 256), "a group is text of 0 to 255 bytes"),
+    (("copy", "jobs"), "'--to'"),
+    (("work", "jobs", "m:f", "--processes", "0"), "0 is not in the range"),
+    (("work", "jobs", "m:f", "--max-jobs", "0"), "0 is not in the range"),
+    (("work", "jobs", "m:f", "--max-memory", "much"), "number of bytes, such as 500M or 2G"),
+    (("work", "jobs", "m:f", "--max-memory", "0"), "'0' is not a number of bytes"),
+    (("work", "--app", "shop"), "'shop' does not name an app"),
+    (("work", "--app", "shop:app", "--exec", "x"), "--exec is for the items"),
+    (("work",), "give QUEUE with MODULE:FUNCTION"),
+    (("work", "shop:app"), "or --app MODULE:APP for"),
+    (("jobs", "--app", "shop"), "'shop' does not name an app"),
+    (("work", "jobs", "m:f", "--at-most", "a=1"), "--at-most is for the queues of --app"),
+    (("work", "jobs", "m:f", "--at-most", "5"), "'5' does not name a queue"),
+    (("work", "jobs", "m:f", "--health-port", "localhost"), "an address is PORT or HOST:PORT"),
+    (("work", "jbos", "--exec", "true", "--drain"), "named 'jbos'; did you mean 'jobs'?"),
+    (("drop", "jbos", "-y"), "named 'jbos'; did you mean 'jobs'?"),
+    (("limit", "jbos", "--size", "3"), "named 'jbos'; did you mean 'jobs'?"),
+]
 
 
 @pytest.fixture
-def fdbq(tmp_path: Path) -> Shell:
-    """`fdbq` on an embedded database with one item in the queue `jobs`."""
-    shell = Shell(tmp_path, f"embedded:{tmp_path / 'db'}")
-    shell.output("push", "jobs", "1")
-    return shell
+def fdbq(local: Shell) -> Shell:
+    """Return `fdbq` on an embedded database with one item in the queue `jobs`."""
+    local.output("push", "jobs", "1")
+    return local
 
 
 @pytest.mark.parametrize(
-    ("arguments", "answer"),
-    [
-        (("oush",), "No such command 'oush'; did you mean 'push'? (see fdbq --help)"),
-        (("list",), "No such command 'list'; did you mean 'ls'? (see fdbq --help)"),
-        (("worker",), "No such command 'worker'; did you mean 'workers' or 'work'?"),
-        (("group", "lss"), "fdbq group: No such command 'lss'; did you mean 'ls'?"),
-        (("group", "list"), "fdbq group: No such command 'list'; did you mean 'ls'?"),
-        (("frobnicate",), "No such command 'frobnicate' (see fdbq --help)"),
-        (("retry", "jobs"), "give either the ids of items, or --state"),
-        (("release", "jobs"), "give either the ids of items, or --state"),
-        (("retry", "jobs", "x", "--error", "Timeout"), "--error needs --state"),
-        (("work", "jobs", "os"), "'os' does not name a function; write os:FUNCTION"),
-        (("work", "jobs", "os:"), "'os:' does not name a function; write os:FUNCTION"),
-        (("work", "jobs", ":f"), "':f' does not name a module; write MODULE:f"),
-        (("push", "jobs", "1", "--delay", "-5"), "the time must be at least 0 seconds, not -5"),
-        (("push", "jobs", "1", "--ttl", "0"), "--ttl is a number of seconds over 0, below"),
-        (
-            ("top", "--interval", "20d"),
-            "the time must be at least 0.1 and at most 1,000,000 seconds, not 20d",
-        ),
-        (("pop", "--wait", "jobs"), "5m or 1h30m (QUEUE comes before --wait)"),
-        (
-            ("ls", "--db", "redis://host"),
-            "write the path of a directory or of a cluster file, 'embedded:/path' or 'memory:'",
-        ),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+    ("arguments", "answer"), MISTAKES, ids=[" ".join(each[0])[:40] for each in MISTAKES]
 )
-def test_a_mistake_is_answered_with_what_to_write(
+def test_a_mistake_is_answered_in_one_line_and_changes_nothing(
     fdbq: Shell, arguments: tuple[str, ...], answer: str
 ) -> None:
     assert answer in error_of(fdbq(*arguments))
+    assert fdbq.output("check") == "jobs: 1 ready, ok\n"
 
 
-def test_a_queue_without_priorities_says_what_it_does_not_support(fdbq: Shell) -> None:
-    db = fdbqueue.open(fdbq.environment["FDBQ_DB"])
-    fdbqueue.Queue.named(db, "line").enqueue(db, 1)
-    fdbq.output("task", "push", "todo", "1")
-    for arguments, answer in (
-        (
-            ("push", "line", "1", "-p", "2"),
-            "is a FIFO queue and does not support --priority",
-        ),
-        (("peek", "line", "--max"), "'line' is a FIFO queue and does not support --max"),
-        (("reprioritize", "line", "x", "1"), "a FIFO queue and does not support `fdbq repr"),
-        (("rm", "todo", "--state", "ready", "-p", "1"), "is a task queue and does not support --p"),
-        (("export", "todo"), "a task queue; use `fdbq task`, or write it with `fdbq backup`"),
-        (("import", "line", "-"), "'line' is a FIFO queue and does not support `fdbq import`"),
-    ):
-        assert answer in error_of(fdbq(*arguments))
-    fdbq.output("push", "line", "2", "--delay", "600", "--unique", "k")
-    assert fdbq.output("items", "line", "--state", "delayed").count("2") >= 1
-
-
-def test_a_mistyped_command_completes_to_nothing(fdbq: Shell) -> None:
-    words = "COMP_WORDS='fdbq oush jobs' COMP_CWORD=2 _FDBQ_COMPLETE=bash_complete fdbq"
-    done = fdbq.script(words)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_pop_of_an_unknown_queue_names_the_most_similar_one(fdbq: Shell) -> None:
+    for command in ("pop", "peek"):
+        done = fdbq(command, "jbos")
+        said = f"fdbq {command}: there is no queue named 'jbos'; did you mean 'jobs'?\n"
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
 def test_text_that_is_not_json_is_quoted_for_the_shell_and_other_text_is_not(fdbq: Shell) -> None:
@@ -108,25 +149,15 @@ def test_a_list_without_entries_says_so(fdbq: Shell) -> None:
     assert fdbq.output("ls", "--json") == ""
 
 
-def test_a_drain_of_a_mistyped_queue_is_an_error(fdbq: Shell) -> None:
-    error = error_of(fdbq("work", "jbos", "--exec", "true", "--drain"))
-    assert "there is no queue named 'jbos'; did you mean 'jobs'?" in error
-
-
-def test_a_copy_onto_itself_is_an_error_and_changes_nothing(fdbq: Shell) -> None:
-    before = fdbq.output("stats", "jobs", "--json"), fdbq.output("items", "jobs", "--json")
+def test_a_copy_that_cannot_be_made_changes_nothing(fdbq: Shell) -> None:
     (fdbq.path / "link").symlink_to(fdbq.path / "db")
     for same in ("db", "embedded:db", "./link", str(fdbq.path / "db")):
         error = error_of(fdbq("copy", "jobs", "--from", "db", "--to", same))
         assert "a queue named 'jobs' already exists; choose another name" in error
-    after = fdbq.output("stats", "jobs", "--json"), fdbq.output("items", "jobs", "--json")
-    assert (before, fdbq.output("check")) == (after, "jobs: 1 ready, ok\n")
-
-
-def test_a_copy_of_a_mistyped_queue_creates_no_database(fdbq: Shell) -> None:
     error = error_of(fdbq("copy", "jbos", "--to", "other"))
     assert "no queue named 'jbos'; did you mean 'jobs'?" in error
     assert not (fdbq.path / "other").exists()
+    assert fdbq.output("check") == "jobs: 1 ready, ok\n"
 
 
 @pytest.mark.parametrize("named", ["option", "variable"])
@@ -143,29 +174,58 @@ def test_a_push_creates_no_directories_above_a_mistyped_one(fdbq: Shell, named: 
     assert mistyped.is_dir()
 
 
-def test_dead_letters_are_retried_by_their_error(fdbq: Shell) -> None:
-    db = fdbqueue.open(fdbq.environment["FDBQ_DB"])
-    queue = fdbqueue.PriorityQueue.named(db, "mails", max_attempts=1)
-    for error in ("TimeoutError: smtp", "KeyError: 'email'"):
-        queue.push(db, error)
-        claim = queue.claim(db)
-        queue.nack(db, claim, error=error)
-    assert fdbq.output("retry", "mails", "--state", "dead", "--error", "timeout") == "1 retried\n"
-    assert [item.value for item in queue.items(db)] == ["TimeoutError: smtp"]
-    assert [letter.error for letter in queue.items(db, state="dead")] == ["KeyError: 'email'"]
+def test_only_commands_that_store_something_create_a_database(fdbq: Shell) -> None:
+    for command in ("ls", "items", "check", "info", "export", "pop", "limit", "rm", "drop"):
+        arguments = {"ls": [], "info": [], "rm": ["q", "x"]}.get(command, ["q"])
+        done = fdbq(command, *arguments, "--db", "nowhere")
+        assert "there is no database here" in error_of(done)
+    fdbq.environment |= {"FDBQ_DB": "", "XDG_DATA_HOME": str(fdbq.path / "data")}
+    assert "name yours by --db or $FDBQ_DB" in error_of(fdbq("ls"))
+    (fdbq.path / "here").mkdir()
+    (fdbq.path / "here" / "letter.txt").write_text("mine")
+    done = fdbq("push", "jobs", "1", "--db", "here")
+    assert "this directory holds other files" in error_of(done)
+    assert [*(fdbq.path / "here").iterdir()] == [fdbq.path / "here" / "letter.txt"]
+    assert not (fdbq.path / "nowhere").exists()
+    assert fdbq("pop", "jobs", "--db", "nowhere", "--create").returncode == 1
 
 
-def test_a_done_item_shows_no_error_of_an_earlier_attempt(fdbq: Shell) -> None:
-    fdbq.output("limit", "jobs", "--keep-last", "1")
-    db = fdbqueue.open(fdbq.environment["FDBQ_DB"])
-    queue = fdbqueue.PriorityQueue.named(db, "jobs")
-    claim = queue.claim(db)
-    queue.nack(db, claim, error="a time-out", delay=0)
-    claim = queue.claim(db)
-    queue.ack(db, claim)
-    lines = fdbq.output("show", "jobs", claim.item.id).splitlines()
-    assert ["state", "done"] in [line.split() for line in lines]
-    assert [line.split()[0] for line in lines if "a time-out" in line] == ["attempt"]
+def test_the_database_is_an_option_of_every_command(fdbq: Shell) -> None:
+    for url in ("embedded:other", "./other"):
+        assert fdbq.output("push", "more", "1", "--db", url)
+    other = fdbq.output("--db", "other", "ls", "--json")
+    assert '"ready":2' in other
+    assert other == fdbq.output("--db", "nowhere", "ls", "--json", "--db", "other")
+    for name, command in commands().items():
+        options = {option for each in command.params for option in each.opts}
+        needs_one = name not in ("completion", "jobs")
+        assert not needs_one or {"--db", "--timeout", "--json"} <= options
+
+
+def test_the_default_database_is_in_the_users_data_directory(fdbq: Shell) -> None:
+    fdbq.environment["FDBQ_DB"] = ""
+    fdbq.environment.pop("XDG_DATA_HOME", None)
+    fdbq.output("push", "jobs", "1")
+    assert str(fdbq.path) in fdbq.output("info")
+    assert len(list(fdbq.path.rglob("fdbqueue.sqlite"))) == 2
+
+
+def test_completion_knows_commands_and_queues(fdbq: Shell) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "_FDBQ_COMPLETE" in fdbq.output("completion", shell)
+    database = fdbq.environment["FDBQ_DB"]
+    for words, number, completed in (
+        ("fdbq pe", 1, "plain,peek"),
+        ("fdbq pop job", 2, "plain,jobs"),
+        ("fdbq oush mail", 2, ""),
+        (f"fdbq pop --db {database} job", 4, "plain,jobs"),
+    ):
+        fdbq.environment |= {"_FDBQ_COMPLETE": "bash_complete", "COMP_WORDS": words}
+        fdbq.environment |= {"COMP_CWORD": str(number)}
+        if "--db" in words:
+            fdbq.environment["FDBQ_DB"] = str(fdbq.path / "another")
+        done = fdbq()
+        assert (done.returncode, done.stdout.strip(), done.stderr) == (0, completed, "")
 
 
 @contextmanager
@@ -196,9 +256,7 @@ def read_until(terminal: int, end: bytes) -> str:
     ("columns", "more"),
     [
         (40, set[str]()),
-        (60, {"in/s", "out/s", "oldest"}),
         (80, {"in/s", "out/s", "oldest", "done"}),
-        (120, {"in/s", "out/s", "oldest", "done"}),
     ],
 )
 def test_top_cuts_no_title(fdbq: Shell, columns: int, more: set[str]) -> None:
@@ -225,21 +283,3 @@ def test_top_leaves_the_terminal_as_it_was_after_a_signal(fdbq: Shell) -> None:
     finally:
         os.close(terminal)
     assert (fdbq.path / "before").read_text() == (fdbq.path / "after").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (("retry", "jobs", "--state", "dead"), "0 retried"),
-        (("rm", "jobs", "--state", "dead"), "0 removed"),
-        (("release", "jobs", "--state", "claimed"), "0 released"),
-        (("group", "retry", "jobs", "ada"), "0 retried"),
-        (("group", "cancel", "jobs", "ada"), "0 cancelled"),
-        (("group", "clear", "jobs", "ada", "--yes"), "0 removed"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_a_choice_of_items_that_finds_none_is_no_failure(
-    fdbq: Shell, arguments: tuple[str, ...], told: str
-) -> None:
-    assert fdbq.output(*arguments) == f"{told}\n"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -25,99 +22,76 @@ nothing = fdbqueue.App()
 """
 
 
-@pytest.fixture
-def fdbq(shared_url: str, tmp_path: Path, name: str, db: object) -> Shell:
-    """Return the command line on the database of the test, whose queues are dropped after it."""
-    return Shell(tmp_path, shared_url, name)
-
-
-def write_shop(fdbq: Shell, database: str = "") -> str:
-    queue = fdbq.environment["q"]
-    (fdbq.path / "shop.py").write_text(SHOP.format(database=database, queue=queue))
+def write_shop(local: Shell, database: str = "") -> str:
+    queue = local.environment["q"]
+    (local.path / "shop.py").write_text(SHOP.format(database=database, queue=queue))
     return queue
 
 
-def test_the_jobs_of_an_app_run_on_the_database_of_the_command(fdbq: Shell) -> None:
-    queue = write_shop(fdbq)
-    fdbq.output("push", queue, '{"job": "shop.add", "args": [1], "kwargs": {"y": 2}}')
-    done = fdbq("work", "--app", "shop:app", "--drain")
+def test_the_jobs_of_an_app_run_on_the_database_of_the_command(local: Shell) -> None:
+    queue = write_shop(local)
+    local.output("push", queue, '{"job": "shop.add", "args": [1], "kwargs": {"y": 2}}')
+    done = local("work", "--app", "shop:app", "--drain")
     assert done.stdout == "3\n1 done, 0 failed\n"
     first, second = done.stderr.splitlines()[:2]
     assert f"queues {queue}, {queue} too; jobs shop.add, shop.fail" in first
     assert "shop.add done, attempt 1" in second
-
-
-def test_what_a_job_prints_is_seen_at_once(fdbq: Shell) -> None:
-    """Also in a log, and however Python buffers its output."""
-    queue = write_shop(fdbq)
-    fdbq.environment["PYTHONUNBUFFERED"] = "1"
-    fdbq.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
-    with fdbq.start("work", "--app", "shop:app", "--quiet") as worker:
-        assert worker.stdout.readline() == "3\n"
-        worker.terminate()
-
-
-def test_ctrl_c_lets_a_running_job_end(fdbq: Shell) -> None:
-    queue = write_shop(fdbq)
-    with (fdbq.path / "shop.py").open("a") as file:
-        file.write(
-            f"import pathlib, time\n@app.job(queue={queue!r})\ndef slow():\n    print('begun')\n"
-            "    while not pathlib.Path('end').exists(): time.sleep(0.1)\n"
-        )
-    fdbq.output("push", queue, '{"job": "shop.slow"}')
-    with fdbq.start("work", "--app", "shop:app") as worker:
-        assert worker.stdout.readline() == "begun\n"
-        worker.send_signal(signal.SIGINT)
-        time.sleep(2)  # longer than the signal's own watch takes to end a process
-        (fdbq.path / "end").touch()
-        assert worker.stdout.read() == "1 done, 0 failed\n"
-
-
-def test_an_app_with_a_database_works_on_its_own(fdbq: Shell) -> None:
-    queue = write_shop(fdbq, repr(f"embedded:{fdbq.path / 'its own'}"))
-    value = '{"job": "shop.add", "args": [1, 2]}'
-    fdbq.output("push", queue, value)
-    done = fdbq("work", "--app", "shop:app", "--drain")
-    assert done.stdout == "0 done, 0 failed\n"
-    assert f"working on embedded:{fdbq.path / 'its own'} (--db, " in done.stderr
-    url = fdbq.environment["FDBQ_DB"]
-    if not url.startswith("memory:"):
-        chosen = fdbq("work", "--app", "shop:app", "--drain", "--quiet", "--db", url)
-        assert (chosen.stdout, chosen.stderr) == ("3\n1 done, 0 failed\n", "")
-
-
-def test_only_the_named_queues_are_worked_on(fdbq: Shell) -> None:
-    queue = write_shop(fdbq)
-    fdbq.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
-    fdbq.output("push", f"{queue} too", '{"job": "shop.fail"}')
-    done = fdbq("work", "--app", "shop:app", "--drain", f"{queue} too")
+    local.output("push", f"{queue} too", '{"job": "shop.fail"}')
+    local.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
+    done = local("work", "--app", "shop:app", "--drain", f"{queue} too")
     assert (done.stdout, done.returncode) == ("0 done, 1 failed\n", 1)
     assert "OSError: busy" in done.stderr
 
 
-def test_what_cannot_work_is_refused(fdbq: Shell) -> None:
-    write_shop(fdbq)
-    assert "'shop' does not name an app" in error_of(fdbq("work", "--app", "shop"))
-    elsewhere = error_of(fdbq("work", "--app", "shpo:app"))
-    assert f"it is neither in {fdbq.path} nor on the Python path" in elsewhere
-    assert "'shop:add' is not an app" in error_of(fdbq("work", "--app", "shop:add"))
-    assert "--exec is for the items" in error_of(fdbq("work", "--app", "shop:app", "--exec", "x"))
-    assert "the app has no jobs" in error_of(fdbq("work", "--app", "shop:nothing", "--drain"))
-    assert "give QUEUE with MODULE:FUNCTION" in error_of(fdbq("work"))
-    assert "or --app MODULE:APP for" in error_of(fdbq("work", "shop:app"))
-    queue = fdbq.output("push", fdbq.environment["q"], "1") and fdbq.environment["q"]
-    assert "'shop:add' is a job" in error_of(fdbq("work", queue, "shop:add"))
+def test_what_a_job_prints_is_seen_at_once(local: Shell) -> None:
+    """Also in a log, and however Python buffers its output."""
+    queue = write_shop(local)
+    local.environment["PYTHONUNBUFFERED"] = "1"
+    local.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
+    with local.start("work", "--app", "shop:app", "--quiet") as worker:
+        assert worker.stdout.readline() == "3\n"
+        worker.terminate()
 
 
-def test_a_drain_of_a_queue_that_does_not_exist_fails(fdbq: Shell) -> None:
-    queue = write_shop(fdbq)
+def test_an_app_with_a_database_works_on_its_own(local: Shell) -> None:
+    queue = write_shop(local, repr(f"embedded:{local.path / 'its own'}"))
+    value = '{"job": "shop.add", "args": [1, 2]}'
+    local.output("push", queue, value)
+    done = local("work", "--app", "shop:app", "--drain")
+    assert done.stdout == "0 done, 0 failed\n"
+    assert f"working on embedded:{local.path / 'its own'} (--db, " in done.stderr
+    url = local.environment["FDBQ_DB"]
+    chosen = local("work", "--app", "shop:app", "--drain", "--quiet", "--db", url)
+    assert (chosen.stdout, chosen.stderr) == ("3\n1 done, 0 failed\n", "")
+
+
+def test_what_is_no_app_or_no_handler_is_refused(local: Shell) -> None:
+    queue = write_shop(local)
+    local.output("push", queue, "1")
+    elsewhere = error_of(local("work", "--app", "shpo:app"))
+    assert f"it is neither in {local.path} nor on the Python path" in elsewhere
+    assert "'shop:add' is not an app" in error_of(local("work", "--app", "shop:add"))
+    assert "the app has no jobs" in error_of(local("work", "--app", "shop:nothing", "--drain"))
+    assert "'shop:add' is a job" in error_of(local("work", queue, "shop:add"))
+    for option, words in (
+        ("a=b", "'a=b' does not end with a number"),
+        (f"{queue}=0", "a weight is a number from 0.001 to 1,000, not 0"),
+        ("--at-most=other=3", "--at-most has 'other', but the queues to work on are"),
+        (f"--at-most={queue}=0", "--at-most is a number of jobs from 1, not 0"),
+        (f"--at-most={queue}=1.5", "--at-most is a number of jobs from 1, not 1.5"),
+    ):
+        assert words in error_of(local("work", "--app", "shop:app", option))
+
+
+def test_a_drain_of_a_queue_that_does_not_exist_fails(local: Shell) -> None:
+    queue = write_shop(local)
     work = ("work", "--app", "shop:app", "--drain", "-q")
-    assert fdbq(*work, f"{queue} too").returncode == 0  # declared, though nothing was pushed
-    fdbq.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
-    error = error_of(fdbq(*work, f"{queue}x=2", f"{queue}=1", "--at-most", f"{queue}x=1"))
+    assert local(*work, f"{queue} too").returncode == 0  # declared, though nothing was pushed
+    local.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
+    error = error_of(local(*work, f"{queue}x=2", f"{queue}=1", "--at-most", f"{queue}x=1"))
     assert f"there is no queue named '{queue}x'" in error
-    assert fdbq.output("counts", queue, "--json")  # nothing was run
-    assert f"{queue}x" not in fdbq.output("ls").split()
+    assert local.output("counts", queue, "--json")  # nothing was run
+    assert f"{queue}x" not in local.output("ls").split()
 
 
 @pytest.mark.parametrize("command", ["work", "jobs"])
@@ -139,9 +113,9 @@ def test_a_module_that_exits_when_it_is_imported_is_an_error(
     assert expected in error_of(done)
 
 
-def test_the_jobs_of_an_app_are_listed(fdbq: Shell) -> None:
-    (fdbq.path / "shop.py").write_text(DECLARED)
-    lines = fdbq.output("jobs", "--app", "shop:app").splitlines()
+def test_the_jobs_of_an_app_are_listed(local: Shell) -> None:
+    (local.path / "shop.py").write_text(DECLARED)
+    lines = local.output("jobs", "--app", "shop:app").splitlines()
     assert [line.split() for line in lines] == [
         ["job", "queue", "priority", "attempts", "delays", "timeout", "unique", "group", "version"],
         ["shop.again", "jobs", "0", "-", "patient", "-", "key", "key", "1"],
@@ -149,7 +123,7 @@ def test_the_jobs_of_an_app_are_listed(fdbq: Shell) -> None:
         ["shop.sweep", "jobs", "0", "any", "1s", "to", "1h", "-", "sweep", "-", "1"],
     ]
     again, send, _ = map(
-        json.loads, fdbq.output("jobs", "--app", "shop:app", "--json").splitlines()
+        json.loads, local.output("jobs", "--app", "shop:app", "--json").splitlines()
     )
     assert (again["retry"], again["unique"], again["group"]) == ("patient", "key", "key")
     assert (send["unique"], send["group"]) == (True, "mails")
@@ -158,8 +132,8 @@ def test_the_jobs_of_an_app_are_listed(fdbq: Shell) -> None:
         **{"on": ["OSError"], "never_on": []},
     }
     assert (send["job"], send["queue"], send["timeout"]) == ("shop.send", "mail", 90.0)
-    assert fdbq.output("jobs", "--app", "shop:nothing") == "no jobs\n"
-    assert "'shop' does not name an app" in error_of(fdbq("jobs", "--app", "shop"))
+    assert local.output("jobs", "--app", "shop:nothing") == "no jobs\n"
+    assert "'shop' does not name an app" in error_of(local("jobs", "--app", "shop"))
 
 
 DECLARED = """
@@ -180,29 +154,14 @@ def sweep() -> None: ...
 """
 
 
-def test_jobs_are_cancelled_from_the_shell(fdbq: Shell) -> None:
-    """The command is told to stop, and fails; its job has ended as a cancelled one."""
-    queue = fdbq.environment["q"]
-    waiting, running = (fdbq.output("push", queue, "1").strip() for _ in range(2))
-    fdbq.output("limit", queue, "--keep-last", "10")
-    fdbq.output("cancel", queue, waiting)
-    script = f"fdbq cancel $q {running}; sleep 60; exit 1"
-    done = fdbq("work", queue, "--exec", script, "--drain")
-    assert "1 failed" in done.stdout
-    ended = fdbq("cancel", queue, waiting, running)
-    assert ended.returncode == 1
-    assert ended.stderr.count("it has ended, or is not in the queue") == 2
-    assert re.search(r"^outcome +cancelled$", fdbq.output("show", queue, running), re.M)
-
-
-def test_a_command_that_takes_too_long_is_ended_with_its_children(fdbq: Shell) -> None:
-    queue = fdbq.environment["q"]
-    first, second = (fdbq.output("push", queue, number).strip() for number in "12")
-    fdbq.output("limit", queue, "--attempts", "1")
+def test_a_command_that_takes_too_long_is_ended_with_its_children(local: Shell) -> None:
+    queue = local.environment["q"]
+    first, second = (local.output("push", queue, number).strip() for number in "12")
+    local.output("limit", queue, "--attempts", "1")
     deaf = "trap '' TERM; sleep 300"
     script = f'read n; if [ $n = 1 ]; then sh -c "{deaf}" & sleep 300; else {deaf}; fi'
     options = ("--job-timeout", "100ms", "--grace", "500ms", "--concurrency", "2", "--drain")
-    done = fdbq("work", queue, "--exec", script, *options)
+    done = local("work", queue, "--exec", script, *options)
     assert "2 failed" in done.stdout
-    assert "exit code -15" in fdbq.output("show", queue, first)
-    assert "exit code -9" in fdbq.output("show", queue, second)
+    assert "exit code -15" in local.output("show", queue, first)
+    assert "exit code -9" in local.output("show", queue, second)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.support.shell import Shell, error_of
+from tests.support.shell import Shell
 from tests.support.waiting import wait_until
 
 SHOP = """
@@ -30,10 +29,9 @@ def shrink(fail=False):
 
 
 @pytest.fixture
-def fdbq(shared_url: str, tmp_path: Path, name: str, db: object) -> Shell:
-    """Return the command line on the database of the test, whose queues are dropped after it."""
-    (tmp_path / "shop.py").write_text(SHOP.format(queue=name))
-    return Shell(tmp_path, shared_url, name)
+def fdbq(local: Shell) -> Shell:
+    (local.path / "shop.py").write_text(SHOP.format(queue=local.environment["q"]))
+    return local
 
 
 def work(fdbq: Shell, *arguments: str) -> list[str]:
@@ -62,23 +60,6 @@ def test_queues_have_an_order_or_weights(fdbq: Shell) -> None:
     push(fdbq, images, "shrink", 40)
     done = work(fdbq, f"{mail}=3", images)
     assert done[:40].count("mail") == 30
-
-
-def test_wrong_numbers_are_refused(fdbq: Shell) -> None:
-    def refused(*arguments: str) -> str:
-        return error_of(fdbq("work", "--app", "shop:app", *arguments))
-
-    mail = f"{fdbq.environment['q']}mail"
-    assert "'a=b' does not end with a number" in refused("a=b")
-    assert "a weight is a number from 0.001 to 1,000, not 0" in refused(f"{mail}=0")
-    assert "--at-most has 'other', but the queues to work on are" in refused("--at-most", "other=3")
-    assert "--at-most is a number of jobs from 1, not 0" in refused("--at-most", f"{mail}=0")
-    assert "--at-most is a number of jobs from 1, not 1.5" in refused("--at-most", f"{mail}=1.5")
-    assert "'5' does not name a queue" in refused("--at-most", "5")
-    assert "an address is PORT or HOST:PORT" in refused("--health-port", "localhost")
-    assert "--at-most is for the queues of --app" in error_of(
-        fdbq("work", mail, "shop:send", "--at-most", "a=1")
-    )
 
 
 def test_the_log_is_json_lines(fdbq: Shell) -> None:
@@ -111,22 +92,14 @@ def test_the_log_is_json_lines(fdbq: Shell) -> None:
     assert second["traceback"].endswith("OSError: busy")
 
 
-def test_the_log_of_a_handler_is_json_lines_too(fdbq: Shell) -> None:
-    queue = fdbq.environment["q"]
-    fdbq.output("push", queue, "1")
-    done = fdbq("work", queue, "--exec", "exit 3", "--drain", "--log-format", "json")
-    start, line = [json.loads(line) for line in done.stderr.splitlines()]
-    assert start["message"].startswith("working on ")
-    assert line["outcome"] == "failed"
-    assert "job" not in line
-
-
-def test_health_is_served_while_a_worker_waits_for_its_queue(fdbq: Shell) -> None:
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_health_is_served_until_the_end_and_by_one_worker(fdbq: Shell, processes: str) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+        port = str(listener.getsockname()[1])
     queue = fdbq.environment["q"]
-    process = fdbq.start("work", queue, "--exec", "true", "--health-port", str(port))
+    arguments = ("work", queue, "--exec", "true", "--health-port", port)
+    process = fdbq.start(*arguments)
 
     def status() -> str:
         try:
@@ -139,52 +112,13 @@ def test_health_is_served_while_a_worker_waits_for_its_queue(fdbq: Shell) -> Non
         assert httpx.get(f"http://127.0.0.1:{port}/live", timeout=60).status_code == 200
         fdbq.output("push", queue, "1")
         wait_until(lambda: status() == "ok")
+        for option in ("--health-port", "--metrics-port"):
+            taken = fdbq(*arguments[:-2], option, port, "--processes", processes)
+            assert taken.returncode in (1, 2)
+            assert "cannot listen" in taken.stderr
+            assert port in taken.stderr
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         process.communicate()
-
-
-@pytest.mark.parametrize("arguments", [("--app", "shop:app"), ("$q", "--exec", "true")])
-def test_health_is_served_until_the_end(fdbq: Shell, arguments: tuple[str, ...]) -> None:
-    fdbq.output("push", fdbq.environment["q"], "1")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    arguments = tuple(each.replace("$q", fdbq.environment["q"]) for each in arguments)
-    process = fdbq.start("work", *arguments, "--health-port", str(port))
-
-    def is_ready() -> bool:
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/ready", timeout=60).status_code == 200
-        except httpx.ConnectError:
-            return False
-
-    try:
-        wait_until(is_ready)
-        taken = fdbq("work", *arguments, "--health-port", str(port))
-        assert taken.returncode == 2
-        assert f"127.0.0.1:{port}: cannot listen: Address already in use" in taken.stderr
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-        process.communicate()
-    assert not is_ready()
-
-
-@pytest.mark.parametrize("option", ["--health-port", "--metrics-port"])
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
-def test_a_port_that_is_taken_is_an_error_at_the_start(
-    fdbq: Shell, option: str, processes: tuple[str, ...]
-) -> None:
-    name = fdbq.environment["q"]
-    fdbq.output("push", name, "1")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = str(listener.getsockname()[1])
-        taken = fdbq("work", name, "--exec", "true", option, port, *processes)
-    assert taken.returncode in (1, 2)
-    assert port in taken.stderr
-    assert "cannot listen" in taken.stderr
-    assert len(fdbq.output("peek", name, "-n", "5").splitlines()) == 1
+    assert status() == ""

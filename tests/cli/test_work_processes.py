@@ -15,7 +15,7 @@ import pytest
 
 from fdbqueue import PriorityQueue
 from tests.support.fdbq_work import Workers, is_alive
-from tests.support.shell import Shell, error_of
+from tests.support.shell import Shell
 from tests.support.waiting import MAX_WAIT, wait_until
 
 PROGRAM = """
@@ -111,7 +111,7 @@ def push(db: Any, name: str, *values: Any) -> PriorityQueue:
     return queue
 
 
-@pytest.mark.parametrize("kind", ["app", "handler", "exec"])
+@pytest.mark.parametrize("kind", ["app", "exec"])
 def test_processes_work_and_one_signal_stops_all(
     db: Any, name: str, workers: Workers, kind: str
 ) -> None:
@@ -119,7 +119,6 @@ def test_processes_work_and_one_signal_stops_all(
     command = 'echo "x $PPID" >> notes'
     given = {
         "app": ["--app", "shop:app"],
-        "handler": [name, "shop:handler"],
         "exec": [name, "--exec", command],
     }
     parent = workers.start(*given[kind], "--processes", "2")
@@ -151,24 +150,11 @@ def test_a_process_that_dies_is_replaced_and_the_log_says_why(
     assert parent.wait(MAX_WAIT) == 0
 
 
-def test_a_second_signal_kills_all_processes(db: Any, name: str, workers: Workers) -> None:
-    push(db, name, "hang")
-    parent = workers.start(name, "shop:handler", "--processes", "2", "--grace", "1h")
-    wait_until(lambda: len(workers.notes) == 1 and len(workers.pids) == 2)
-    parent.send_signal(signal.SIGINT)
-    wait_until(lambda: "stopping; waiting for 2 processes" in workers.log)
-    assert all(is_alive(pid) for pid in workers.pids)
-    parent.send_signal(signal.SIGINT)
-    assert parent.wait(MAX_WAIT) in (-signal.SIGINT, 128 + signal.SIGINT)
-    wait_until(lambda: not any(map(is_alive, workers.pids)))
-
-
-@pytest.mark.parametrize("processes", [(), ("--processes", "1")])
 def test_a_function_that_hangs_in_a_thread_of_a_coroutine_does_not_hold_up_the_end(
-    db: Any, name: str, workers: Workers, processes: tuple[str, ...]
+    db: Any, name: str, workers: Workers
 ) -> None:
     push(db, name, job("hang in a thread"))
-    parent = workers.start("--app", "shop:app", "--drain", *processes)
+    parent = workers.start("--app", "shop:app", "--drain", "--processes", "1")
     assert parent.wait(MAX_WAIT) == 1
     assert "0 done, 1 failed" in workers.log
 
@@ -210,11 +196,16 @@ def test_a_process_with_a_job_that_hangs_is_replaced(db: Any, name: str, workers
     assert queue.stats(db).dead == 1
 
 
-def test_a_process_ends_after_a_number_of_jobs(db: Any, name: str, workers: Workers) -> None:
+def test_a_process_ends_after_a_number_of_jobs_or_with_too_much_memory(
+    db: Any, name: str, workers: Workers
+) -> None:
     queue = push(db, name, *"abcdefghijklmnopqrst")
     alone = workers.start(name, "shop:handler", "--max-jobs", "2", "--quiet")
     assert alone.wait(MAX_WAIT) == 0
     assert "jobs have ended, of at most 2" in workers.log
+    large = workers.start(name, "shop:handler", "--max-memory", "1M")
+    assert large.wait(MAX_WAIT) == 0
+    assert re.search(r"its memory has grown to [\d,]+ bytes, of at most 1,048,576", workers.log)
     done = len(workers.notes)
     assert done >= 2
     assert [info.attempts for info in queue.items(db, state="ready")] == [0] * (20 - done)
@@ -225,13 +216,6 @@ def test_a_process_ends_after_a_number_of_jobs(db: Any, name: str, workers: Work
     assert f"\n{20 - done} done, 0 failed\n" in workers.log
     assert [value for value, _ in workers.notes] == [*"abcdefghijklmnopqrst"]
     assert len({pid for _, pid in workers.notes}) > 2
-
-
-def test_a_process_ends_when_its_memory_is_too_large(db: Any, name: str, workers: Workers) -> None:
-    push(db, name, 1)
-    alone = workers.start(name, "shop:handler", "--max-memory", "1M")
-    assert alone.wait(MAX_WAIT) == 0
-    assert re.search(r"its memory has grown to [\d,]+ bytes, of at most 1,048,576", workers.log)
 
 
 def test_a_command_that_outlasts_the_grace_period_is_killed_and_its_job_goes_back(
@@ -248,29 +232,6 @@ def test_a_command_that_outlasts_the_grace_period_is_killed_and_its_job_goes_bac
     assert [info.attempts for info in queue.items(db, state="ready")] == [0, 0]
     assert queue.stats(db).total_failed == 0
     assert not [pid for pid in pids.read_text().split() if is_alive(int(pid))]
-
-
-def test_ctrl_c_lets_the_jobs_of_an_app_end(db: Any, name: str, workers: Workers) -> None:
-    """Longer than `fdbq` waits for the main thread when a signal comes."""
-    queue = push(db, name, job("hang"))
-    parent = workers.start("--app", "shop:app", "--grace", "3")
-    wait_until(lambda: len(workers.notes) == 1)
-    parent.send_signal(signal.SIGINT)
-    assert parent.wait(MAX_WAIT) == 0
-    assert queue.stats(db).claimed == 0
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("--processes", "0", "0 is not in the range"),
-        ("--max-jobs", "0", "0 is not in the range"),
-        ("--max-memory", "much", "'much' is not a number of bytes, such as 500M or 2G"),
-        ("--max-memory", "0", "'0' is not a number of bytes"),
-    ],
-)
-def test_wrong_limits_are_refused(fdbq: Shell, option: str, value: str, message: str) -> None:
-    assert message in error_of(fdbq("work", "--app", "shop:app", option, value))
 
 
 def counts(port: int) -> dict[tuple[str, str], float]:

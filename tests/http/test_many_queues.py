@@ -64,27 +64,6 @@ def test_queues_are_listed_by_pages(
     assert counting.reads <= len(pages) * (3 + 1) + NUMBER + 3 * 5 + 4 * before
 
 
-def test_the_next_page_begins_behind_a_name(client: TestClient, db: Any, name: str) -> None:
-    sizes = make_queues(db, name, 10, busy={3})
-    names = list(sizes)
-    after, pages = f"{name}!", []
-    for _ in range(3):
-        answer = client.get("/v1/queues", params={"after": after, "limit": 3}).json()
-        pages.append([(queue["name"], queue["ready"]) for queue in answer["queues"]])
-        after = answer["next"]
-    assert pages == [list(sizes.items())[begin : begin + 3] for begin in (0, 3, 6)]
-    assert after == names[8]
-    gone = f"{names[1]}-gone"
-    answer = client.get("/v1/queues", params={"after": gone, "limit": 1}).json()
-    (queue,) = answer["queues"]
-    assert (queue["name"], queue["ready"], answer["next"]) == (names[2], 0, names[2])
-
-
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=", "after=%07"])
-def test_an_invalid_page_is_rejected(client: TestClient, query: str) -> None:
-    assert client.get(f"/v1/queues?{query}").status_code == 422
-
-
 def reported(client: TestClient, name: str, **query: str) -> dict[str, list[float]]:
     """Return pushed, completed and ready items of each queue of a test that `/metrics` reports."""
     answer = client.get("/metrics", params=query)

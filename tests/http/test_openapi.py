@@ -27,8 +27,8 @@ from fdbqueue.options import (
 )
 from tests.http.openapi_checks import REPLACED
 
-CASES = int(os.environ.get("FDBQ_OPENAPI_CASES", "15"))
-"""Examples per route: the same 15 in each run, or another number of random ones."""
+CASES = int(os.environ.get("FDBQ_OPENAPI_CASES", "5"))
+"""Examples per route: the same 5 in each run, or another number of random ones."""
 
 _app = create_app(fdbqueue.open("memory:"))
 schema = schemathesis.openapi.from_asgi("/openapi.json", _app, headers={"host": "127.0.0.1"})

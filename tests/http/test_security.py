@@ -49,19 +49,6 @@ def test_requests_without_a_token_are_rejected(made: Any, db: Any, name: str) ->
     assert name not in fdbqueue.admin.queue_names(db)
 
 
-def test_a_full_token_allows_writes_and_a_read_only_token_allows_reads(
-    made: Any, name: str
-) -> None:
-    client = made("http://any.example", tokens=Tokens(["full", "read read"]))
-    assert push(client, name, headers=bearer("full")).status_code == 201
-    assert client.get(f"/v1/queues/{name}", headers=bearer("read")).status_code == 200
-    for method, path in [("POST", "/pop"), ("POST", "/push")]:
-        answer = client.request(method, f"/queue/{name}{path}", headers=bearer("read"))
-        assert answer.status_code == 403
-        assert "only reads" in answer.json()["detail"]
-    assert client.get("/v1/queues", headers=bearer("full")).json()["queues"]
-
-
 LOOKS = [
     *("", "/stats", "/history", "/jobs", "/scale", "/groups", "/schedules", "/workers"),
     *("/items?state=delayed", "/count?state=dead", "/items/ITEM", "/items/ITEM/position"),
@@ -81,26 +68,13 @@ def test_a_request_with_a_read_only_token_writes_nothing(
     come_due(db, queue)
     client = made("http://any.example", tokens=Tokens(["full", "read read"]))
     path = f"/v1/queues/{name}{path.replace('ITEM', item.id)}"
-    assert client.get(path, headers=bearer("read")).status_code == 200
+    answer = client.get(path, headers=bearer("read"))
+    assert answer.status_code == 200
+    if path.endswith("/scale"):  # an item that is due needs a worker all the same
+        assert answer.json()["backlog"] == 2
     assert queue.stats(db.create_transaction()).delayed == 1
     client.get(f"/v1/queues/{name}/stats", headers=bearer("full"))
     assert queue.stats(db.create_transaction()).delayed == 0
-
-
-def test_an_item_that_is_due_needs_a_worker_although_nobody_made_it_ready(
-    made: Any, db: Any, name: str
-) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push(db, "job", delay=600)
-    client = made("http://any.example", tokens=Tokens(["full", "read read"]))
-
-    def backlog(token: str) -> int:
-        load = client.get(f"/v1/queues/{name}/scale", headers=bearer(token)).json()
-        return int(load["backlog"])
-
-    assert backlog("read") == 0
-    come_due(db, queue)
-    assert [backlog(token) for token in ("read", "full", "read")] == [1, 1, 1]
 
 
 def test_a_cross_site_request_changes_nothing(made: Any, db: Any, name: str) -> None:

@@ -7,9 +7,7 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 import trustme
 
 from fdbqueue import PriorityQueue
+from fdbqueue.http import Tokens
 from tests.support.keys import waiting_clients
 from tests.support.server import serving
 from tests.support.waiting import wait_until
@@ -37,7 +36,7 @@ def refused(*options: str) -> str:
 
 def test_listening_beyond_loopback_requires_a_token(tmp_path: Path) -> None:
     assert "set a token" in refused("--host", "0.0.0.0")
-    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "empty").write_text("\ufeff\n# none\n", "utf-8")
     assert "contains no token" in refused("--token-file", str(tmp_path / "empty"))
     assert "does not appear to be" in refused("--forwarded-allow-ips", "proxy.example")
 
@@ -64,19 +63,6 @@ def test_the_server_speaks_tls_with_a_certificate(
     assert "the certificate or its key" in refused("--certfile", str(tmp_path / "not.pem"))
 
 
-def test_tokens_are_read_from_a_file_or_the_environment(
-    serve: Any, name: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "tokens"
-    file.write_text("one\n\ntwo\n")
-    with serve("--token-file", str(file), FDBQ_TOKEN="three read") as (_, client):
-        statuses = [
-            client.get("/v1/queues", headers={"authorization": f"Bearer {token}"}).status_code
-            for token in ("one", "two", "three", "four")
-        ]
-    assert statuses == [200, 200, 200, 401]
-
-
 def test_a_token_file_may_contain_a_byte_order_mark_and_comments(
     serve: Any, name: str, tmp_path: Path
 ) -> None:
@@ -101,11 +87,9 @@ def test_a_token_file_may_contain_a_byte_order_mark_and_comments(
 def test_an_invalid_line_in_a_token_file_is_rejected(tmp_path: Path, line: str) -> None:
     file = tmp_path / "tokens"
     file.write_text(f"good\n{line}\n", "utf-8")
-    message = refused("--token-file", str(file))
-    assert "printable ASCII without spaces" in message
-    assert line not in message  # it may be a secret
-    file.write_text("\ufeff\n# none\n", "utf-8")
-    assert "contains no token" in refused("--token-file", str(file))
+    with pytest.raises(ValueError, match="printable ASCII without spaces") as error:
+        Tokens(file=file)
+    assert line not in str(error.value)  # it may be a secret
 
 
 FORWARDED = "10.0.0.1"
@@ -117,7 +101,6 @@ FORWARDED = "10.0.0.1"
         ((), {}, False),
         (("--forwarded-allow-ips", "10.1.0.0/16,::1"), {}, False),
         (("--forwarded-allow-ips", "10.1.0.0/16, 127.0.0.1"), {}, True),
-        (("--forwarded-allow-ips", "127.0.0.0/8"), {}, True),
         (("--forwarded-allow-ips", "*"), {}, True),
         ((), {"FORWARDED_ALLOW_IPS": "127.0.0.1"}, True),
     ],
@@ -172,22 +155,6 @@ def test_a_client_that_disconnects_while_waiting_takes_no_item(
         assert answer.json()["items"][0]["item"] == {"n": 1}
 
 
-def test_a_client_that_disconnects_at_once_takes_no_item(serve: Any, name: str) -> None:
-    with serve() as (_, client):
-        path = f"/v1/queues/{name}"
-        items = [{"item": {"n": n}} for n in range(3)]
-        client.post(f"{path}/batch", json={"items": items})
-        address = (client.base_url.host, client.base_url.port)
-        for each in ("pop", "claim") * 30:
-            with socket.create_connection(address, timeout=60) as leaving:
-                head = f"POST {path}/{each} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
-                leaving.sendall(head.encode())
-        left = client.post(f"{path}/pop", json={"n": 3, "wait": 50}).json()["items"]
-        while len(left) < len(items):  # requests that came before may still hold some
-            left += client.post(f"{path}/pop", json={"n": 3, "wait": 50}).json()["items"]
-        assert sorted(each["item"]["n"] for each in left) == [0, 1, 2]
-
-
 def test_waiting_and_slow_clients_do_not_block_other_clients(
     serve: Any, db: Any, name: str
 ) -> None:
@@ -212,22 +179,17 @@ def test_waiting_and_slow_clients_do_not_block_other_clients(
             each.close()
 
 
-def test_concurrent_clients_pop_each_item_once(serve: Any, name: str) -> None:
+def test_a_client_that_disconnects_at_once_takes_no_item(serve: Any, name: str) -> None:
     with serve() as (_, client):
-        lock = threading.Lock()
-        taken: list[int] = []
-
-        def work(number: int) -> None:
-            with httpx.Client(base_url=client.base_url, timeout=60) as own:
-                for item in range(15):
-                    body = {"item": {"n": 100 * number + item}, "priority": item % 3}
-                    assert own.post(f"/queue/{name}/push", json=body).status_code == 201
-                    items = own.post(f"/queue/{name}/pop").json()["items"]
-                    with lock:
-                        taken.extend(each["item"]["n"] for each in items)
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(work, range(8)))
-        while items := client.post(f"/queue/{name}/pop", params={"depth": 50}).json()["items"]:
-            taken.extend(each["item"]["n"] for each in items)
-    assert sorted(taken) == [100 * number + item for number in range(8) for item in range(15)]
+        path = f"/v1/queues/{name}"
+        items = [{"item": {"n": n}} for n in range(3)]
+        client.post(f"{path}/batch", json={"items": items})
+        address = (client.base_url.host, client.base_url.port)
+        for each in ("pop", "claim") * 30:
+            with socket.create_connection(address, timeout=60) as leaving:
+                head = f"POST {path}/{each} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+                leaving.sendall(head.encode())
+        left = client.post(f"{path}/pop", json={"n": 3, "wait": 50}).json()["items"]
+        while len(left) < len(items):  # requests that came before may still hold some
+            left += client.post(f"{path}/pop", json={"n": 3, "wait": 50}).json()["items"]
+        assert sorted(each["item"]["n"] for each in left) == [0, 1, 2]

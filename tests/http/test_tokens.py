@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http import Tokens, create_app, security
-from tests.http.api import Api
+from tests.support.api import Api
 
 READS = {"get"}
 WRITES = {
@@ -105,16 +105,6 @@ def test_a_token_sees_only_its_queues(server: TestClient, db: Any) -> None:
         fdbqueue.admin.drop(db, each)
 
 
-def test_a_limited_token_does_not_learn_the_names_of_other_queues(
-    server: TestClient, db: Any, name: str
-) -> None:
-    PriorityQueue.named(db, name).push(db, 1)
-    api = Api(server, "mail/none", authorization="Bearer mailer")
-    problem = api.problem("POST", "/claim", {})
-    assert problem["status"] == 404
-    assert name not in problem["detail"]
-
-
 def test_follow_ups_need_the_right_to_push_to_their_queue(
     server: TestClient, db: Any, name: str
 ) -> None:
@@ -168,9 +158,24 @@ def test_tokens_change_without_a_restart(
     assert (status("last"), status("rotated")) == (200, 401)
 
 
-@pytest.mark.parametrize("text", ["", "# only a comment\n", "token chief\n", "tökén\n"])
-def test_a_file_without_valid_tokens_is_rejected(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "tokens"
-    path.write_text(text)
-    with pytest.raises(ValueError, match="token"):
-        Tokens(file=path)
+def test_a_limited_token_does_not_learn_the_names_of_other_queues(
+    server: TestClient, db: Any, name: str
+) -> None:
+    PriorityQueue.named(db, name).push(db, 1)
+    api = Api(server, "mail/none", authorization="Bearer mailer")
+    problem = api.problem("POST", "/claim", {})
+    assert problem["status"] == 404
+    assert name not in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("token", "role", "queues"), [("mailer", "write", "mail/*"), ("root", "admin", "*")]
+)
+def test_the_api_says_what_a_token_allows(
+    server: TestClient, db: Any, token: str, role: str, queues: str
+) -> None:
+    assert server.get("/v1/me").status_code == 401
+    headers = {"authorization": f"Bearer {token}"}
+    assert server.get("/v1/me", headers=headers).json() == {"role": role, "queues": queues}
+    with TestClient(create_app(db), "http://127.0.0.1") as client:
+        assert client.get("/v1/me").json() == {"role": "admin", "queues": "*"}

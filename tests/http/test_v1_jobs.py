@@ -13,8 +13,10 @@ from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
-from tests.http.api import Api
-from tests.support.leases import come_due, lapse
+from fdbqueue.http import create_app
+from fdbqueue.testing import FaultyDatabase
+from tests.support.api import Api
+from tests.support.leases import lapse
 from tests.support.scan import assert_views_agree
 from tests.support.threads import in_threads
 
@@ -67,14 +69,16 @@ def test_a_job_is_pushed_claimed_and_acknowledged(
     assert_views_agree(db, queue)
 
 
-@pytest.mark.parametrize("kind", ["priority", "fifo", "task"])
 @pytest.mark.parametrize("route", ["/ack", "/nack", "/extend", "/release"])
 def test_a_claim_that_is_over_is_a_conflict_with_the_id_of_its_item(
-    client: TestClient, db: Any, name: str, kind: str, route: str
+    client: TestClient, db: Any, name: str, route: str
 ) -> None:
-    queue, jobs = make(db, name, kind), Api(client, name)
+    queue, jobs, other = make(db, name, "priority"), Api(client, name), Api(client, f"{name}2")
     id = jobs.push("job")
     (claim,) = jobs.claim()
+    other.push("job")
+    other.claim()
+    assert other.problem("POST", route, {"token": claim["token"]})["status"] == 409
     lapse(db, queue)
     assert queue.claim(db) is not None
     problem = jobs.problem("POST", route, {"token": claim["token"]})
@@ -109,34 +113,48 @@ def test_an_acknowledgement_pushes_its_follow_ups_or_does_nothing(
     problem = jobs.problem("POST", "/ack", {"token": claim["token"], "then": then})
     assert (problem["status"], problem["type"]) == (429, "urn:fdbqueue:QueueFull")
     assert queue.stats(db).claimed == 1
-    wrong = [{"queue": name, "item": 1, "agent_name": "ada"}]
-    problem = jobs.problem("POST", "/ack", {"token": claim["token"], "then": wrong})
-    assert "agent_name: a push to a priority queue has no such field" in problem["detail"]
+    for wrong, why in (
+        ({"queue": name, "item": 1, "agent_name": "ada"}, "agent_name: a push to a priority queue"),
+        ({"queue": f"{name}/none", "item": 1, "priority": [1]}, "must be a 64-bit integer"),
+    ):
+        problem = jobs.problem("POST", "/ack", {"token": claim["token"], "then": [wrong]})
+        assert (problem["status"], why in problem["detail"]) == (422, True)
     jobs.post("/ack", {"token": claim["token"]})
+    late = {"token": claim["token"], "then": [{"queue": f"{name}/none", "item": 1}]}
+    assert jobs.problem("POST", "/ack", late)["status"] == 409
+    assert f"{name}/none" not in fdbqueue.admin.queue_names(db)
     for each in (queue, tasks):
         assert_views_agree(db, each)
 
 
-def test_a_push_takes_every_option(client: TestClient, db: Any, name: str, jobs: Api) -> None:
+def test_a_task_has_the_fields_of_tasks(client: TestClient, db: Any, name: str) -> None:
+    tasks, api = make(db, name, "task"), Api(client, name)
     soon = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
-    delayed = jobs.push("later", priority=7, delay=60, ttl=3600, unique="key")
-    queue = queue_of(db, name)
-    info = queue.get(db, delayed)
-    assert (info.state, info.item.priority, info.unique) == ("delayed", 7, "key")
-    assert info.expires_at is not None
-    again = jobs.post("/push", {"item": "other", "unique": "key"})
-    assert again == {"id": delayed, "is_new": False}
-    jobs.push("hourly", unique="hour", unique_for=3600)
-    jobs.post("/pop")
-    assert not jobs.post("/push", {"item": 1, "unique": "hour", "unique_for": 60})["is_new"]
-    assert queue.get(db, jobs.push(1, at=soon)).due_at is not None
-    tasks = make(db, f"{name}t", "task")
-    task = Api(client, f"{name}t").push(
-        {"x": 1}, priority=2, deadline=soon, cost=2.5, client_id="c"
-    )
-    found = tasks.get_task(db, task)
-    assert (found.priority, found.cost, found.client_id) == (2, 2.5, "c")
+    fields = {"priority": 2, "cost": 2.5, "client_id": "c", "agent_name": "ada"}
+    first, second = api.push({"x": 1}, deadline=soon, **fields), api.push(2, group="ada")
+    found = tasks.get_task(db, first)
+    assert {each: getattr(found, each) for each in fields} == fields
     assert found.deadline == datetime.fromisoformat(soon)
+    assert [each["id"] for each in api.get("/items", agent="ada")["items"]] == [first]
+    assert [each["id"] for each in api.get("/items", group="ada")["items"]] == [second]
+    claimed = {each["id"]: each["agent_name"] for each in api.claim(n=9)}
+    assert claimed == {first: "ada", second: None}
+    third = f"/items/{api.push(3)}"
+    assert api.send("PATCH", third, {"priority": 1}).is_success
+    assert api.get(third)["priority"] == 1
+    assert api.problem("PATCH", third, {"priority": 9})["status"] == 422
+    for invalid in ("2030-01-31T12:00:00", "1900000000", 1_900_000_000, "soon"):
+        problem = api.problem("POST", "/push", {"item": 1, "deadline": invalid})
+        assert (problem["status"], "deadline: " in problem["detail"]) == (422, True)
+
+
+def test_priorities_of_tuples_are_lists(client: TestClient, db: Any, name: str) -> None:
+    queue, jobs = PriorityQueue.named(db, name, priorities=(int, float)), Api(client, name)
+    queue.push(db, "library", (1, 2.5))
+    jobs.push("http", priority=[1, 0.5])
+    assert [item["priority"] for item in jobs.get("/items")["items"]] == [[1, 0.5], [1, 2.5]]
+    assert jobs.get("/items", priority="[1, 0.5]")["items"][0]["item"] == "http"
+    assert jobs.post("/pop", {"max": True})["items"][0]["item"] == "library"
 
 
 def test_lengths_of_time_may_be_text(db: Any, name: str, jobs: Api) -> None:
@@ -152,80 +170,13 @@ def test_lengths_of_time_may_be_text(db: Any, name: str, jobs: Api) -> None:
 
 
 @pytest.mark.parametrize("kind", ["priority", "fifo", "task"])
-def test_a_push_says_whether_it_is_new_also_if_it_is_repeated(
-    client: TestClient, db: Any, name: str, kind: str
-) -> None:
-    make(db, name, kind)
-    first = Api(client, name).post("/push", {"item": 1, "unique": "first"})
-    again = Api(client, name).post("/push", {"item": 2, "unique": "first"})
-    assert (first["is_new"], again) == (True, {"id": first["id"], "is_new": False})
-    for key, is_new in (("k1", True), ("k2", False)):
-        jobs = Api(client, name, **{"idempotency-key": key})
-        for _ in range(2):
-            pushed = jobs.post("/push", {"item": 1, "unique": "u"})
-            assert pushed["is_new"] == is_new
-
-
-def test_a_refused_acknowledgement_creates_no_queue(db: Any, name: str, jobs: Api) -> None:
-    jobs.push("job")
-    (claim,) = jobs.claim()
-    other = Api(jobs.client, f"{name}2")
-    wrong = [{"queue": f"{name}2", "item": 1, "priority": [1]}]
-    assert jobs.problem("POST", "/ack", {"token": claim["token"], "then": wrong})["status"] == 422
-    jobs.post("/release", {"token": claim["token"]})
-    then = [{"queue": f"{name}2", "item": 1}]
-    assert jobs.problem("POST", "/ack", {"token": claim["token"], "then": then})["status"] == 409
-    assert other.problem("GET", "")["status"] == 404
-    assert f"{name}2" not in fdbqueue.admin.queue_names(db)
-
-
-def test_priorities_of_tuples_are_lists(client: TestClient, db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, priorities=(int, float))
-    queue.push(db, "library", (1, 2.5))
-    jobs = Api(client, name)
-    jobs.push("http", priority=[1, 0.5])
-    assert [item["priority"] for item in jobs.get("/items")["items"]] == [[1, 0.5], [1, 2.5]]
-    assert jobs.get("/items", priority="[1, 0.5]")["items"][0]["item"] == "http"
-    assert jobs.post("/pop", {"max": True})["items"][0]["item"] == "library"
-
-
-@pytest.mark.parametrize("kind", ["priority", "fifo", "task"])
 def test_a_batch_is_stored_whole_or_as_far_as_it_fits(
     client: TestClient, db: Any, name: str, kind: str
 ) -> None:
     queue, jobs = make(db, name, kind), Api(client, name)
-    queue.configure(db, max_size=4)
-    items = [{"item": 0}, {"item": 1, "delay": 600}, {"item": 2, "unique": "key"}]
-    ids = jobs.post("/batch", {"items": items})["ids"]
-    assert [queue.get(db, id).state for id in ids].count("delayed") == 1
-    more = {"items": [{"item": n} for n in range(3, 6)]}
-    assert jobs.problem("POST", "/batch", more)["status"] == 429
-    assert len(jobs.post("/batch", {**more, "as_many_as_fit": True})["ids"]) == 1
-    assert jobs.problem("POST", "/batch", {**more, "as_many_as_fit": True})["status"] == 429
-    assert jobs.problem("POST", "/push", {"item": 9})["status"] == 429
-    stats = assert_views_agree(db, queue)
-    assert stats.ready + stats.delayed == 4
-
-
-def test_a_batch_of_unique_items_returns_the_ids_of_those_that_fit(
-    client: TestClient, name: str
-) -> None:
-    jobs = Api(client, name)
-    jobs.send("PUT", "", {"max_size": 2})
-    items = [{"item": key, "unique": key} for key in ("a", "b", "c")]
-    answer = jobs.post("/batch", {"items": items, "as_many_as_fit": True})
-    stored = jobs.get("/items")["items"]
-    assert [each["unique"] for each in stored] == ["a", "b"]
-    assert answer["ids"] == [each["id"] for each in stored]
-
-
-@pytest.mark.parametrize("kind", ["priority", "fifo", "task"])
-def test_a_batch_may_have_items_of_every_scope(
-    client: TestClient, db: Any, name: str, kind: str
-) -> None:
-    queue, jobs = make(db, name, kind), Api(client, name)
+    queue.configure(db, max_size=5)
     items = [
-        {"item": 0},
+        {"item": 0, "delay": 600},
         {"item": 1, "unique": "a", "unique_until": "claimed"},
         {"item": 2, "unique": "a", "unique_until": "claimed"},
         {"item": 3, "unique": "b", "unique_for": 3600},
@@ -233,54 +184,38 @@ def test_a_batch_may_have_items_of_every_scope(
     ]
     ids = jobs.post("/batch", {"items": items})["ids"]
     assert (ids[1], ids[3], len({*ids})) == (ids[2], ids[4], 3)
-    jobs.post("/pop", {"n": 9})
-    again = jobs.post("/batch", {"items": items[1:]})["ids"]
-    assert again[0] not in ids
-    assert again[2:] == ids[3:]
-    assert_views_agree(db, queue)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"unique_for": 60},
-        {"unique": "k", "unique_until": "claimed", "unique_for": 60},
-        {"unique": "k", "unique_until": "done"},
-        {"unique": "k", "unique_for": 0},
-    ],
-)
-def test_a_wrong_scope_of_a_key_is_refused(jobs: Api, wrong: Any) -> None:
-    assert jobs.problem("POST", "/push", {"item": 1, **wrong})["status"] == 422
-    items = [{"item": 1}, {"item": 2, **wrong}]
-    assert jobs.problem("POST", "/batch", {"items": items})["status"] == 422
-    assert jobs.problem("GET", "")["status"] == 404
+    assert queue.get(db, ids[0]).state == "delayed"
+    more = {"items": [{"item": key, "unique": key} for key in ("a", "c", "d", "e")]}
+    assert jobs.problem("POST", "/batch", more)["status"] == 429
+    stored = jobs.post("/batch", {**more, "as_many_as_fit": True})["ids"]
+    assert (stored[0], len(stored)) == (ids[1], 3)
+    unfit = {"items": [{"item": 9}], "as_many_as_fit": True}
+    assert jobs.problem("POST", "/batch", unfit)["status"] == 429
+    assert (
+        jobs.problem("POST", "/batch", {"items": [{"item": 1, "unique_for": 60}]})["status"] == 422
+    )
+    assert assert_views_agree(db, queue).delayed == 1
 
 
 def test_a_repeated_request_with_an_idempotency_key_stores_nothing_more(
     client: TestClient, db: Any, name: str
 ) -> None:
+    """Also of a hundred requests at once, and of a push of a unique item."""
     jobs = Api(client, name, **{"idempotency-key": "order 7"})
-    id = jobs.push("pack")
-    assert jobs.push("pack") == id
-    assert queue_of(db, name).size(db) == 1
-    assert jobs.problem("POST", "/push", {"item": "other"})["status"] == 422
-    batch = Api(client, f"{name}b", **{"idempotency-key": "k"})
-    ids = batch.post("/batch", {"items": [{"item": 1}, {"item": 2, "priority": 1}]})["ids"]
-    again = batch.post("/batch", {"items": [{"item": 1}, {"item": 2, "priority": 1}]})["ids"]
-    assert again == ids
-    assert queue_of(db, f"{name}b").size(db) == 2
-
-
-def test_a_hundred_requests_with_one_idempotency_key_store_one_item(
-    client: TestClient, db: Any, name: str
-) -> None:
-    jobs = Api(client, name, **{"idempotency-key": "k"})
     jobs.client.get("/health")  # starts the event loop
-    ids: list[str] = []
-    in_threads([lambda: ids.append(jobs.push("x"))] * 100)
-    assert len(ids) == 100
-    assert len({*ids}) == 1
+    answers: list[Any] = []
+    body = {"item": "pack", "unique": "k"}
+    in_threads([lambda: answers.append(jobs.post("/push", body))] * 30)
+    assert answers == [{"id": answers[0]["id"], "is_new": True}] * 30
+    assert jobs.problem("POST", "/push", {"item": "other"})["status"] == 422
+    other = Api(client, name, **{"idempotency-key": "order 8"})
+    for _ in range(2):
+        assert other.post("/push", body) == {**answers[0], "is_new": False}
     assert queue_of(db, name).size(db) == 1
+    batch = Api(client, f"{name}b", **{"idempotency-key": "k"})
+    items = {"items": [{"item": 1}, {"item": 2, "priority": 1}]}
+    assert batch.post("/batch", items) == batch.post("/batch", items)
+    assert queue_of(db, f"{name}b").size(db) == 2
 
 
 def test_a_claim_waits_for_a_job(db: Any, name: str, jobs: Api) -> None:
@@ -295,16 +230,6 @@ def test_a_claim_waits_for_a_job(db: Any, name: str, jobs: Api) -> None:
     waiting.join()
     assert found[0]["item"] == "second"
     assert jobs.claim(wait=0.01, n=9) is not None
-
-
-def test_tasks_are_found_by_agent_and_group(client: TestClient, db: Any, name: str) -> None:
-    make(db, name, "task")
-    tasks = Api(client, name)
-    first, second, _ = tasks.push(1, agent_name="ada"), tasks.push(2, group="ada"), tasks.push(3)
-    assert [each["id"] for each in tasks.get("/items", agent="ada")["items"]] == [first]
-    assert [each["id"] for each in tasks.get("/items", group="ada")["items"]] == [second]
-    claimed = {each["id"]: each["agent_name"] for each in tasks.claim(n=9)}
-    assert (claimed[first], claimed[second]) == ("ada", None)
 
 
 def test_a_number_without_a_fraction_is_an_integer(jobs: Api) -> None:
@@ -361,29 +286,10 @@ def test_bad_input_is_named_and_changes_nothing(
     assert (stats.ready, stats.total_pushed) == (1, 1)
 
 
-def test_a_token_is_good_for_its_own_queue_alone(db: Any, client: TestClient, name: str) -> None:
-    one, other = Api(client, name), Api(client, f"{name}2")
-    for each in (one, other):
-        each.push("job")
-    (claim,) = one.claim()
-    assert other.problem("POST", "/ack", {"token": claim["token"]})["status"] == 409
-    one.post("/ack", {"token": claim["token"]})
-    assert_views_agree(db, queue_of(db, name))
-
-
 def test_query_parameters_that_a_route_does_not_have_are_refused(jobs: Api) -> None:
     jobs.push("job")
     assert "no such query parameter" in jobs.problem("POST", "/claim", {}, n=3)["detail"]
     assert "depth: this route has no such" in jobs.problem("GET", "/items", depth=3)["detail"]
-
-
-def test_an_unknown_queue_is_named_except_by_a_push(client: TestClient, name: str) -> None:
-    jobs = Api(client, name)
-    for route in ("/claim", "/pop"):
-        problem = jobs.problem("POST", route, {})
-        assert (problem["status"], problem["type"]) == (404, "urn:fdbqueue:QueueNotFound")
-    jobs.push("first")
-    assert jobs.claim()[0]["item"] == "first"
 
 
 def test_a_queue_whose_items_are_not_json_can_be_looked_at_only(
@@ -396,19 +302,7 @@ def test_a_queue_whose_items_are_not_json_can_be_looked_at_only(
     assert jobs.get("/stats")["ready"] == 1
 
 
-def test_names_with_slashes_and_percent_signs_are_one_segment(
-    client: TestClient, db: Any, name: str
-) -> None:
-    for each in (f"{name}/out", f"{name}%2Fout", f"{name}/push", f"{name} 100%", f"{name}ü"):
-        Api(client, each).push({"name": each})
-        assert queue_of(db, each).pop(db).value == {"name": each}
-    assert client.post(f"/v1/queues/{name}/out/push", json={"item": 1}).status_code == 404
-
-
 def test_follow_ups_are_pushed_once_despite_lost_results(db: Any, name: str, rng: Any) -> None:
-    from fdbqueue.http import create_app
-    from fdbqueue.testing import FaultyDatabase
-
     faulty = FaultyDatabase(
         db, before=0.2, after=0.2, conflict=0.1, lost_as=(1021, 1039), seed=rng.randrange(99)
     )
@@ -423,13 +317,6 @@ def test_follow_ups_are_pushed_once_despite_lost_results(db: Any, name: str, rng
             done += 1
     follow_ups = [item.value for item in queue_of(db, f"{name}2").items(db)]
     assert (done, sorted(follow_ups)) == (n, [*range(n)])
-
-
-def test_delayed_jobs_come_when_they_are_due(db: Any, name: str, jobs: Api) -> None:
-    jobs.push("later", delay=600)
-    assert jobs.claim() == []
-    come_due(db, queue_of(db, name))
-    assert jobs.claim()[0]["item"] == "later"
 
 
 def test_a_client_reports_on_its_work(db: Any, jobs: Api, name: str) -> None:

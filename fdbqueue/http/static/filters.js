@@ -70,11 +70,13 @@ const ORDERS = {
 /** Make the inputs; `changed` is called with the filters that the user changes. */
 export function filterBar(name, changed) {
   let timer = 0;
+  let changes = {}; // which the timer has not told yet
   const inputs = Object.fromEntries(NAMES.map((key) => {
     const { label, size } = FILTERS[key];
     const node = h("input", { id: `filter-${key}`, size, autocomplete: "off", spellcheck: "false", on: { input: () => {
       clearTimeout(timer);
-      timer = setTimeout(() => changed({ [key]: node.value.trim() }), 250);
+      changes[key] = node.value.trim();
+      timer = setTimeout(() => { changed(changes); changes = {}; }, 250);
     } } });
     const tag = key === "id" ? "form.choice" : "div.choice";
     return [key, { node, field: h(tag, { hidden: key !== "id" }, h("label", { for: `filter-${key}` }, label), node) }];
