@@ -33,7 +33,7 @@ def test_transactional_on_a_database_commits_and_returns_the_result(
 ) -> None:
     class Counter:
         @transactional(parameter="transaction")
-        def up(self, key: bytes, transaction: Any) -> bytes:
+        def up(self, key: bytes, transaction: Any) -> Any:
             append(transaction, key, b"x")
             return append(tr=transaction, key=key, suffix=b"y")
 

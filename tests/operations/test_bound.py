@@ -244,8 +244,11 @@ def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) ->
                 queue.retry(tr, letter.id)
     for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
         size = rng.randrange(1, 3)
-        options = {"as_many_as_fit": rng.random() < 0.5, "group": rng.choice([None, "ada"])}
-        unless_full(queue.push_many, tr, range(size), **options)
+        fits: dict[str, Any] = {
+            "as_many_as_fit": rng.random() < 0.5,
+            "group": rng.choice([None, "ada"]),
+        }
+        unless_full(queue.push_many, tr, range(size), **fits)
     return claim
 
 

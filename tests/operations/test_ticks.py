@@ -33,25 +33,28 @@ NIGHT, EACH_HALF_HOUR = "30 1 * * *", "*/30 * * * *"
     ("cron", "after", "expected"),
     [
         # A fixed time that the clocks skip comes right after; one that they repeat comes once.
-        (NIGHT, (3, 28), ["28 01:30 +0000", "29 02:00 +0100", "30 01:30 +0100"]),
-        ("0 2 * * *", (3, 28), ["28 02:00 +0000", "29 02:00 +0100", "30 02:00 +0100"]),
-        (NIGHT, (10, 24, 12), ["25 01:30 +0100", "26 01:30 +0000"]),
-        (NIGHT, (10, 25, 1, 10, 0, 0, 1), ["26 01:30 +0000"]),  # in the second of the two hours
+        (NIGHT, "2026-03-28T00:00+00:00", ["28 01:30 +0000", "29 02:00 +0100", "30 01:30 +0100"]),
+        (
+            "0 2 * * *",
+            "2026-03-28T00:00+00:00",
+            ["28 02:00 +0000", "29 02:00 +0100", "30 02:00 +0100"],
+        ),
+        (NIGHT, "2026-10-24T12:00+01:00", ["25 01:30 +0100", "26 01:30 +0000"]),
+        (NIGHT, "2026-10-25T01:10+00:00", ["26 01:30 +0000"]),  # in the second of the two hours
         # An expression with a star ticks at each time that matches.
-        (EACH_HALF_HOUR, (3, 29, 0, 15), ["29 00:30 +0000", "29 02:00 +0100"]),
+        (EACH_HALF_HOUR, "2026-03-29T00:15+00:00", ["29 00:30 +0000", "29 02:00 +0100"]),
         (
             EACH_HALF_HOUR,
-            (10, 25, 0, 45),
+            "2026-10-25T00:45+01:00",
             [f"25 01:{minute} +{hour}00" for hour in ("01", "00") for minute in ("00", "30")],
         ),
     ],
 )
-def test_ticks_where_the_clocks_change(
-    cron: str, after: tuple[int, ...], expected: list[str]
-) -> None:
-    *time, fold = after if len(after) == 7 else (*after, 0)
-    begin = datetime(2026, *time, tzinfo=LISBON, fold=fold)  # type: ignore[arg-type]
-    assert shown(Timing(cron, tz="Europe/Lisbon"), begin, len(expected)) == expected
+def test_ticks_where_the_clocks_change(cron: str, after: str, expected: list[str]) -> None:
+    assert (
+        shown(Timing(cron, tz="Europe/Lisbon"), datetime.fromisoformat(after), len(expected))
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
