@@ -225,3 +225,23 @@ def test_mistakes(jobs: Jobs, name: str) -> None:
         pytest.raises(TypeError, match="after"),
     ):
         batch.push(jobs.note.using(after=[first]), "x")
+
+
+@pytest.mark.parametrize("how", ["expired", "delayed", "lease", "last lease"])
+def test_a_job_has_the_unique_key_of_one_that_it_follows_and_whose_time_is_over(
+    jobs: Jobs, name: str, clock: Clock, how: str
+) -> None:
+    queue = jobs.app.queue(name)
+    queue.configure(jobs.app.db, max_attempts=1 if how == "last lease" else 2)
+    times: dict[str, Any] = {"expired": {"ttl": 5}, "delayed": {"delay": 5}}
+    first = jobs.note.using(unique="k", **times.get(how, {})).push("first")
+    if "lease" in how:
+        assert queue.claim(jobs.app.db, lease=5) is not None
+    clock.advance(6)
+    second = jobs.note.using(unique="k", after=[first]).push("second")
+    assert check(jobs.app.db, queue).problems == ()
+    assert second.is_new == (how in ("expired", "last lease"))
+    expected = {"expired": ["second"], "last lease": []}
+    assert jobs.work() == expected.get(how, ["first"])
+    assert outcome(second) == ("cancelled" if how == "last lease" else "done")
+    assert check(jobs.app.db, queue).problems == ()
