@@ -215,11 +215,11 @@ def test_mistakes(jobs: Jobs, name: str) -> None:
     first = jobs.note.push("first")
     for wrong in ("abc", ["abc"], 7, [None], {"a": 1}):
         with pytest.raises(TypeError, match=r"after must be a handle, .*, not "):
-            jobs.note.using(after=wrong)  # type: ignore[arg-type]
+            jobs.note.using(after=wrong)
     with pytest.raises(ValueError, match="jobs to follow, or a delay"):
         jobs.note.using(after=[first], delay="1h")
     with pytest.raises(ValueError, match="on_dead is one of 'continue', 'cancel', not"):
-        jobs.note.using(after=[first], on_dead="stop")  # type: ignore[arg-type]
+        jobs.note.using(after=[first], on_dead="stop")
     with (
         jobs.app.batch(then=jobs.end) as batch,
         pytest.raises(TypeError, match="after"),
