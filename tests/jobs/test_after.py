@@ -215,13 +215,33 @@ def test_mistakes(jobs: Jobs, name: str) -> None:
     first = jobs.note.push("first")
     for wrong in ("abc", ["abc"], 7, [None], {"a": 1}):
         with pytest.raises(TypeError, match=r"after must be a handle, .*, not "):
-            jobs.note.using(after=wrong)  # type: ignore[arg-type]
+            jobs.note.using(after=wrong)
     with pytest.raises(ValueError, match="jobs to follow, or a delay"):
         jobs.note.using(after=[first], delay="1h")
     with pytest.raises(ValueError, match="on_dead is one of 'continue', 'cancel', not"):
-        jobs.note.using(after=[first], on_dead="stop")  # type: ignore[arg-type]
+        jobs.note.using(after=[first], on_dead="stop")
     with (
         jobs.app.batch(then=jobs.end) as batch,
         pytest.raises(TypeError, match="after"),
     ):
         batch.push(jobs.note.using(after=[first]), "x")
+
+
+@pytest.mark.parametrize("how", ["expired", "delayed", "lease", "last lease"])
+def test_a_job_has_the_unique_key_of_one_that_it_follows_and_whose_time_is_over(
+    jobs: Jobs, name: str, clock: Clock, how: str
+) -> None:
+    queue = jobs.app.queue(name)
+    queue.configure(jobs.app.db, max_attempts=1 if how == "last lease" else 2)
+    times: dict[str, Any] = {"expired": {"ttl": 5}, "delayed": {"delay": 5}}
+    first = jobs.note.using(unique="k", **times.get(how, {})).push("first")
+    if "lease" in how:
+        assert queue.claim(jobs.app.db, lease=5) is not None
+    clock.advance(6)
+    second = jobs.note.using(unique="k", after=[first]).push("second")
+    assert check(jobs.app.db, queue).problems == ()
+    assert second.is_new == (how in ("expired", "last lease"))
+    expected = {"expired": ["second"], "last lease": []}
+    assert jobs.work() == expected.get(how, ["first"])
+    assert outcome(second) == ("cancelled" if how == "last lease" else "done")
+    assert check(jobs.app.db, queue).problems == ()

@@ -55,6 +55,9 @@ class Versions:
             self.done.append(given[-1])
             return f"result of {given[-1]}"
 
+        def parts(name: str) -> dict[str, str]:
+            return {"id": note(name)}
+
         def typed(name: str) -> Charge:
             return Charge(note(name), 995)
 
@@ -73,7 +76,7 @@ class Versions:
                 elif kind == "run":
                     result = context.run(name, other)
                 elif kind == "parts":
-                    result = context.step(name, lambda name=name: {"id": note(name)})
+                    result = context.step(name, parts, name)
                 else:
                     result = context.step(name, typed if kind == "typed" else note, name)
             return [result.id, result.cents] if isinstance(result, Charge) else result

@@ -538,3 +538,26 @@ def test_names_of_steps_are_unique_within_a_job_and_limited_in_number(
     handle = build.push()
     assert app.work(drain=True).done == 1
     assert len(steps_of(app, name, handle)) == 3
+
+
+def test_a_job_that_is_popped_and_put_back_begins_from_the_top(
+    app: App, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps were deleted with it, and no longer count."""
+    monkeypatch.setattr(operations, "MAX_STEPS", 2)
+    done: list[str] = []
+
+    @app.job(queue=name)
+    def fulfil(context: Context) -> str:
+        context.step("charge", done.append, "charged")
+        return str(context.wait("shipped").value)
+
+    handle = fulfil.push()
+    app.work(drain=True)
+    app.signal(app.db, "shipped", key=handle.id, value="sent")
+    queue = app.queue(name)
+    queue.put_back(app.db, [queue.pop(app.db)])
+    assert steps_of(app, name, handle) == []
+    app.work(drain=True)
+    assert (handle.result(), done) == ("sent", ["charged", "charged"])
+    assert states(app, name, handle) == [("charge", "done"), ("shipped", "done")]

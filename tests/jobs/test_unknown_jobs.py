@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -235,3 +236,22 @@ def test_they_use_up_no_start_of_a_rate(
     clock.advance(HOUR / 2 + 1)
     assert work(works, name) == WorkerReport(done=1)
     assert check(db, queue).problems == ()
+
+
+def test_an_unknown_job_of_a_cancelled_batch_ends_as_cancelled(works: App, name: str) -> None:
+    @works.job(queue=name)
+    def report(*, done: int, dead: int, cancelled: int) -> list[int]:
+        return [done, dead, cancelled]
+
+    @works.job(queue=name, name="gone")
+    def gone() -> None: ...
+
+    with suppress(OSError), works.batch(then=report, on_dead="cancel") as batch:
+        batch.push(gone)
+        batch.flush()
+        raise OSError
+    works._jobs.pop("gone")
+    work(works, name)
+    outcomes = {info.outcome for info in works.queue(name).items(works.db, state="done")}
+    assert outcomes == {"cancelled"}
+    assert works.queue(name).stats(works.db).delayed == 0
