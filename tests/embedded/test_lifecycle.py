@@ -137,10 +137,11 @@ def test_after_a_mistake_reads_and_the_commit_fail_and_nothing_is_stored(
     tr = db.create_transaction()
     tr[b"good"] = b"1"
     mistake(tr)
+    tr[b"later"] = b"1"
     for call in (read(b"before"), read_range(b"a", b"z"), commit):
         with fdb_error(code):
             call(tr)
-    assert db[b"good"] is None
+    assert db[b"good"] is db[b"later"] is None
 
 
 @pytest.mark.parametrize(
@@ -275,6 +276,23 @@ def test_a_timeout_ends_the_transaction_with_1031(db: Any, fdb_error: Any) -> No
     with fdb_error(1031):
         tr.on_error(1020).wait()
     assert db[b"k"] is None
+
+
+def test_the_timeout_spans_all_tries(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_timeout(60)
+    with fdb_error(1031):
+        while True:
+            tr.on_error(1020).wait()
+
+
+def test_keys_and_values_at_the_limit_are_stored(db: Any) -> None:
+    tr = db.create_transaction()
+    tr[b"k" * 10_000] = b"v" * 100_000
+    assert tr.get_approximate_size().wait() > 110_000
+    tr.commit().wait()
+    assert len(db[b"k" * 10_000]) == 100_000
+    assert db.create_transaction()[b"k" * 10_001].value is None
 
 
 def test_the_retry_limit_raises_the_last_error(db: Any, fdb_error: Any) -> None:

@@ -84,6 +84,18 @@ def test_slices_are_range_reads(filled: Any) -> None:
     assert pairs(tr[b"c":]) == [(b"c", b"3"), (b"d", b"4")]
     assert pairs(tr[b"a":b"c":-1]) == [(b"b", b"2"), (b"a", b"1")]
     assert [value for _, value in tr[:]] == [b"1", b"2", b"3", b"4"]
+    del filled[b"b":b"d"]
+    assert [row.key for row in filled[:]] == [b"a", b"d"]
+
+
+def test_key_selectors_find_their_keys(filled: Any) -> None:
+    tr = filled.create_transaction()
+    assert tr.get_key(KeySelector.first_greater_or_equal(b"b")) == b"b"
+    assert tr.get_key(KeySelector.last_less_than(b"b")) == b"a"
+    assert tr.get_key(KeySelector.last_less_or_equal(b"b")) == b"b"
+    assert tr.get_key(KeySelector.first_greater_or_equal(b"a") + 2) == b"c"
+    assert tr.get_key(KeySelector.last_less_than(b"d") - 2) == b"a"
+    assert tr.get_key(KeySelector.first_greater_than(b"d")) == b"\xff"
 
 
 def test_a_range_read_can_be_iterated_twice(filled: Any) -> None:

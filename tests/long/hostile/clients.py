@@ -315,7 +315,7 @@ class Grouped(Jobs):
         """Count the claimed items of each group at one read version."""
         claimed = fdbqueue.transactional(lambda tr: list(self.plain.items(tr, state="claimed")))
         with self.ledger.operation("peek", self.name) as operation:
-            counts = Counter(info.item.group for info in claimed(self.db))
+            counts = Counter(info.group for info in claimed(self.db))
             over = {group: n for group, n in counts.items() if n > LIMITS.get(group or "", n)}
             assert not over, f"more are claimed than may be: {over}"
             operation.done([])
