@@ -466,11 +466,3 @@ def _versions_decide_what_is_over() -> None:
     from fdbqueue.layout.keys import Layout
 
     _change(Layout, "unpack_start_key", lambda of: lambda self, key: (0, of(self, key)[1]))
-
-
-@_found_by("groups")
-def _bounds_may_change_meanwhile() -> None:
-    """A push does not see that the bound of its group was just set."""
-    from fdbqueue.operations.limits import bounds
-
-    _change(bounds, "begin_settings", lambda begin: lambda tr, *args: begin(tr.snapshot, *args))

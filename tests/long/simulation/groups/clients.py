@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,7 @@ class Storm:
         settings: The changes of settings that clients choose from.
         is_exact: Whether all items are taken in the order of their turns.
         recording: What their transactions have written.
+        groups: The groups that clients use.
         acts: What all clients have done.
         items: The ids and groups of the items that they pushed last.
         pushed: How many items they have pushed, or tried to.
@@ -57,6 +58,7 @@ class Storm:
     settings: list[dict[str, Any]]
     is_exact: bool
     recording: Recording
+    groups: Sequence[str | None] = tuple(GROUPS)
     acts: list[Act] = field(default_factory=list)
     items: list[tuple[str, str | None]] = field(default_factory=list)
     pushed: int = 0
@@ -122,6 +124,11 @@ class Client:
         """Give the queue a rate, or none."""
         self._perform(Act("configure", settings={"rate": rate}))
 
+    def bound(self) -> None:
+        """Give each group a bound, or none."""
+        for group in filter(None, self._storm.groups):
+            self._perform(Act("set", group=group, settings=self._chance.choice(BOUNDS)))
+
     def collect(self, body: Callable[[Any], object]) -> None:
         """Return what is staged for clients that were killed: `body(db)` does so."""
         self._db.act = Act("pop, of a client that was killed")
@@ -162,7 +169,7 @@ class Client:
         act.within = act.n if storm.is_exact else draw.choice([act.n, 2 * act.n, 256])
         act.delay = draw.choice(_DELAYS)
         act.priority = draw.choice([0, 0, 0, 1, 200])
-        act.group = draw.choice(GROUPS)
+        act.group = draw.choice(storm.groups)
         if kind == "push":
             act.n = draw.choice([1, 1, 2, 4])
             act.cost, act.options = draw.choice(COSTS), draw.choice(IF_FULL)
@@ -170,7 +177,7 @@ class Client:
             storm.pushed += act.n
             act.values = [f"item {value}" for value in range(storm.pushed - act.n, storm.pushed)]
         elif kind == "set":
-            act.group = draw.choice([*GROUPS, ""])
+            act.group = draw.choice([*storm.groups, ""])
             act.settings = draw.choice(WEIGHTS if act.group == "" else storm.settings)
             if act.group is None:
                 act.settings = {k: v for k, v in act.settings.items() if k != "paused"}

@@ -412,7 +412,8 @@ class Ledger:
             for group, rows in before.starts.items()
         )
         is_swept = moved.returned or moved.ended or moved.removed or before.held - after.held
-        if not moved.taken or is_swept or forgets:
+        goes_on = any(line.group in before.held for line in moved.taken.values())
+        if not moved.taken or is_swept or forgets or goes_on:
             return
         self.events["compared turns"] += 1
         for line in {*moved.taken.values()}:

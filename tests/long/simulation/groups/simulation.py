@@ -16,6 +16,7 @@ from tests.long.simulation.groups.ledger import Ledger
 from tests.long.simulation.groups.recording import Recording
 from tests.long.simulation.log import Log
 from tests.long.simulation.simulated import Simulated
+from tests.support.random_options import GROUPS
 
 _PAUSES = [5, 50, 500, 3_000]  # milliseconds
 
@@ -29,7 +30,10 @@ class GroupSimulation(Simulated):
         draw = self.random
         is_exact = self._is_alone or draw.random() < 0.3
         recording = Recording(Log(space["log"]), self._now)
-        self.storm = Storm(space, draw.choice(SETTINGS), is_exact, recording)
+        self._is_full = draw.random() < 0.4
+        groups = [*draw.sample(GROUPS[:-1], 2), None] if self._is_full else GROUPS
+        settings = SETTINGS[-1] if self._is_full else draw.choice(SETTINGS)
+        self.storm = Storm(space, settings, is_exact, recording, groups)
         self.ledger = Ledger(is_exact=self._is_alone)
         self._numbers = itertools.count()
 
@@ -49,6 +53,8 @@ class GroupSimulation(Simulated):
         n = 1 if self._is_alone else self.kills + self.random.randint(2, 3)
         with self.patched():
             self._client().configure(self.random.choice(RATES))
+            if self._is_full:
+                self._client().bound()
             self.scheduler.run([self._body() for _ in range(n)])
             self.scheduler.time += 10**6
             last, queue = self._client(), self.storm.queue()
