@@ -91,7 +91,6 @@ def begin_attempts(
 
 
 def _shown(number: int, stored: StoredAttempt) -> FailedAttempt:
-    """Return a failed attempt as users see it."""
     ended_at, client, error, text, started_at, log, retried_at, retried_by = stored
     retried = None if retried_at is None else utc_time(retried_at)
     times = utc_time(started_at), utc_time(ended_at)
@@ -183,7 +182,6 @@ class Changes:
     def _store_attempt(
         self, tr: Transaction, row: ItemRow, number: int, attempt: StoredAttempt, kept: int
     ) -> None:
-        """Store a failed attempt, and delete all but the last `kept`."""
         layout, position = self._layout, self._layout.position(row.key)
         tr[layout.attempt_key(position, number)] = encode_attempt(attempt)
         if number > kept:

@@ -184,15 +184,8 @@ class ClaimedItems:
         """Claim items that can be decoded; return a claim for each request.
 
         Two transactions that take the same item conflict on its key, or on the range in which its
-        group's turn was found.
-
-        Args:
-            tr: A transaction.
-            now: The time.
-            requests: Each request, with the items to claim for it.
-            version: The read version of the transaction.
-            slots: The slots that each item holds, from `Slots.hold`.
-            is_marked: Whether the queue has the mark that it has timers.
+        group's turn was found. Each item holds the `slots` from `Slots.hold`; `is_marked` says
+        whether the queue has the mark that it has timers.
         """
         layout = self._layout
         claims: list[Claim | None] = []
@@ -232,7 +225,6 @@ class ClaimedItems:
         stored: StoredItem,
         slots: tuple[bytes, ...],
     ) -> ItemRow:
-        """Return the row of an item under a request's claim."""
         header, item = stored.header, stored
         if len(stored.content) > MAX_INLINE:
             item = with_small_row(tr, self._layout, stored)
@@ -245,7 +237,6 @@ class ClaimedItems:
     # Find
 
     def _begin(self, tr: ReadTransaction, claim: Claim) -> list[Value]:
-        """Start to read the claimed items at a claim's keys, under any token."""
         layout, reads = self._layout, list[Value]()
         for key in claim.keys:
             if not key.startswith(layout.items):
@@ -254,7 +245,6 @@ class ClaimedItems:
         return reads
 
     def _claimed(self, claim: Claim, reads: list[Value]) -> list[ItemRow]:
-        """Return the items of a claim; raise `LeaseLost` if the claim is over."""
         claimed: list[ItemRow] = []
         for key, read in zip(claim.keys, reads):
             row = None if read.value is None else self._row("claimed", key, read.value)
@@ -495,16 +485,8 @@ class ClaimedItems:
     ) -> None:
         """Leave a claim's item to workers that know its job, as if it had never been claimed.
 
-        It uses up no start of a rate.
-
-        Args:
-            tr: A transaction.
-            now: The time.
-            claim: The claim.
-            why: The item's error if it becomes a dead letter.
-            since: When a worker first left it; `None` for now.
-            longest: The seconds after which it becomes a dead letter; `None` for never.
-            uniform: Returns a number between two others.
+        It uses up no start of a rate. `since` is when a worker first left it (`None`: now). After
+        `longest` seconds (`None`: never) it becomes a dead letter with the error `why`.
         """
         since = now if since is None else min(since, now)
         passed = (now - since) / 1000

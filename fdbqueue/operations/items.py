@@ -226,18 +226,11 @@ class Items:
         skipped: int = 0,
         before: Sequence[StoredItem] = (),
     ) -> Callable[[], list[StoredItem]]:
-        """Start to read up to `n` items that clients may take.
+        """Start to read up to `n` items that clients may take, from `begin` to `end`.
 
-        With a start, read the options in the transaction before waiting.
-
-        Args:
-            tr: A transaction, or its snapshot.
-            begin: The first key that a priority may have.
-            end: The key behind the last priority.
-            n: The most items.
-            start: Where to start within that range, `skipped` items behind its begin.
-            skipped: In a priority with groups, how many of these to skip.
-            before: The items of other priorities that clients take before these.
+        With a `start`, `skipped` items (or groups, in a priority that has any) behind `begin`, read
+        the options in the transaction before waiting. Clients take the items `before`, of other
+        priorities, first.
         """
         if n == 0:  # which means no limit in FoundationDB
             return list

@@ -194,15 +194,10 @@ class Transitions:
     ) -> None:
         """Perform transitions of items that the transaction conflicts on, at most one of each.
 
-        Args:
-            tr: The transaction.
-            now: The time.
-            changes: The transitions.
-            are_first: Whether ready items are the first of their levels, in a range that the
-                transaction has read. Then this clears one range per level, because the next reader
-                would have to skip keys cleared one by one.
-            is_marked: Whether the queue is known to have the mark that it has timers. All
-                clients share this key, so a claim does not write it again.
+        `are_first` means that ready items are the first of their levels, in a range that the
+        transaction has read. Then this clears one range per level, because the next reader would
+        have to skip keys cleared one by one. `is_marked` means that the queue has the mark that it
+        has timers. All clients share this key, so a claim does not write it again.
         """
         if not changes:
             return
@@ -266,7 +261,6 @@ class Transitions:
         return timer is not None and state not in ENDED and why != "extended"
 
     def _count(self, tr: Transaction, changes: Sequence[Change], are_plain: bool) -> None:
-        """Change the counters, totals and tallies; wake waiting clients."""
         layout = self._layout
         numbers: dict[tuple[Why, State | None, State | None], int] = {}
         counters: dict[bytes, int] = {}

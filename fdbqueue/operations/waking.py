@@ -124,6 +124,5 @@ class Waiters:
                 self.wake(tr, _MAX_WOKEN)
 
     def _clear_first(self, tr: Transaction, key: bytes, reverse: bool = False) -> None:
-        """Wake the oldest client before a key; with `reverse`, the newest."""
         for row in tr.snapshot.get_range(self._begin, key, limit=1, reverse=reverse):
             tr.clear(row.key)

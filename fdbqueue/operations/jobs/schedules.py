@@ -290,7 +290,6 @@ class Schedules:
         return bool(left) and overlap == "allow"
 
     def _is_held(self, tr: Transaction, name: str, schedule: StoredSchedule) -> bool:
-        """Return whether ticks do not overlap and the last one's item has not ended."""
         unique = schedule.unique_key(name)
         return unique is not None and tr[self._layout.unique_key(unique)].present()
 
@@ -331,7 +330,6 @@ class Schedules:
         before: StoredSchedule | None,
         after: StoredSchedule | None,
     ) -> None:
-        """Store a schedule with its timer, or delete both."""
         layout = self._layout
         row = layout.entry_key(layout.schedules, name)
         next_before = before and before.next

@@ -166,17 +166,8 @@ class DurableSteps:
         """Return the steps that run other jobs; push the missing jobs, and suspend this one.
 
         The jobs are a batch: each stores its end in its step, and the last one makes this job
-        ready.
-
-        Args:
-            tr: A transaction.
-            now: The time.
-            claim: The claim of the job.
-            steps: Other steps to store.
-            names: The names of the steps.
-            batch: The id of a new batch.
-            push: Pushes the jobs of the steps with these numbers for the batch; returns their
-                queues' prefixes and their ids.
+        ready. `steps` are other steps to store. `push(numbers)` pushes the jobs of the steps with
+        these numbers for the new batch, and returns their queues' prefixes and their ids.
 
         Returns:
             The steps, if all jobs have ended or a step does something else; `None` if this job is

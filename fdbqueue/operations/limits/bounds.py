@@ -77,7 +77,6 @@ class Bounds:
         return finish
 
     def _begin_count(self, tr: Transaction, group: str | None) -> Callable[[], int]:
-        """Start to count the ready, delayed and claimed items by a snapshot."""
         if group is None:
             totals = self._items.begin_counters(tr.snapshot)
             return lambda: totals().unfinished
@@ -128,7 +127,6 @@ class Bounds:
             self._take(tr, each, room, 1)
 
     def _take(self, tr: Transaction, group: str | None, room: Room, n: int) -> None:
-        """Take `n` places, for which there is room."""
         layout = self._layout
         prefix = layout.places if group is None else layout.group_key(layout.group_places, group)
         self._places.take(tr, prefix, room.taken, room.bound, n)
@@ -157,7 +155,6 @@ class Bounds:
 
 
 def _numbers(items: Sequence[NewItem]) -> Counter[str | None]:
-    """Count items by group; `None` stands for the queue, with all of them."""
     numbers = Counter(item.level.group for item in items)
     numbers[None] = len(items)
     return numbers

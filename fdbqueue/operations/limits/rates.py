@@ -203,7 +203,6 @@ class QueueRate:
 
 
 def _rate_of(options: Options | None) -> Rate | None:
-    """Return a queue's rate as a number and milliseconds."""
     if options is None or options.rate is None:
         return None
     return options.rate[0], round(1000 * options.rate[1])

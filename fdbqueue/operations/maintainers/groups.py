@@ -226,7 +226,6 @@ class Groups:
         self._forget_idle(tr, now, rest)
 
     def _become_idle(self, tr: Transaction, level: Level, pass_: int) -> None:
-        """Record that a group has no ready items of a priority."""
         layout, group, rest = self._layout, level.group or "", level.rest
         tr.clear(layout.group_key(layout.group_members, group, rest))
         tr.compare_and_clear(layout.group_key(layout.group_counts, group), ZERO)
@@ -304,7 +303,6 @@ class Groups:
             self.settle(tr, now, group)
 
     def _due(self, tr: Transaction, position: bytes) -> int:
-        """Return when the delayed item at a position is due; 0 if there is none."""
         stored = tr[self._layout.delayed + position].value
         return 0 if stored is None else int(decode_metadata(stored)[0][0])
 
@@ -453,7 +451,6 @@ class Groups:
         tr.clear(self._held(group))
 
     def _passes(self, tr: Transaction, group: str) -> dict[bytes, int]:
-        """Return a group's passes in the priorities where it has ready items."""
         prefix = self._layout.group_key(self._layout.group_members, group)
         rows = tr.get_range(prefix, prefix + b"\xff", streaming_mode=WANT_ALL)
         members = [row.key[len(prefix) :] for row in rows]

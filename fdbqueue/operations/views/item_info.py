@@ -274,7 +274,6 @@ def _waits_for(
 
 
 def _parent_of(tr: ReadTransaction, own: Layout, found: ItemRow) -> JobRef | None:
-    """Return the job that runs an item in a step, ended or not, or `None`."""
     for each in memberships_of(found.item.header.batch):
         if each.job:
             return _ref(tr, each.layout(own), each.job, each.step)
