@@ -188,14 +188,13 @@ class Worker:
         return self.report
 
     def _trouble(self) -> str | None:
-        """Return why the worker cannot claim jobs; `None` if it can."""
+        """Return why the worker cannot claim jobs, or `None`."""
         if self._shutdown.stop.is_set:
             return "the worker is about to stop"
         return self._claiming.trouble() or trouble_of_database(self._db)
 
 
 def _turns_of(queue: Any, store_results: bool) -> Turns:
-    """Return the queues of a worker, also of one that was given a single queue."""
     kind: Any = BaseQueue
     if not isinstance(queue, kind):
         raise TypeError(f"a worker needs a queue, not {queue!r}")
