@@ -129,12 +129,7 @@ class Pops(Generic[_T]):
 
 
 class PopRequest(NamedTuple):
-    """The request of a process that waits for items.
-
-    Attributes:
-        key: Its key.
-        pops: The pops of the process.
-    """
+    """The request of a process that waits for items."""
 
     key: bytes
     pops: list[Pop]
@@ -269,13 +264,10 @@ def _ranges_by_life(
 
 @dataclass(frozen=True, slots=True)
 class _Served(Generic[_T]):
-    """The end of a batch.
+    """The end of a batch, with the items of its first pops.
 
-    Attributes:
-        taken: The items of the first pops of the batch.
-        wrote: Whether the transaction wrote anything, or has to be confirmed.
-        leading_as: The name under which this process remains the leader.
-        met_others: Whether it served others.
+    `wrote` is also true if the transaction has to be confirmed. `leading_as` is the name under
+    which this process remains the leader.
     """
 
     taken: list[list[_T]]
@@ -288,11 +280,8 @@ class _Served(Generic[_T]):
 class _Waiting:
     """A batch that needs another transaction.
 
-    Attributes:
-        request: The key of its request.
-        wrote: Whether this transaction wrote anything.
-        leading_as: The name under which this process became the leader, to serve next.
-        watch: Fires when the request is served; `None` for the leader.
+    `leading_as` is the name under which this process became the leader, to serve next. `watch`
+    fires when the request is served; the leader has none.
     """
 
     request: bytes

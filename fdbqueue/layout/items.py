@@ -54,7 +54,7 @@ class Level(NamedTuple):
 class Filter(NamedTuple):
     """The filters of a search, which an item must all match. `None` matches any item.
 
-    Text filters except `id` ignore case.
+    `agent`, `error` and `client` ignore case.
 
     Attributes:
         priority: The priority.
@@ -76,13 +76,9 @@ class Filter(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The matching items in a state, in order. Done items begin with the latest.
+    """The matching items in a state, in order, only those behind the item or id `after`.
 
-    Attributes:
-        state: The state.
-        wanted: What they match.
-        after: An item or its id: only the items behind it.
-        reverse: Whether they are in the opposite order.
+    Done items begin with the latest.
     """
 
     state: State

@@ -369,13 +369,10 @@ MAX_TRACEBACK = 30_000
 
 
 class Report(NamedTuple):
-    """The progress and the log of a claimed item, as its client reported them.
+    """The progress and the log of a claimed item, as its client reported them at a time.
 
-    Attributes:
-        fraction: The part of the work that is done, from 0 to 1, or `None`.
-        message: What the client is doing.
-        at: When it said so.
-        log: The lines that it logged.
+    `fraction` is the part of the work that is done, from 0 to 1; `message` says what the client is
+    doing.
     """
 
     fraction: float | None = None
@@ -409,13 +406,9 @@ def text_end(text: str, size: int) -> str:
 
 
 class Lease(NamedTuple):
-    """The value of a lease's timer.
+    """The value of a lease's timer: its length in milliseconds, and its end by the clock.
 
-    Attributes:
-        length: The length of the lease in milliseconds.
-        clock_end: Its end by the clock.
-        client: The client that has the lease; empty if unknown.
-        report: What that client has said of its work.
+    `client` is empty if unknown; `report` is what that client has said of its work.
     """
 
     length: int
@@ -804,18 +797,9 @@ def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
 
 
 class StoredWorker(NamedTuple):
-    """The row of a worker.
+    """The row of a worker, with the most jobs that run at a time, also for each queue.
 
-    Attributes:
-        name: Its name.
-        host: The name of its host.
-        pid: The id of its process.
-        queues: The names of its queues, each with its most concurrent jobs.
-        concurrency: The most jobs that it runs at a time.
-        jobs: The number of jobs that it runs.
-        since: When it started.
-        seen: When it wrote this row.
-        end: When the row expires.
+    `seen` is when it wrote this row, and `end` when the row expires.
     """
 
     name: str

@@ -108,11 +108,7 @@ def begin_last_error(
 class Failed(NamedTuple):
     """A claimed item whose processing failed.
 
-    Attributes:
-        row: The item as it is claimed.
-        due: When it becomes available again; `None` for now.
-        client: The client that claimed it.
-        log: The lines that the client logged.
+    `due` is `None` if it is available now; `log` has the lines that the client logged.
     """
 
     row: ItemRow

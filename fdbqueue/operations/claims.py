@@ -77,14 +77,9 @@ def _claimed_header(header: Header) -> Header:
 
 
 class ClaimRequest(NamedTuple):
-    """The arguments of a claim.
+    """The arguments of a claim: `n` items among the first `within`.
 
-    Attributes:
-        n: The number of items.
-        within: Claim any of this many first items.
-        lease: The lease in seconds.
-        token: The claim's identity: a UUID with the time of the try.
-        client: The name of the client.
+    The lease is in seconds. The token is the claim's identity: a UUID with the time of the try.
     """
 
     n: int
@@ -109,16 +104,10 @@ class ClaimRequest(NamedTuple):
 
 
 class AckRequest(NamedTuple):
-    """An acknowledgement.
+    """An acknowledgement; of `discarded` items if there is a reason, or of `cancelled` ones.
 
-    Attributes:
-        claim: The claim.
-        may_keep: False if the queue is known to keep no done items.
-        returned: The handler's result as JSON, or `None`. In a queue that keeps no done items,
-            it is set only if another job waits for it.
-        discarded: Why the items are discarded; `None` if they are done.
-        log: The lines that the handler logged.
-        cancelled: Whether the items are cancelled instead of done or discarded.
+    `may_keep` is false if the queue is known to keep no done items. Then `returned`, the handler's
+    result as JSON, is set only if another job waits for it.
     """
 
     claim: Claim

@@ -46,13 +46,8 @@ POPPED, EXPIRED = End("popped"), End("expired")
 class NewItem(NamedTuple):
     """An item to push.
 
-    Attributes:
-        level: Its level.
-        payload: The value as the codec encoded it.
-        random: The unique last part of its key.
-        due: When it becomes available; `None` for now.
-        header: The metadata to store before the payload.
-        value: The caller's value.
+    `payload` is the value as the codec encoded it, `random` the unique last part of the key, and
+    `due` is `None` for an available item.
     """
 
     level: Level
@@ -68,10 +63,6 @@ class Tail:
 
     The constructor starts a snapshot read of the level's last row. So pushes never conflict;
     `random` makes their keys unique.
-
-    Attributes:
-        level: The level.
-        next_count: The count for the next new item; `None` before the first one.
     """
 
     __slots__ = ("_read", "level", "next_count")
@@ -228,9 +219,9 @@ class Items:
     ) -> Callable[[], list[StoredItem]]:
         """Start to read up to `n` items that clients may take, from `begin` to `end`.
 
-        With a `start`, `skipped` items (or groups, in a priority that has any) behind `begin`, read
-        the options in the transaction before waiting. Clients take the items `before`, of other
-        priorities, first.
+        A `start` is `skipped` items behind `begin`, or groups in a priority that has any; with it,
+        read the options in the transaction before waiting. Clients take the items `before`, of
+        other priorities, first.
         """
         if n == 0:  # which means no limit in FoundationDB
             return list

@@ -32,12 +32,7 @@ FindAt: TypeAlias = Callable[[Transaction, int, bytes], ItemRow | None]
 
 
 class PushRequest(NamedTuple):
-    """The items of one push call.
-
-    Attributes:
-        items: The items to push.
-        as_many_as_fit: Whether to store the first items if not all fit, instead of none.
-    """
+    """The items of one push call: all or none, or, with `as_many_as_fit`, the first ones."""
 
     items: list[NewItem]
     as_many_as_fit: bool = False
@@ -51,10 +46,7 @@ class PushRequest(NamedTuple):
 class Pushed(NamedTuple):
     """The item that a push stored, or the one that already has its unique key.
 
-    Attributes:
-        key: The key that the item has, or had, while ready.
-        found: The item, if it is not new and has not ended.
-        is_new: Whether the push stored it.
+    `found` is the item if it is not new and has not ended.
     """
 
     key: bytes

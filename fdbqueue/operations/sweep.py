@@ -30,10 +30,7 @@ MAX_SWEPT = 256
 class Swept(NamedTuple):
     """The progress of a sweep.
 
-    Attributes:
-        all: Whether nothing that was due is left.
-        expired: Whether all expired items are deleted.
-        wrote: Whether the sweep wrote anything.
+    `all` means that nothing that was due is left, `expired` that no expired item is left.
     """
 
     all: bool

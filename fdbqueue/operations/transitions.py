@@ -118,13 +118,10 @@ _level_of = attrgetter("before.item.level")
 
 
 class Change(NamedTuple):
-    """A transition of one item.
+    """A transition of one item, perhaps to another position.
 
-    Attributes:
-        why: Why it changes.
-        before: Its row; `None` for a new item.
-        after: Its new row, perhaps at another position; `None` if it is gone.
-        end: How it ends, for the batches that it counts in; `None` if it does not.
+    A new item has no row `before`, an item that is gone none `after`. `end` is how it ends, for the
+    batches that it counts in.
     """
 
     why: Why

@@ -258,9 +258,9 @@ class Pool:
                 thread.join(_LOOK)  # it may be replaced meanwhile
 
     def replace(self, ident: int) -> None:
-        """Start another thread in the place of one whose job hangs.
+        """Replace the thread of a job that hangs, and no longer wait for it.
 
-        Nothing waits for the old thread, which ends as soon as its job returns.
+        It ends as soon as its job returns.
         """
         with self._lock:
             if self._threads.pop(ident, None) is not None:  # or else all were abandoned

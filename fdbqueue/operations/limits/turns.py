@@ -43,7 +43,7 @@ class Turn:
         own: The group's stored settings.
         settings: The settings that apply to it.
         passes: The passes of the items that were found, and of the one behind them.
-        is_limited: Whether a limit allows no more than the items that were found.
+        is_limited: Whether a limit allows no more than these items.
         following: The row of the item behind those to take, once conflicts are known.
         stale: The turns that were met in vain on the way to this one.
         is_idle: For items without a group: whether they are known to be gone.

@@ -4,8 +4,8 @@ That item is delayed and never due. Either it follows the jobs of the batch: it 
 beginning, and its first position is the batch's id. Or it is a job that waits for others in its
 steps, which get their results. The batch's jobs may be in any queue; their headers name the batch.
 
-A batch has two rows. The definition changes when the batch closes, is cancelled, or (if so
-configured) loses a job to death. The counts of pushed and ended jobs change only by atomic adds, so
+A batch has two rows. The definition changes when the batch closes, is cancelled or, if so
+configured, when a job dies. The counts of pushed and ended jobs change only by atomic adds, so
 neither pushes nor ends conflict with each other.
 """
 
