@@ -247,7 +247,6 @@ class _Line(Generic[_Request, _Result]):
         return result
 
     def _combine(self, db: Database, own: _Call[_Request, _Result]) -> None:
-        """Perform the first requests of the line, beginning with this thread's own."""
         batch: Batch[_Request] = Batch()
         batch.line = self
         calls = self._joined = []

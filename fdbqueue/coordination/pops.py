@@ -392,7 +392,6 @@ class StagedPops(Generic[_T]):
             self.requests.pass_leadership(tr, next(iter(live), None))
 
     def _withdraw(self, db: Database, request: bytes) -> None:
-        """Delete a request, and put back the items of its result."""
         now = milliseconds()
 
         def body(tr: Transaction) -> None:
@@ -500,7 +499,6 @@ class _Pops(Generic[_T]):
         return _Waiting(self._request(tr, request), wrote=True, leading_as=self.name)
 
     def _request(self, tr: Transaction, request: bytes | None) -> bytes:
-        """Return the request of the batch; write it if there is none."""
         if request is None:
             self.batch.join(tr)
             request = self.queue.requests.write(tr, self.name, self.batch)

@@ -271,7 +271,6 @@ class ClaimedItems:
         ]
 
     def _stored(self, claim: Claim, reads: list[Value]) -> list[ItemRow]:
-        """Return the claimed items at a claim's keys, under any token."""
         return [
             self._row("claimed", key, read.value)
             for key, read in zip(claim.keys, reads)

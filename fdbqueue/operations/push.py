@@ -192,7 +192,6 @@ class Pusher:
 
 
 def _check_size(tr: Transaction, items: list[NewItem]) -> None:
-    """Raise `PushTooLarge` if the transaction that pushes these items cannot be committed."""
     if sum(len(item.payload) + _LARGEST for item in items) < _MAY_BE_LARGE:
         return
     approximate: Any = tr

@@ -188,7 +188,6 @@ class Endings(Part):
     def _decided(
         self, job: HeldJob, failure: BaseException
     ) -> tuple[str, Callable[[], object], BaseException]:
-        """Return how a failed attempt ends, what gives back its job, and its error."""
         outcome, error = _outcome_of(job, failure)
         queue, store, claim, log = job.source.queue, job.source.store, job.claim, job.report.log
         if isinstance(outcome, Snooze):
@@ -275,7 +274,6 @@ class Endings(Part):
 
 
 def _outcome_of(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, BaseException]:
-    """Return what follows a failure, and the error that the attempt keeps."""
     decide: Callable[[Any], Outcome | None] = outcome_of if job.call is None else job.call.outcome
     outcome = None
     try:

@@ -201,7 +201,6 @@ def supplied(function: Callable[..., Any]) -> Supplied:
 
 
 def _globals_of(function: Any) -> dict[str, Any]:
-    """Return the module's variables of a function, or of an object that is called."""
     function = inspect.unwrap(function)
     while isinstance(function, partial):
         function = inspect.unwrap(function.func)

@@ -74,9 +74,9 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     """Return the workers of all queues of a database, in the order in which they started.
 
     A worker is listed a second after its start. It updates its entry when it gets its first job,
-    every 20 seconds while it has any, or three times per lease if that is shorter, and once a
-    minute while it has none. It deletes the entry when it stops. If it was killed, it stays listed
-    until the leases of its jobs are over, or for up to two and a half minutes if it had none.
+    every 20 seconds while it has any (or three times per lease, if that is shorter), and otherwise
+    once a minute. It deletes the entry when it stops. A killed worker stays listed until the leases
+    of its jobs are over, or for up to two and a half minutes if it had none.
 
     Only `Worker` and `fdbq work` are listed, not other clients that claim items. Cost: one read.
 

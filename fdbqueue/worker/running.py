@@ -117,7 +117,6 @@ class Running(Part):
     def _call_handler(
         self, job: HeldJob, context: Context, call: Invocation, *tr: Transaction
     ) -> bytes | None:
-        """Call the handler in a fresh copy of the job's context variables."""
         endings = context.endings if tr else []  # which middleware may add
 
         def run() -> bytes | None:
@@ -148,7 +147,6 @@ class Running(Part):
             raise Dead(str(error)) from error  # another attempt would repeat the work in vain
 
     def _end_with(self, job: HeldJob, call: Callable[[Transaction], bytes | None]) -> None:
-        """Acknowledge a job in one transaction with a function's writes."""
         store = job.source.store
 
         def body(tr: Transaction) -> None:

@@ -112,7 +112,6 @@ def _inject(_: object, value: dict[str, Any]) -> None:
 
 
 def _extracted(value: Mapping[str, Any]) -> Any:
-    """Return the context of the span that pushed a job, if the value names one."""
     fields = {name: value.get(name) for name in ("traceparent", "tracestate")}
     carrier = {name: text for name, text in fields.items() if isinstance(text, str)}
     return _propagator().extract(carrier)

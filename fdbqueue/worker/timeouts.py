@@ -159,7 +159,6 @@ class Upkeep(Part):
         return job.is_given_up
 
     def _give_up(self, job: HeldJob, late: TimedOut | HandlerTooSlow) -> None:
-        """End an attempt without its handler, which hangs, and go on without its thread."""
         if self._takes_from_handler(job):
             failure = late.with_traceback(stack_of(job.loop_thread or job.thread))
             self.pool.replace(job.thread)

@@ -142,7 +142,6 @@ def _open_first(path: Path) -> None:
 
 
 def _create_or_check(database: Path, connection: sqlite3.Connection) -> None:
-    """Create the tables of a new database, or check the version of an existing one."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -187,7 +187,6 @@ class Storage:
             return connection
 
     def _open_connections(self) -> list[Connection]:
-        """Return all connections but the anchor."""
         found = [reference() for reference in self._connections.copy()]
         return [connection for connection in found if connection is not None]
 
@@ -273,7 +272,6 @@ class Storage:
         return seen
 
     def _now(self) -> int:
-        """Return the version of a commit at this moment."""
         return time.monotonic_ns() // 1000 + self._shift
 
     def check_integrity(self, seconds: float | None) -> bool:

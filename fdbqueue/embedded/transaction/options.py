@@ -52,7 +52,6 @@ class Settings:
 
 
 def _number(value: int, low: int, high: int) -> int:
-    """Return the value of an option; raise 2006 if it is out of range."""
     if not low <= value <= high:
         raise FDBError(2006)
     return value

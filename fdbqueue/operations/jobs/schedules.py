@@ -296,7 +296,6 @@ class Schedules:
     def _push(
         self, tr: Transaction, now: int, name: str, schedule: StoredSchedule, tick: int
     ) -> tuple[bytes, StoredSchedule]:
-        """Push the item of a tick; return its key and the schedule's new state."""
         layout, group = self._layout, schedule.definition.group
         self._bounds.reserve(tr, group)
         priority = layout.unpack_level_prefix(layout.items + schedule.definition.level)

@@ -193,7 +193,6 @@ class DurableSteps:
         return None
 
     def _put(self, tr: Transaction, row: ItemRow, steps: list[NamedStep]) -> int:
-        """Store steps of a claimed job; return its number of steps."""
         position = self._layout.position(row.key)
         keys = [self._layout.step_key(position, step.name) for step in steps]
         n = row.item.header.steps

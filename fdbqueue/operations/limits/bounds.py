@@ -161,7 +161,6 @@ def _numbers(items: Sequence[NewItem]) -> Counter[str | None]:
 
 
 def _number_that_fits(items: Sequence[NewItem], left: Mapping[str | None, int]) -> int:
-    """Return how many of the first items fit into the places that are left."""
     left = {**left}
     for number, item in enumerate(items):
         for group in {None, item.level.group} & left.keys():

@@ -216,7 +216,6 @@ class Groups:
             tr[layout.timer_key(layout.turns + rest, pass_, packed)] = turn.own
 
     def _note_removed(self, tr: Transaction, now: int, level: Level) -> None:
-        """End the turn of a group whose last ready items were removed."""
         layout, group, rest = self._layout, level.group or "", level.rest
         if [*tr.get_range(level.begin, level.end, limit=1)]:
             return
@@ -283,7 +282,6 @@ class Groups:
     # Holding back
 
     def _goes_on(self, tr: Transaction, now: int, group: str) -> bool:
-        """Release a held group if it may go on; return whether it was released."""
         held = self._held(group)
         if not tr[held].present():
             return False
@@ -427,7 +425,6 @@ class Groups:
         return is_full != (held is not None)
 
     def _hold(self, tr: Transaction, group: str, due: int | None) -> None:
-        """Take a group's turns away, until it is due or something is freed."""
         layout = self._layout
         for rest, pass_ in self._passes(tr, group).items():
             tr.clear(layout.turn_key(layout.turns, rest, pass_, group))

@@ -125,7 +125,6 @@ class History:
             tr.add(self._layout.runs, encode_times(runs))
 
     def _wait_of(self, item: StoredItem, now: int) -> int | None:
-        """Return how many milliseconds an item has been ready; `None` if unknown."""
         since = item.header.since
         if since is None and not item.header.attempts:
             pushed = self._layout.pushed_at(item.key)

@@ -192,7 +192,6 @@ def _is_named(name: str, wanted: str) -> bool:
 
 
 def _has(text: str | None, part: str | None) -> bool:
-    """Return whether a text contains a part, ignoring case; `None` is part of any text."""
     return part is None or part.casefold() in (text or "").casefold()
 
 

@@ -241,9 +241,9 @@ class Stepper:
     ) -> _R:
         """Run `function(tr, ...)` in the transaction that stores the step; return its result.
 
-        What the function writes takes effect exactly once: data, pushes and signals. The
-        transaction may run several times, so the function must not sleep, commit or create
-        identities, and must end within five seconds. Errors and result are as for `step`.
+        The function's writes take effect exactly once: data, pushes and signals. The transaction
+        may run several times, so the function must not sleep, commit or create identities, and must
+        end within five seconds. Errors and result are as for `step`.
 
         Args:
             name: The name of the step.
@@ -411,10 +411,9 @@ class Steps(Stepper):
     def run(self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Push another job, suspend this one until that has ended, and return its result.
 
-        The other job is pushed in the transaction that stores the step, and its result is stored in
-        the step by the transaction that ends it. It may be in the same queue: no worker is held.
-        Its attempts, delays and time-outs are its own. If this job is cancelled, it runs all the
-        same.
+        The transaction that stores the step pushes the other job, and the transaction that ends the
+        other job stores its result. It may be in the same queue: no worker is held. It has its own
+        attempts, delays and time-outs. If this job is cancelled, it runs all the same.
 
         Args:
             name: The name of the step.
