@@ -258,6 +258,8 @@ def encode_holder(position: bytes, key_ends: int | None) -> bytes:
     >>> position = fdb_tuple.pack((5, 7, b"random"))
     >>> decode_holder(encode_holder(position, 1000)) == (position, 1000)
     True
+    >>> decode_holder(encode_holder(position, None)) == (position, None)
+    True
     """
     packed: bytes = fdb_tuple.pack((position, key_ends))
     return packed

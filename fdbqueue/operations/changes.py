@@ -118,7 +118,7 @@ class Failed(NamedTuple):
 
 
 class Changes:
-    """The changes of the items of one queue. Each method is part of a transaction."""
+    """The changes of the items of one queue."""
 
     def __init__(self, items: Items) -> None:
         self._layout = items.layout
@@ -256,7 +256,7 @@ class Changes:
         return True
 
     def join(self, tr: Transaction, now: int, row: ItemRow, batches: list[bytes]) -> None:
-        """Count a waiting or claimed item in more batches, its followers', when it ends.
+        """Let a waiting or claimed item count in its followers' batches when it ends.
 
         Conflicts with transactions that take, end or move the item: this reads its row.
         """

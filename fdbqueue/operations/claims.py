@@ -104,10 +104,11 @@ class ClaimRequest(NamedTuple):
 
 
 class AckRequest(NamedTuple):
-    """An acknowledgement; of `discarded` items if there is a reason, or of `cancelled` ones.
+    """An acknowledgement.
 
-    `may_keep` is false if the queue is known to keep no done items. Then `returned`, the handler's
-    result as JSON, is set only if another job waits for it.
+    `discarded` is why the items are discarded; `None` if they are done or `cancelled`. `may_keep`
+    is false if the queue is known to keep no done items. Then `returned`, the handler's result as
+    JSON, is set only if another job waits for it.
     """
 
     claim: Claim
@@ -131,7 +132,7 @@ class AckRequest(NamedTuple):
 
 
 class ClaimedItems:
-    """The claimed items of one queue. Each method is part of a transaction.
+    """The claimed items of one queue.
 
     A claim belongs to the holder of its token while the item is stored under that token. After the
     lease has ended, the next client that looks for items returns the item to the queue.

@@ -92,7 +92,7 @@ class Tail:
 
 
 class Items:
-    """The items of a queue. Each method is part of a transaction.
+    """The items of a queue.
 
     A FIFO queue has one level; a priority queue has one per priority. A new item becomes the last
     one of its level. All changes go through `transitions`.

@@ -55,7 +55,7 @@ class Pushed(NamedTuple):
 
 
 class Pusher:
-    """The pushes of one queue. Each method is part of a transaction.
+    """The pushes of one queue.
 
     `StoredOptions` says which options a push follows, `Bounds` which pushes are refused.
     """

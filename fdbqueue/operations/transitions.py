@@ -156,7 +156,7 @@ class EarlyMaintainer(Protocol):
 
 
 class Transitions:
-    """The transitions of one queue's items. Each method is part of a transaction.
+    """The transitions of one queue's items.
 
     A queue without a feature does not pay for it: only `history` sees plain items. A plain item has
     no header, no group, no slot and a small payload, and is neither dead nor done.

@@ -140,7 +140,7 @@ def _is_wrong(schedule: StoredSchedule, now: int) -> bool:
 
 
 class Schedules:
-    """The schedules of one queue. Each method is part of a transaction."""
+    """The schedules of one queue."""
 
     def __init__(self, items: Items, bounds: Bounds) -> None:
         self._layout = items.layout

@@ -43,7 +43,7 @@ _MAX_DROPPED = 10  # signals that have ended, which a new one deletes
 
 
 class DurableSteps:
-    """The steps and signals of one queue's jobs. Each method is part of a transaction."""
+    """The steps and signals of one queue's jobs."""
 
     def __init__(self, items: Items, claimed: ClaimedItems, changes: Changes) -> None:
         self._layout = items.layout

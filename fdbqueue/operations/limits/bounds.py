@@ -33,7 +33,7 @@ class Room(NamedTuple):
 
 
 class Bounds:
-    """The bounds of one queue and its groups. Each method is part of a transaction.
+    """The bounds of one queue and its groups.
 
     An item occupies one place from its push until it ends, while it is ready, delayed or claimed.
     So only pushes, schedules and retries of dead letters take places. (`put_back` takes none and

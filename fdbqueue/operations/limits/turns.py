@@ -158,7 +158,7 @@ Taking: TypeAlias = Counter[Turn]
 
 
 class Turns:
-    """The order in which clients take items of groups. Each method is part of a transaction.
+    """The order in which clients take items of groups.
 
     `Groups` describes the turns, and changes them.
     """

@@ -46,7 +46,7 @@ _turn_of = attrgetter("turn")
 
 
 class Groups:
-    """The groups of one queue, which share its capacity. Each method is part of a transaction.
+    """The groups of one queue, which share its capacity.
 
     Within a priority, a group's items are in order of arrival, and groups take turns: a group with
     ready items has one turn, and turns are ordered by pass. Taking an item moves its group's turn

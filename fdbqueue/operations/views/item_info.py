@@ -60,7 +60,7 @@ def _progress(lease: Lease | None) -> Progress | None:
 
 
 class ItemInfos(Generic[_T]):
-    """Everything about the items of one queue. Each method is part of a transaction."""
+    """Everything about the items of one queue."""
 
     def __init__(self, items: Items, codec: RowCodec[_T], kind: str | None) -> None:
         self._layout = items.layout
