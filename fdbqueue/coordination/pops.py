@@ -140,7 +140,7 @@ class PopRequests:
 
     A request has the read version of the transaction that wrote it, so requests are roughly in
     order of arrival, and the name of its process, which makes the key unique. The items staged for
-    it have the same version and name, in several values if one is too small.
+    it have the same version and name, split over several values if they are too large for one.
     """
 
     def __init__(self, layout: Layout, items: Items) -> None:

@@ -30,14 +30,14 @@ class Level(NamedTuple):
 
     Attributes:
         prefix: The prefix of its items' keys.
-        begin: The first key that an item of the level may have.
+        begin: The first key that an item may have.
         end: The key behind the last one.
         counter: The key of its counter, or `None`.
         priority: The priority; `None` in a FIFO queue.
-        of_priority: The prefix of the keys of all items of the priority.
+        of_priority: The prefix of all items of the priority.
         rest: The priority in the keys of groups; null in a FIFO queue.
         group: The group; `None` for the items without one.
-        packed_group: The group in the keys of groups; empty for the items without one.
+        packed_group: The group in the keys of groups; empty without one.
     """
 
     prefix: bytes

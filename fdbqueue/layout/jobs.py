@@ -131,8 +131,7 @@ class StoredSchedule(NamedTuple):
         last: The last tick for which it pushed an item, or `None`.
         position: The position of that item; empty if there is none.
         pushed: How many items it has pushed.
-        skipped: How many ticks it skipped, because the last item had not ended or the queue was
-            full.
+        skipped: How many ticks found the last item unfinished or the queue full.
     """
 
     definition: Definition

@@ -455,15 +455,8 @@ def decode_lease(value: bytes) -> Lease | None:
 class StoredAttempt(NamedTuple):
     """A failed attempt.
 
-    Attributes:
-        ended_at: When it ended.
-        client: The client that had claimed the item.
-        error: What went wrong, if known.
-        traceback: The end of the traceback, if there is one.
-        started_at: When the item was claimed.
-        log: The lines that the client logged.
-        retried_at: When the dead letter that it left was retried.
-        retried_by: The client that did so.
+    `error` and `traceback` are `None` if unknown. `started_at` is when the item was claimed.
+    `retried_at` and `retried_by` tell of the retry of the dead letter that it left.
     """
 
     ended_at: int
@@ -665,7 +658,7 @@ def encode_times(times: Iterable[int]) -> bytes:
 
 
 def decode_times(value: bytes | None) -> tuple[int, ...]:
-    """Return how many times are less than each bound, but not than the previous one.
+    """Return the number of times below each bound and not below the one before.
 
     The last number counts the longer ones.
     """

@@ -51,8 +51,8 @@ class WorkerInfo:
         name: Its name, which is also the `ItemInfo.claimed_by` of its claimed items.
         host: The name of its host.
         pid: The id of its process on that host.
-        queues: For the name of each queue, or the key of its subspace as text, the number of
-            its jobs that run at a time, `concurrency` or less.
+        queues: By the name of each queue, or the key of its subspace as text, how many of its
+            jobs run at a time, `concurrency` or less.
         concurrency: The number of jobs that it runs at a time.
         jobs: The number of jobs that it held when it was last seen. It may be 20 seconds old,
             but a worker that gets its first jobs says so after a second.
