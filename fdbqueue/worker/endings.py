@@ -188,6 +188,7 @@ class Endings(Part):
     def _decided(
         self, job: HeldJob, failure: BaseException
     ) -> tuple[str, Callable[[], object], BaseException]:
+        """Return how a failed attempt ends, what gives back its job, and its error."""
         outcome, error = _outcome_of(job, failure)
         queue, store, claim, log = job.source.queue, job.source.store, job.claim, job.report.log
         if isinstance(outcome, Snooze):
