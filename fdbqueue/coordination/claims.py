@@ -161,7 +161,7 @@ class _Claiming:
         tries: The number of tries so far.
         now: When this try began, in milliseconds since 1970.
         conflicts: How often this transaction was retried.
-        is_behind: Whether items are due that its sweep did not reach.
+        is_behind: Whether its sweep left due items.
         has_written: Whether this transaction has written anything.
         must_sweep: Whether this try sweeps whatever it finds.
         has_swept: Whether it has swept.

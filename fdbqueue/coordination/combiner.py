@@ -172,13 +172,8 @@ class Batch(list[_Request]):
 class _Call(Generic[_Request, _Result]):
     """The request of one thread, and its outcome.
 
-    Attributes:
-        request: The request.
-        wake: `wake(call)` is called when the call has its outcome, must combine, or is alone.
-        result: The result, once the request is done.
-        error: The error that the call raises.
-        combines: Whether the call performs the next batch.
-        is_alone: Whether the call performs its request alone.
+    `wake(call)` is called when the call has its outcome, must combine (perform the next batch), or
+    must perform its request alone.
     """
 
     request: _Request
@@ -252,7 +247,6 @@ class _Line(Generic[_Request, _Result]):
         return result
 
     def _combine(self, db: Database, own: _Call[_Request, _Result]) -> None:
-        """Perform the first requests of the line, beginning with this thread's own."""
         batch: Batch[_Request] = Batch()
         batch.line = self
         calls = self._joined = []

@@ -129,12 +129,7 @@ class Pops(Generic[_T]):
 
 
 class PopRequest(NamedTuple):
-    """The request of a process that waits for items.
-
-    Attributes:
-        key: Its key.
-        pops: The pops of the process.
-    """
+    """The request of a process that waits for items."""
 
     key: bytes
     pops: list[Pop]
@@ -145,7 +140,7 @@ class PopRequests:
 
     A request has the read version of the transaction that wrote it, so requests are roughly in
     order of arrival, and the name of its process, which makes the key unique. The items staged for
-    it have the same version and name, in several values if one is too small.
+    it have the same version and name, split over several values if they are too large for one.
     """
 
     def __init__(self, layout: Layout, items: Items) -> None:
@@ -269,13 +264,10 @@ def _ranges_by_life(
 
 @dataclass(frozen=True, slots=True)
 class _Served(Generic[_T]):
-    """The end of a batch.
+    """The end of a batch, with the items of its first pops.
 
-    Attributes:
-        taken: The items of the first pops of the batch.
-        wrote: Whether the transaction wrote anything, or has to be confirmed.
-        leading_as: The name under which this process remains the leader.
-        met_others: Whether it served others.
+    `wrote` is also true if the transaction has to be confirmed. `leading_as` is the name under
+    which this process remains the leader.
     """
 
     taken: list[list[_T]]
@@ -288,11 +280,8 @@ class _Served(Generic[_T]):
 class _Waiting:
     """A batch that needs another transaction.
 
-    Attributes:
-        request: The key of its request.
-        wrote: Whether this transaction wrote anything.
-        leading_as: The name under which this process became the leader, to serve next.
-        watch: Fires when the request is served; `None` for the leader.
+    `leading_as` is the name under which this process became the leader, to serve next. `watch`
+    fires when the request is served; the leader has none.
     """
 
     request: bytes
@@ -403,7 +392,6 @@ class StagedPops(Generic[_T]):
             self.requests.pass_leadership(tr, next(iter(live), None))
 
     def _withdraw(self, db: Database, request: bytes) -> None:
-        """Delete a request, and put back the items of its result."""
         now = milliseconds()
 
         def body(tr: Transaction) -> None:
@@ -511,7 +499,6 @@ class _Pops(Generic[_T]):
         return _Waiting(self._request(tr, request), wrote=True, leading_as=self.name)
 
     def _request(self, tr: Transaction, request: bytes | None) -> bytes:
-        """Return the request of the batch; write it if there is none."""
         if request is None:
             self.batch.join(tr)
             request = self.queue.requests.write(tr, self.name, self.batch)

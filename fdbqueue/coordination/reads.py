@@ -82,7 +82,6 @@ class Reads(Generic[_T]):
         return read(tr, body)
 
     def _sweep_once(self, tr: ReadTransactor) -> None:
-        """Sweep in at most one transaction before a look at a database."""
         if may_sweep(tr):
             self.sweeper.sweep(tr, 0)
 
@@ -338,7 +337,6 @@ class Reads(Generic[_T]):
         return timer[0]
 
     def _key_of(self, tr: ReadTransactor, item: _T | str) -> bytes:
-        """Return an item's key while ready, also after a move."""
         reference = self.codec.reference(item)
         moved = read(tr, lambda tr: tr[self.layout.moved + reference].value)
         if moved is None and not isinstance(item, str):

@@ -60,11 +60,7 @@ class Call(Generic[_T]):
 class Submit(Generic[_Request, _Result]):
     """A request that shares a transaction with the requests of other threads and tasks.
 
-    Attributes:
-        combiner: The combiner of requests of this kind.
-        db: The database.
-        request: The request.
-        undo: As for `Call`.
+    `undo` is as for `Call`.
     """
 
     combiner: Combiner[_Request, _Result]

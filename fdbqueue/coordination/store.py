@@ -294,7 +294,7 @@ class Store(Generic[_T]):
         return min(self.sweeper.seconds_left(tr), self._pop_requests.seconds_to_sweep(tr))
 
     def keys_to_watch_claims(self, tr: Transaction) -> list[bytes]:
-        """Return the keys to watch until an item can be claimed, or none if one already can."""
+        """Return the keys to watch until an item can be claimed; see `keys_to_watch`."""
         options, first = self.options.read(tr), self._claims.first
         if self._slots.admit(tr, milliseconds(), 1, options, first):
             return []
@@ -361,7 +361,7 @@ class Store(Generic[_T]):
         log: str = "",
         cancelled: bool = False,
     ) -> AckRequest:
-        """Return the request of an acknowledgement; `returned` is a result as JSON."""
+        """Return the request of an acknowledgement; `returned` is JSON."""
         may_keep = self.options.keeps_done
         if not (may_keep or any(map(may_be_member, claim.items))):
             returned = None
@@ -412,7 +412,7 @@ class Store(Generic[_T]):
         self.change(tr, body)
 
     def extend(self, tr: Transactor, extension: Extension, lease: float) -> None:
-        """Renew the lease of a claim; raise `LeaseLost` if it is over."""
+        """Renew a claim's lease; raise `LeaseLost` if it is over."""
         self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease))
 
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
@@ -421,13 +421,13 @@ class Store(Generic[_T]):
         self.change(db, extend)
 
     def ack_each(self, db: Database, requests: Sequence[AckRequest]) -> list[LeaseLost | None]:
-        """Acknowledge several claims; return `None` or `LeaseLost` for each."""
+        """Do `ClaimedItems.ack_each` on a database."""
         return self.change(db, partial(self.claimed.ack_each, requests=requests))
 
     def extend_each(
         self, db: Database, extensions: Sequence[Extension], lease: float
     ) -> list[LeaseLost | None]:
-        """Renew several leases; return `None` or `LeaseLost` for each."""
+        """Do `ClaimedItems.extend_each` on a database, in batches."""
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(extensions), MAX_ITEMS):
             some = extensions[begin : begin + MAX_ITEMS]
@@ -437,7 +437,7 @@ class Store(Generic[_T]):
         return errors
 
     def release(self, tr: Transactor, claim: Claim, delay: float | None = None) -> None:
-        """Return a claim's items to their positions; raise `LeaseLost` if it is over."""
+        """Return a claim's items; raise `LeaseLost` if it is over."""
         due = due_after(milliseconds(), delay)
         self.change(tr, partial(self.claimed.release, claim=claim, due=due))
 
@@ -493,7 +493,7 @@ class Store(Generic[_T]):
         return run(db, body)
 
     def remove(self, tr: Transactor, item: _T | str, state: State | None = None) -> bool:
-        """Remove an item in any state but claimed; return false for a claimed or unknown one."""
+        """Do `Changes.remove`; return false for an unknown item, too."""
         return self._change_if(tr, item, state, self.changes.remove)
 
     def _change_if(

@@ -137,10 +137,10 @@ class Sweeper:
         return clock.monotonic() >= next_trim
 
     def trim(self, db: Database) -> None:
-        """Delete done items and unique keys that are over, and put back dead processes' items.
+        """Delete what the queue no longer keeps, and put back items staged for dead processes.
 
-        Dead processes' requests are deleted every five seconds. If another process trims at the
-        same time, it does the work.
+        Done items and unique keys whose periods are over go each time, dead processes' requests
+        every five seconds. If another process trims at the same time, leave the work to it.
         """
         began = clock.monotonic()
         returns_staged = not self._has_trimmed or began >= self._next_drop

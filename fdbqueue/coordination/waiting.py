@@ -51,9 +51,7 @@ def _event_loop() -> Hashable:
 class Line:
     """The operations of this process that wait for the same items, in order.
 
-    Attributes:
-        turns: Their places.
-        waiter: Their key, if they have one and it was not seen cleared.
+    `waiter` is their key, if they have one and it was not seen cleared.
     """
 
     turns: dict[Turn, None] = field(default_factory=dict[Turn, None])

@@ -1,6 +1,6 @@
 """Times, delays of retries, and identities, which a transaction takes as arguments.
 
-Call these functions outside of retry loops, so that retries use the same values.
+Call `uuids` and `milliseconds` outside of retry loops, so that retries use the same values.
 
 Source: RFC 9562, section 5.7, for UUIDs of version 7.
 """

@@ -26,14 +26,14 @@ class Database(Writes):
     """An ordered, transactional key-value store in one directory: FoundationDB for one machine.
 
     Any number of threads and processes may open the same directory. Each operation on the database
-    itself is a transaction of its own, retried until it commits.
+    itself is a separate transaction, retried until it commits.
 
     Args:
-        path: The directory, created if missing; `None` for a private database in memory, which is
+        path: The directory, created if missing; `None` for a private database in memory,
             deleted when closed.
-        durability: `"full"`: a commit that returned is on disk. `"os"`: it survives the death of
-            the process; a failure of the machine may lose the last commits, but never an
-            earlier commit while keeping a later one.
+        durability: `"full"`: a commit that returned is on disk. `"os"`: it survives the death
+            of the process; a failure of the machine may lose the last commits, but never an earlier
+            commit while keeping a later one.
         create: Whether to create a database where there is none.
 
     Raises:
@@ -85,7 +85,7 @@ class Database(Writes):
         return "memory:" if self.in_memory else f"embedded:{self.path}"
 
     def close(self) -> None:
-        """Release the files. Later operations, also of open transactions, fail with 1025."""
+        """Release the files. Later operations, even of open transactions, fail with 1025."""
         self.storage.close()
         self._finalizer.detach()
 
@@ -101,8 +101,8 @@ class Database(Writes):
     def check_integrity(self, seconds: float | None = None) -> bool:
         """Check every page of the database file for damage. Nothing is changed.
 
-        The check sees what was committed when it started; other transactions continue to read and
-        write. It takes about a second per gigabyte in memory, otherwise as long as the disk needs.
+        The check sees what was committed when it started; other transactions continue. It takes
+        about a second per gigabyte in memory, otherwise as long as the disk needs.
 
         Args:
             seconds: Seconds after which to give up; `None` for never.
@@ -124,8 +124,8 @@ class Database(Writes):
         """Return a new transaction. `fdbqueue.transactional` is the convenient way to use one.
 
         Raises:
-            TypeError: The caller is `fdb.transactional`, which knows no error of this engine and so
-                would not retry.
+            TypeError: The caller is `fdb.transactional`, which knows no error of this engine
+                and would not retry.
         """
         if sys._getframe(1).f_globals.get("__name__") == "fdb.impl":
             raise TypeError(BINDING_REFUSED)

@@ -2,17 +2,17 @@
 
 fdbqueue.sqlite       the database
 fdbqueue.sqlite-wal   SQLite's write-ahead log: the commits since the last checkpoint
-fdbqueue.sqlite-shm   SQLite's index of it, shared by the processes
+fdbqueue.sqlite-shm   SQLite's index of the log, shared by the processes
 fdbqueue.lock         the writers' lock
 fdbqueue.failed       a sync has failed: nobody commits until the files were copied; then the copy
-fdbqueue.copy         such a copy, under way, with its own -wal and -shm
+fdbqueue.copy         such a copy, in progress, with its own -wal and -shm
 
 A process that has the database open holds a shared lock on the directory.
 
-Whoever can write to a directory can put a link there, in place of a file that the engine writes to,
-or a database of its own. So the directory has to belong to this user, to root, or to a user who
-shares it with a group of this user, and the files have to be plain files. Links above the
-directory, and the directory itself as a link, are the user's own choice.
+Whoever can write to a directory can replace a file by a link or by another database. So the
+directory must belong to this user, to root, or to a user who shares it with a group of this user,
+and the files must be plain files. Links above the directory, and the directory itself as a link,
+are the user's own choice.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ def check_directory(path: Path) -> None:
     """Check a directory before anything in it is opened. Do nothing if there is none.
 
     Raises:
-        UnsafeDirectory: A file is a link or not a plain file, or users whom this one need not trust
-            can create files.
+        UnsafeDirectory: A file is a link or not a plain file, or untrusted users can create files.
     """
     try:
         found = os.stat(path)
@@ -81,8 +80,7 @@ def check_directory(path: Path) -> None:
 def check_opened(connection: sqlite3.Connection, file: Path) -> None:
     """Raise `UnsafeDirectory` if SQLite followed a link that is newer than `check_directory`.
 
-    SQLite resolves links before it opens a file. After that it follows none, not even for its other
-    files.
+    SQLite resolves links before it opens a file, and follows none after that.
     """
     ((_, _, opened),) = connection.execute("PRAGMA database_list").fetchall()
     directory, name = os.path.split(opened)
@@ -105,7 +103,7 @@ def open_directory(path: Path) -> Owner:
 
 
 def create_like(old: Path, new: Path) -> None:
-    """Create an empty file with the permissions of another one, and as far as possible its owner.
+    """Create an empty file with another one's permissions and, as far as possible, owner.
 
     If this user cannot give it the same group, the file is this user's alone.
 

@@ -43,8 +43,6 @@ STAMPED_VALUE = int(MutationType.SET_VERSIONSTAMPED_VALUE)
 
 
 def _numeric(combine: Callable[[int, int], int]) -> Operation:
-    """Return an operation on little-endian integers of the size of the parameter."""
-
     def operation(value: bytes | None, param: bytes) -> bytes:
         size = len(param)
         stored = int.from_bytes((value or b"")[:size], "little")

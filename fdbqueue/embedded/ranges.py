@@ -42,7 +42,7 @@ class RangeSet:
         return bisect_right(self._ends, key) % 2 == 1
 
     def add(self, begin: bytes, end: bytes) -> None:
-        """Add a range and merge it with all ranges that it touches."""
+        """Add a range, merged with all ranges that it touches."""
         first, last = bisect_left(self._ends, begin), bisect_right(self._ends, end)
         self._ends[first:last] = [begin] * (first % 2 == 0) + [end] * (last % 2 == 0)
 

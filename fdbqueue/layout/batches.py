@@ -40,13 +40,7 @@ runs only if all others were done; or a step of a job, which gets their results.
 
 
 class End(NamedTuple):
-    """The end of an item.
-
-    Attributes:
-        outcome: How it ended.
-        returned: The handler's result as JSON, or `None`.
-        error: Why it was discarded or became a dead letter, if known.
-    """
+    """The end of an item: how, the handler's result as JSON, and the error, if known."""
 
     outcome: Ending
     returned: bytes | None = None

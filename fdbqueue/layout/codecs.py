@@ -111,7 +111,6 @@ class JsonCodec:
 
 
 def _check_json(value: Json) -> None:
-    """Raise for values that `json` would change, and for too deep nesting."""
     found: list[tuple[dict[Any, Any] | list[Any], int]] = [([value], 0)]
     while found:
         container, level = found.pop()

@@ -32,10 +32,10 @@ class Counters:
     Attributes:
         levels: The nonzero numbers of ready items, by level prefix.
         pushed: The number of items pushed.
-        taken: The number of items popped or claimed.
-        completed: The number of items popped or acknowledged.
-        claimed: The number of claimed items, including those staged for waiting pops.
-        rejected: The number of items for which the queue had no room.
+        taken: The number popped or claimed.
+        completed: The number popped or acknowledged.
+        claimed: The number claimed now, including those staged for waiting pops.
+        rejected: The number for which the queue had no room.
         tallies: The tallies of the queue, by name.
     """
 

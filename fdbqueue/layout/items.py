@@ -30,14 +30,14 @@ class Level(NamedTuple):
 
     Attributes:
         prefix: The prefix of its items' keys.
-        begin: The first key that an item of the level may have.
+        begin: The first key that an item may have.
         end: The key behind the last one.
         counter: The key of its counter, or `None`.
         priority: The priority; `None` in a FIFO queue.
-        of_priority: The prefix of the keys of all items of the priority.
+        of_priority: The prefix of all items of the priority.
         rest: The priority in the keys of groups; null in a FIFO queue.
         group: The group; `None` for the items without one.
-        packed_group: The group in the keys of groups; empty for the items without one.
+        packed_group: The group in the keys of groups; empty without one.
     """
 
     prefix: bytes
@@ -54,7 +54,7 @@ class Level(NamedTuple):
 class Filter(NamedTuple):
     """The filters of a search, which an item must all match. `None` matches any item.
 
-    Text filters except `id` ignore case.
+    `agent`, `error` and `client` ignore case.
 
     Attributes:
         priority: The priority.
@@ -76,13 +76,9 @@ class Filter(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The matching items in a state, in order. Done items begin with the latest.
+    """The matching items in a state, in order, only those behind the item or id `after`.
 
-    Attributes:
-        state: The state.
-        wanted: What they match.
-        after: An item or its id: only the items behind it.
-        reverse: Whether they are in the opposite order.
+    Done items begin with the latest.
     """
 
     state: State

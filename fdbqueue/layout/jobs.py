@@ -57,13 +57,7 @@ encode_step, decode_step = record_codec(StoredStep)
 
 
 class StoredSignal(NamedTuple):
-    """A signal that was sent.
-
-    Attributes:
-        sent_at: When it was sent.
-        ends: When it is forgotten.
-        value: Its value as JSON.
-    """
+    """A signal that was sent: its JSON value, and when it is forgotten."""
 
     sent_at: int
     ends: int
@@ -96,12 +90,9 @@ def is_over(due: int | None, now: int) -> bool:
 
 
 class Timing(NamedTuple):
-    """When a schedule is due: by a cron expression, or at a fixed interval.
+    """When a schedule is due: by a cron expression of five or six fields, or at a fixed interval.
 
-    Attributes:
-        cron: The expression, of five or six fields; empty for an interval.
-        every: The interval in milliseconds; 0 for an expression.
-        tz: The time zone of the expression.
+    `every` is in milliseconds, 0 for an expression; `tz` is the time zone of the expression.
     """
 
     cron: str = ""
@@ -140,8 +131,7 @@ class StoredSchedule(NamedTuple):
         last: The last tick for which it pushed an item, or `None`.
         position: The position of that item; empty if there is none.
         pushed: How many items it has pushed.
-        skipped: How many ticks it skipped, because the last item had not ended or the queue was
-            full.
+        skipped: How many ticks found the last item unfinished or the queue full.
     """
 
     definition: Definition

@@ -74,7 +74,6 @@ class Levels:
         return _level(prefix, *level[3:5], level.rest, level.of_priority, group)
 
     def _level_in(self, level: Level, key: bytes) -> Level:
-        """Return the level of a key of this priority; raise `ForeignKey` for a foreign one."""
         match = GROUPED_ITEM_KEY.fullmatch(key, len(level.of_priority))
         if match is None:
             raise ForeignKey(key)

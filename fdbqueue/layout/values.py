@@ -258,6 +258,8 @@ def encode_holder(position: bytes, key_ends: int | None) -> bytes:
     >>> position = fdb_tuple.pack((5, 7, b"random"))
     >>> decode_holder(encode_holder(position, 1000)) == (position, 1000)
     True
+    >>> decode_holder(encode_holder(position, None)) == (position, None)
+    True
     """
     packed: bytes = fdb_tuple.pack((position, key_ends))
     return packed
@@ -369,13 +371,10 @@ MAX_TRACEBACK = 30_000
 
 
 class Report(NamedTuple):
-    """The progress and the log of a claimed item, as its client reported them.
+    """The progress and the log of a claimed item, as its client reported them at a time.
 
-    Attributes:
-        fraction: The part of the work that is done, from 0 to 1, or `None`.
-        message: What the client is doing.
-        at: When it said so.
-        log: The lines that it logged.
+    `fraction` is the part of the work that is done, from 0 to 1; `message` says what the client is
+    doing.
     """
 
     fraction: float | None = None
@@ -409,13 +408,9 @@ def text_end(text: str, size: int) -> str:
 
 
 class Lease(NamedTuple):
-    """The value of a lease's timer.
+    """The value of a lease's timer: its length in milliseconds, and its end by the clock.
 
-    Attributes:
-        length: The length of the lease in milliseconds.
-        clock_end: Its end by the clock.
-        client: The client that has the lease; empty if unknown.
-        report: What that client has said of its work.
+    `client` is empty if unknown; `report` is what that client has said of its work.
     """
 
     length: int
@@ -460,15 +455,8 @@ def decode_lease(value: bytes) -> Lease | None:
 class StoredAttempt(NamedTuple):
     """A failed attempt.
 
-    Attributes:
-        ended_at: When it ended.
-        client: The client that had claimed the item.
-        error: What went wrong, if known.
-        traceback: The end of the traceback, if there is one.
-        started_at: When the item was claimed.
-        log: The lines that the client logged.
-        retried_at: When the dead letter that it left was retried.
-        retried_by: The client that did so.
+    `error` and `traceback` are `None` if unknown. `started_at` is when the item was claimed.
+    `retried_at` and `retried_by` tell of the retry of the dead letter that it left.
     """
 
     ended_at: int
@@ -670,7 +658,7 @@ def encode_times(times: Iterable[int]) -> bytes:
 
 
 def decode_times(value: bytes | None) -> tuple[int, ...]:
-    """Return how many times are less than each bound, but not than the previous one.
+    """Return the number of times below each bound and not below the one before.
 
     The last number counts the longer ones.
     """
@@ -804,18 +792,9 @@ def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
 
 
 class StoredWorker(NamedTuple):
-    """The row of a worker.
+    """The row of a worker, with the most jobs that run at a time, also for each queue.
 
-    Attributes:
-        name: Its name.
-        host: The name of its host.
-        pid: The id of its process.
-        queues: The names of its queues, each with its most concurrent jobs.
-        concurrency: The most jobs that it runs at a time.
-        jobs: The number of jobs that it runs.
-        since: When it started.
-        seen: When it wrote this row.
-        end: When the row expires.
+    `seen` is when it wrote this row, and `end` when the row expires.
     """
 
     name: str

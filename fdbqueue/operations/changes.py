@@ -91,7 +91,6 @@ def begin_attempts(
 
 
 def _shown(number: int, stored: StoredAttempt) -> FailedAttempt:
-    """Return a failed attempt as users see it."""
     ended_at, client, error, text, started_at, log, retried_at, retried_by = stored
     retried = None if retried_at is None else utc_time(retried_at)
     times = utc_time(started_at), utc_time(ended_at)
@@ -109,11 +108,7 @@ def begin_last_error(
 class Failed(NamedTuple):
     """A claimed item whose processing failed.
 
-    Attributes:
-        row: The item as it is claimed.
-        due: When it becomes available again; `None` for now.
-        client: The client that claimed it.
-        log: The lines that the client logged.
+    `due` is `None` if it is available now; `log` has the lines that the client logged.
     """
 
     row: ItemRow
@@ -123,7 +118,7 @@ class Failed(NamedTuple):
 
 
 class Changes:
-    """The changes of the items of one queue. Each method is part of a transaction."""
+    """The changes of the items of one queue."""
 
     def __init__(self, items: Items) -> None:
         self._layout = items.layout
@@ -183,7 +178,6 @@ class Changes:
     def _store_attempt(
         self, tr: Transaction, row: ItemRow, number: int, attempt: StoredAttempt, kept: int
     ) -> None:
-        """Store a failed attempt, and delete all but the last `kept`."""
         layout, position = self._layout, self._layout.position(row.key)
         tr[layout.attempt_key(position, number)] = encode_attempt(attempt)
         if number > kept:
@@ -262,7 +256,7 @@ class Changes:
         return True
 
     def join(self, tr: Transaction, now: int, row: ItemRow, batches: list[bytes]) -> None:
-        """Count a waiting or claimed item in more batches, its followers', when it ends.
+        """Let a waiting or claimed item count in its followers' batches when it ends.
 
         Conflicts with transactions that take, end or move the item: this reads its row.
         """

@@ -77,14 +77,9 @@ def _claimed_header(header: Header) -> Header:
 
 
 class ClaimRequest(NamedTuple):
-    """The arguments of a claim.
+    """The arguments of a claim: `n` items among the first `within`.
 
-    Attributes:
-        n: The number of items.
-        within: Claim any of this many first items.
-        lease: The lease in seconds.
-        token: The claim's identity: a UUID with the time of the try.
-        client: The name of the client.
+    The lease is in seconds. The token is the claim's identity: a UUID with the time of the try.
     """
 
     n: int
@@ -111,14 +106,9 @@ class ClaimRequest(NamedTuple):
 class AckRequest(NamedTuple):
     """An acknowledgement.
 
-    Attributes:
-        claim: The claim.
-        may_keep: False if the queue is known to keep no done items.
-        returned: The handler's result as JSON, or `None`. In a queue that keeps no done items,
-            it is set only if another job waits for it.
-        discarded: Why the items are discarded; `None` if they are done.
-        log: The lines that the handler logged.
-        cancelled: Whether the items are cancelled instead of done or discarded.
+    `discarded` is why the items are discarded; `None` if they are done or `cancelled`. `may_keep`
+    is false if the queue is known to keep no done items. Then `returned`, the handler's result as
+    JSON, is set only if another job waits for it.
     """
 
     claim: Claim
@@ -142,7 +132,7 @@ class AckRequest(NamedTuple):
 
 
 class ClaimedItems:
-    """The claimed items of one queue. Each method is part of a transaction.
+    """The claimed items of one queue.
 
     A claim belongs to the holder of its token while the item is stored under that token. After the
     lease has ended, the next client that looks for items returns the item to the queue.
@@ -184,15 +174,8 @@ class ClaimedItems:
         """Claim items that can be decoded; return a claim for each request.
 
         Two transactions that take the same item conflict on its key, or on the range in which its
-        group's turn was found.
-
-        Args:
-            tr: A transaction.
-            now: The time.
-            requests: Each request, with the items to claim for it.
-            version: The read version of the transaction.
-            slots: The slots that each item holds, from `Slots.hold`.
-            is_marked: Whether the queue has the mark that it has timers.
+        group's turn was found. Each item holds the `slots` from `Slots.hold`; `is_marked` says
+        whether the queue has the mark that it has timers.
         """
         layout = self._layout
         claims: list[Claim | None] = []
@@ -232,7 +215,6 @@ class ClaimedItems:
         stored: StoredItem,
         slots: tuple[bytes, ...],
     ) -> ItemRow:
-        """Return the row of an item under a request's claim."""
         header, item = stored.header, stored
         if len(stored.content) > MAX_INLINE:
             item = with_small_row(tr, self._layout, stored)
@@ -245,7 +227,6 @@ class ClaimedItems:
     # Find
 
     def _begin(self, tr: ReadTransaction, claim: Claim) -> list[Value]:
-        """Start to read the claimed items at a claim's keys, under any token."""
         layout, reads = self._layout, list[Value]()
         for key in claim.keys:
             if not key.startswith(layout.items):
@@ -254,7 +235,6 @@ class ClaimedItems:
         return reads
 
     def _claimed(self, claim: Claim, reads: list[Value]) -> list[ItemRow]:
-        """Return the items of a claim; raise `LeaseLost` if the claim is over."""
         claimed: list[ItemRow] = []
         for key, read in zip(claim.keys, reads):
             row = None if read.value is None else self._row("claimed", key, read.value)
@@ -292,7 +272,6 @@ class ClaimedItems:
         ]
 
     def _stored(self, claim: Claim, reads: list[Value]) -> list[ItemRow]:
-        """Return the claimed items at a claim's keys, under any token."""
         return [
             self._row("claimed", key, read.value)
             for key, read in zip(claim.keys, reads)
@@ -495,16 +474,8 @@ class ClaimedItems:
     ) -> None:
         """Leave a claim's item to workers that know its job, as if it had never been claimed.
 
-        It uses up no start of a rate.
-
-        Args:
-            tr: A transaction.
-            now: The time.
-            claim: The claim.
-            why: The item's error if it becomes a dead letter.
-            since: When a worker first left it; `None` for now.
-            longest: The seconds after which it becomes a dead letter; `None` for never.
-            uniform: Returns a number between two others.
+        It uses up no start of a rate. `since` is when a worker first left it (`None`: now). After
+        `longest` seconds (`None`: never) it becomes a dead letter with the error `why`.
         """
         since = now if since is None else min(since, now)
         passed = (now - since) / 1000

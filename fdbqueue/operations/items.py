@@ -46,13 +46,8 @@ POPPED, EXPIRED = End("popped"), End("expired")
 class NewItem(NamedTuple):
     """An item to push.
 
-    Attributes:
-        level: Its level.
-        payload: The value as the codec encoded it.
-        random: The unique last part of its key.
-        due: When it becomes available; `None` for now.
-        header: The metadata to store before the payload.
-        value: The caller's value.
+    `payload` is the value as the codec encoded it, `random` the unique last part of the key, and
+    `due` is `None` for an available item.
     """
 
     level: Level
@@ -68,10 +63,6 @@ class Tail:
 
     The constructor starts a snapshot read of the level's last row. So pushes never conflict;
     `random` makes their keys unique.
-
-    Attributes:
-        level: The level.
-        next_count: The count for the next new item; `None` before the first one.
     """
 
     __slots__ = ("_read", "level", "next_count")
@@ -101,7 +92,7 @@ class Tail:
 
 
 class Items:
-    """The items of a queue. Each method is part of a transaction.
+    """The items of a queue.
 
     A FIFO queue has one level; a priority queue has one per priority. A new item becomes the last
     one of its level. All changes go through `transitions`.
@@ -226,18 +217,11 @@ class Items:
         skipped: int = 0,
         before: Sequence[StoredItem] = (),
     ) -> Callable[[], list[StoredItem]]:
-        """Start to read up to `n` items that clients may take.
+        """Start to read up to `n` items that clients may take, from `begin` to `end`.
 
-        With a start, read the options in the transaction before waiting.
-
-        Args:
-            tr: A transaction, or its snapshot.
-            begin: The first key that a priority may have.
-            end: The key behind the last priority.
-            n: The most items.
-            start: Where to start within that range, `skipped` items behind its begin.
-            skipped: In a priority with groups, how many of these to skip.
-            before: The items of other priorities that clients take before these.
+        A `start` is `skipped` items behind `begin`, or groups in a priority that has any; with it,
+        read the options in the transaction before waiting. Clients take the items `before`, of
+        other priorities, first.
         """
         if n == 0:  # which means no limit in FoundationDB
             return list

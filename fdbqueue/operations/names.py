@@ -75,7 +75,6 @@ def location(tr: Transaction, name: str) -> Subspace:
 
 
 def _next_subspace(tr: Transaction, name: str) -> tuple[Subspace, int]:
-    """Return the subspace and number that the next queue with this name gets."""
     number = decode_count(tr[renames_key(name)].value)
     return default_subspace(name, number), number
 

@@ -32,12 +32,7 @@ FindAt: TypeAlias = Callable[[Transaction, int, bytes], ItemRow | None]
 
 
 class PushRequest(NamedTuple):
-    """The items of one push call.
-
-    Attributes:
-        items: The items to push.
-        as_many_as_fit: Whether to store the first items if not all fit, instead of none.
-    """
+    """The items of one push call: all or none, or, with `as_many_as_fit`, the first ones."""
 
     items: list[NewItem]
     as_many_as_fit: bool = False
@@ -51,10 +46,7 @@ class PushRequest(NamedTuple):
 class Pushed(NamedTuple):
     """The item that a push stored, or the one that already has its unique key.
 
-    Attributes:
-        key: The key that the item has, or had, while ready.
-        found: The item, if it is not new and has not ended.
-        is_new: Whether the push stored it.
+    `found` is the item if it is not new and has not ended.
     """
 
     key: bytes
@@ -63,7 +55,7 @@ class Pushed(NamedTuple):
 
 
 class Pusher:
-    """The pushes of one queue. Each method is part of a transaction.
+    """The pushes of one queue.
 
     `StoredOptions` says which options a push follows, `Bounds` which pushes are refused.
     """
@@ -200,7 +192,6 @@ class Pusher:
 
 
 def _check_size(tr: Transaction, items: list[NewItem]) -> None:
-    """Raise `PushTooLarge` if the transaction that pushes these items cannot be committed."""
     if sum(len(item.payload) + _LARGEST for item in items) < _MAY_BE_LARGE:
         return
     approximate: Any = tr

@@ -30,10 +30,7 @@ MAX_SWEPT = 256
 class Swept(NamedTuple):
     """The progress of a sweep.
 
-    Attributes:
-        all: Whether nothing that was due is left.
-        expired: Whether all expired items are deleted.
-        wrote: Whether the sweep wrote anything.
+    `all` means that nothing that was due is left, `expired` that no expired item is left.
     """
 
     all: bool
@@ -75,18 +72,11 @@ class Sweep:
         *,
         may_leave: bool = True,
     ) -> Callable[[], Swept]:
-        """Start the reads of a sweep; return a function that waits for them and sweeps.
+        """Start the reads of a sweep of up to `limit` items of each kind.
 
-        From time to time, this first ends leases of another cluster.
-
-        Args:
-            tr: A transaction.
-            now: The time.
-            version: The read version of the transaction.
-            limit: The maximum number of items of each kind.
-            may_leave: Whether to only delete expired items if as many leases or items are due
-                as the limit. Clients that take items at the same time would all conflict on the
-                same due items.
+        From time to time, this first ends leases of another cluster. With `may_leave`, if as many
+        leases or items are due as the limit, only delete expired items: clients that take items at
+        the same time would all conflict on the same due items.
         """
         wrote = False
         # A try of the transaction that fails after this has looked in vain; the next look helps.

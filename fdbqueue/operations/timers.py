@@ -96,8 +96,8 @@ def timer_over(tr: ReadTransaction, layout: Layout, row: ItemRow, now: int) -> b
 def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> None:
     """Let the first sweep at or after `due` find a schedule, a group or the queue.
 
-    This wakes a client, because all may sleep until a later time. `reference` stands in the place
-    of an item's position.
+    This wakes a client, because all may sleep until a later time. `reference` is stored instead of
+    an item's position.
     """
     tr[layout.timer_key(layout.dues, due, reference)] = b""
     tr[layout.scheduled] = b""

@@ -118,13 +118,10 @@ _level_of = attrgetter("before.item.level")
 
 
 class Change(NamedTuple):
-    """A transition of one item.
+    """A transition of one item, perhaps to another position.
 
-    Attributes:
-        why: Why it changes.
-        before: Its row; `None` for a new item.
-        after: Its new row, perhaps at another position; `None` if it is gone.
-        end: How it ends, for the batches that it counts in; `None` if it does not.
+    A new item has no row `before`, an item that is gone none `after`. `end` is how it ends, for the
+    batches that it counts in.
     """
 
     why: Why
@@ -159,7 +156,7 @@ class EarlyMaintainer(Protocol):
 
 
 class Transitions:
-    """The transitions of one queue's items. Each method is part of a transaction.
+    """The transitions of one queue's items.
 
     A queue without a feature does not pay for it: only `history` sees plain items. A plain item has
     no header, no group, no slot and a small payload, and is neither dead nor done.
@@ -194,15 +191,10 @@ class Transitions:
     ) -> None:
         """Perform transitions of items that the transaction conflicts on, at most one of each.
 
-        Args:
-            tr: The transaction.
-            now: The time.
-            changes: The transitions.
-            are_first: Whether ready items are the first of their levels, in a range that the
-                transaction has read. Then this clears one range per level, because the next reader
-                would have to skip keys cleared one by one.
-            is_marked: Whether the queue is known to have the mark that it has timers. All
-                clients share this key, so a claim does not write it again.
+        `are_first` means that ready items are the first of their levels, in a range that the
+        transaction has read. Then this clears one range per level, because the next reader would
+        have to skip keys cleared one by one. `is_marked` means that the queue has the mark that it
+        has timers. All clients share this key, so a claim does not write it again.
         """
         if not changes:
             return
@@ -266,7 +258,6 @@ class Transitions:
         return timer is not None and state not in ENDED and why != "extended"
 
     def _count(self, tr: Transaction, changes: Sequence[Change], are_plain: bool) -> None:
-        """Change the counters, totals and tallies; wake waiting clients."""
         layout = self._layout
         numbers: dict[tuple[Why, State | None, State | None], int] = {}
         counters: dict[bytes, int] = {}

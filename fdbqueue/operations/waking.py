@@ -15,13 +15,10 @@ _MAX_WOKEN = 16  # by a client that finds items for which nobody was woken
 
 
 class Waiter(NamedTuple):
-    """A client that waits.
+    """A client that waits. Another transaction clears its key to wake it.
 
-    Attributes:
-        key: Its key. Another transaction clears it to wake the client.
-        neighbours: Keys that change when a client next to it begins or ceases to wait.
-        is_sentinel: Whether no client has waited for longer.
-        is_alone: Whether no other client waits.
+    `neighbours` are keys that change when a client next to it begins or ceases to wait. The
+    sentinel is the client that has waited longest.
     """
 
     key: bytes
@@ -60,7 +57,7 @@ class Waiters:
         self._begin, self._end = layout.range_of(prefix)
 
     def wake(self, tr: Transaction, n: int) -> None:
-        """Wake up to `n` waiting clients, newest first."""
+        """Wake up to `n` waiting clients, poppers first."""
         if n == 0:  # which means no limit in FoundationDB
             return
         for row in tr.snapshot.get_range(self._begin, self._end, limit=n, reverse=True):
@@ -124,6 +121,5 @@ class Waiters:
                 self.wake(tr, _MAX_WOKEN)
 
     def _clear_first(self, tr: Transaction, key: bytes, reverse: bool = False) -> None:
-        """Wake the oldest client before a key; with `reverse`, the newest."""
         for row in tr.snapshot.get_range(self._begin, key, limit=1, reverse=reverse):
             tr.clear(row.key)

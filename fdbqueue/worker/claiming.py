@@ -47,19 +47,19 @@ class Source:
 
     Args:
         queue: The queue.
-        at_most: The number of its jobs that run at a time; `None` for that of the worker.
+        at_most: How many of its jobs run at a time; `None` for the worker's limit.
         weight: Its weight, over 0.
-        stores_results: Whether to store what handlers return, if the queue keeps done items.
+        stores_results: Whether to store results, if the queue keeps done items.
 
     Attributes:
-        store: What is behind the queue.
+        store: The engine behind the queue.
         name: The name of the queue, or the key of its subspace as text.
         held: The number of its jobs that the worker holds.
-        passed: The number of jobs that were claimed, divided by the weight.
+        passed: The number of claimed jobs, divided by the weight.
         may_have_jobs: False after a claim that found none, until there may be some.
         away_until: When to try again after an error, by the monotonic clock.
         among: The number of jobs to look through, behind jobs that the handler does not know.
-        sleep: Ends the sleep of a thread that waits for jobs of the queue; `None` if none waits.
+        sleep: Ends the sleep of a thread that waits for jobs of the queue, or `None`.
     """
 
     queue: BaseQueue[Any]
@@ -81,13 +81,12 @@ class Source:
 class Turns:
     """The queues of a worker, which claims from one after the other.
 
-    In order, the next turn is that of the first queue that may have jobs. By weight, it is that of
-    the queue with the fewest claimed jobs for its weight; a queue that had none does not make up
-    for it later.
+    In order, the next turn goes to the first queue that may have jobs. By weight, it goes to the
+    queue with the fewest claimed jobs for its weight; a queue that had none does not catch up
+    later.
 
-    A worker learns of new jobs a moment late. In order, that would be too late: a job that is ready
-    when a slot becomes free would not be the first. So once all slots are taken, each queue may
-    have jobs.
+    A worker learns of new jobs a moment late. In order, that would be too late for a job that is
+    ready when a slot becomes free. So once all slots are taken, each queue may have jobs.
 
     Args:
         sources: The queues.
@@ -126,8 +125,7 @@ class Turns:
     def next(self, free: int) -> tuple[Source, int] | None:
         """Return the queue to claim from, and how many jobs; `None` if none may have any.
 
-        Args:
-            free: The number of jobs for which the worker has room.
+        The worker has room for `free` jobs.
         """
         ready = self.ready()
         if not ready:
@@ -142,7 +140,7 @@ class Turns:
         return source, max(1, n)
 
     def note(self, source: Source, n: int, free: int) -> None:
-        """Note that `n` jobs were claimed from a queue, while the worker had room for `free`."""
+        """Record that `n` jobs were claimed from a queue, while the worker had room for `free`."""
         source.may_have_jobs = n > 0
         if not self.in_order and n > 0:
             self._latest = source.passed
@@ -151,13 +149,13 @@ class Turns:
             self.rouse()
 
     def want(self, source: Source) -> None:
-        """Note that a queue may have jobs."""
+        """Record that a queue may have jobs."""
         if not source.may_have_jobs:
             source.may_have_jobs = True
             source.passed = max(source.passed, self._latest)
 
     def rouse(self) -> None:
-        """Note that any queue may have jobs, and end the sleeps of threads that wait for some."""
+        """Record that any queue may have jobs, and end the sleeps of waiting threads."""
         for each in self.sources:
             if not each.may_have_jobs:
                 self.want(each)
@@ -167,7 +165,7 @@ class Turns:
 
 
 class Pace:
-    """How many jobs to claim, by how long the last ones have taken.
+    """How many jobs to claim, by the duration of the last ones.
 
     Args:
         concurrency: The number of jobs that run at a time.
@@ -175,7 +173,7 @@ class Pace:
 
     Attributes:
         held: The number of jobs that the worker holds.
-        seconds: The moving average of the duration of a job.
+        seconds: The moving average of a job's duration.
         n_timed: The number of jobs in it.
         may_claim_ahead: False if a job that goes back would lose an attempt or a start.
 
@@ -198,7 +196,7 @@ class Pace:
         self.may_claim_ahead = True
 
     def note(self, seconds: float) -> None:
-        """Note how long a job has taken that was done."""
+        """Record the duration of a job that was done."""
         self.n_timed += 1
         weight = max(_WEIGHT, 1 / self.n_timed)
         self.seconds += weight * (max(seconds, 1e-6) - self.seconds)
@@ -215,7 +213,7 @@ class Pace:
         return free + ahead - waiting if 2 * waiting <= ahead else 0
 
     def is_late(self, seconds: float) -> bool:
-        """Return whether a job has waited for too long; then running jobs take as long."""
+        """Return whether a job has waited too long; then running jobs take as long."""
         is_late = seconds > _LATE * _AHEAD
         if is_late:  # so none are claimed ahead until jobs are quick again
             self.seconds = max(self.seconds, seconds)
@@ -229,8 +227,8 @@ class Claiming(Part):
     Args:
         endings: Gives back jobs that do not begin.
         turns: The queues.
-        lease: The length of a lease in seconds.
-        client: The name that the claims show; `None` for that of the process.
+        lease: The lease in seconds.
+        client: The name that the claims show; `None` for the process's name.
     """
 
     endings: Endings
@@ -246,7 +244,7 @@ class Claiming(Part):
     _client: str = ""
 
     def trouble(self) -> str | None:
-        """Return why no jobs can be claimed; `None` if they can."""
+        """Return why no jobs can be claimed, or `None`."""
         for source in self.turns.sources:
             if not self._is_claiming or source.away_until > time.monotonic():
                 return f"the worker cannot claim jobs from {source.name}, or does not yet"
@@ -277,7 +275,7 @@ class Claiming(Part):
                 thread.join()
 
     def _has_waiting(self) -> bool:
-        """Return whether jobs wait to begin; give them back if the first has waited for too long.
+        """Return whether jobs wait to begin; give them back if the first has waited too long.
 
         Another worker may be idle.
         """
@@ -289,10 +287,7 @@ class Claiming(Part):
     def _claim(self, source: Source, n: int, free: int) -> None:
         """Claim `n` jobs, and begin each that may run now.
 
-        Args:
-            source: Their queue. If it is the only one, wait until it has any.
-            n: Their number.
-            free: The number of jobs for which there is room.
+        If the queue is the only one, wait until it has any.
         """
         is_only = len(self.turns.sources) == 1
         waits = is_only and not self._drains and not self._has_waiting()
@@ -330,7 +325,6 @@ class Claiming(Part):
         return True
 
     def _await_each(self) -> None:
-        """Let a thread wait for jobs of each queue that has none at present."""
         self._waiting = [thread for thread in self._waiting if thread.is_alive()]
         for source in self.turns.sources:
             with self.pool.changed:
@@ -363,7 +357,7 @@ class Claiming(Part):
     # What becomes of a claim
 
     def _claimed(self, source: Source, n: int, *, wait: float) -> tuple[int, list[HeldJob]]:
-        """Claim jobs of a queue; hold each that the handler knows, and give back the others.
+        """Claim jobs of a queue; hold the ones that the handler knows, and give back the others.
 
         Returns:
             The number of claimed jobs, more than `n` behind jobs that the handler does not know;
@@ -392,13 +386,11 @@ class Claiming(Part):
         return len(known) + len(unknown), known[:n]
 
     def _leave(self, tr: Transaction, now: int, job: HeldJob) -> None:
-        """Leave a job to workers that know it, as if it had never been claimed."""
         since, longest = Header(*job.item.metadata).unknown, self.handler.keep_unknown
         leave = job.source.store.claimed.leave
         leave(tr, now, job.claim, job.unknown or "", since, longest, random.uniform)
 
     def _begin_or_return(self, source: Source, jobs: list[HeldJob]) -> None:
-        """Begin the jobs that may run now, and give back the others."""
         lone = [job for job in jobs if job.is_lone]
         left = self._alone_at - time.monotonic()
         if not lone:
@@ -435,9 +427,10 @@ class Claiming(Part):
             self.endings.release(back)  # the threads get their jobs before: this takes time
 
     def _begin_alone(self, source: Source, jobs: list[HeldJob]) -> None:
-        """Run the first of these jobs while no other one runs, unless others run for too long.
+        """Run the first of these jobs while no other one runs, unless others run too long.
 
-        All that wait go back; so does the job while others run, because an idle worker may take it.
+        All waiting jobs go back. So does this job while others run, because an idle worker may take
+        it.
         """
         waiting = self.pool.withdraw()
         if len(self.pool) > len(jobs) + len(waiting):

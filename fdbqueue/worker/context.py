@@ -1,4 +1,4 @@
-"""The context of an attempt: facts and calls for a handler that runs."""
+"""The context of an attempt: facts and calls for a running handler."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ Ending = Callable[[Transaction], object]
 class HeldLease:
     """The lease of a claim.
 
-    The context of a job refers to it. If it referred to the job, which refers to the context, both
-    would wait for the garbage collector.
+    A job's context refers to it, not to the job: a cycle would wait for the garbage collector.
 
     Attributes:
         store: The store of the queue.
@@ -63,7 +62,7 @@ class HeldLease:
         self.since = since
 
     def steps(self, report: Callable[[], Report]) -> ClaimedSteps:
-        """Return the steps of the job, which are stored with what it reports."""
+        """Return the steps of the job, which are stored with its reports."""
         return ClaimedSteps(self.store, self.db, self.claim, self.seconds, report)
 
 
@@ -96,7 +95,7 @@ class Cancelled:
         return asyncio.wrap_future(self._told).__await__()
 
     def set(self, reason: Reason) -> None:
-        """Wake all that wait. A shutdown is no new reason for a job that should stop already."""
+        """Wake all that wait. A shutdown does not replace an earlier reason."""
         with _guard:
             if self.reason is None or reason != "shutdown":
                 self.reason = reason
@@ -107,13 +106,13 @@ class Cancelled:
 class Context(Steps):
     """An attempt at a job, for a handler whose first parameter is annotated `Context`.
 
-    A step is done once: its result is stored under the claim of the job, before the call returns.
-    If the process dies, or the job sleeps or waits, the function of the job runs again from the
-    top, and steps that are done return what they have stored. So a job takes days, survives its
-    processes, and holds no worker while it waits. Code between steps runs again each time.
+    A step is done once: its result is stored under the job's claim, before the call returns. If the
+    process dies, or the job sleeps or waits, the job's function runs again from the top, and done
+    steps return their stored results. So a job takes days, survives its processes, and holds no
+    worker while it waits. Code between steps runs again each time.
 
-    - The name of a step is unique within the job. A step in a loop has the key of the loop in its
-      name: `context.step(f"charge {order}", ...)`.
+    - The name of a step is unique within the job. A step in a loop includes the loop's key:
+      `context.step(f"charge {order}", ...)`.
     - A worker that has lost its claim stores no step: the call raises `LeaseLost`.
     - To suspend a job, its worker raises `Suspended`, which is a `BaseException`.
     - A job has up to 10,000 steps. They are deleted with its item.
@@ -121,21 +120,21 @@ class Context(Steps):
     In a coroutine, await the same methods of `aio`. The class has all attributes of the context of
     a `Worker`, and more.
 
-    Cost: a transaction for each step that is not done, with two reads and four writes; before it,
+    Cost: a transaction for each step that is not done, with two reads and four writes. Before it,
     another one reads whether the step is done, unless all stored steps of the job have been read.
 
     Attributes:
         item: The item of the job.
-        job: The name of the job that an app declares; an empty text for any other one.
-        tick: The tick of the schedule that has pushed the job; `None` for any other job.
+        job: The name of a declared job; empty for any other.
+        tick: The tick of the schedule that pushed the job, or `None`.
         attempt: The number of the attempt, from 1.
-        max_attempts: The number of attempts after which the job becomes a dead letter; `None` for
-            any number.
-        cancelled: An event that tells the handler to end soon, because the job was cancelled, its
-            time is over, or the worker shuts down: `is_set()`, `wait(seconds)`, or `await` it;
-            `reason` says which of these. A cancelled job does not run again, however the handler
-            ends. In the other two cases it is done if the handler returns; after a shutdown, any
-            error gives it back without counting the attempt.
+        max_attempts: The number of attempts after which the job becomes a dead letter; `None`
+            for any number.
+        cancelled: An event that tells the handler to end soon, because the job was cancelled,
+            its time is over, or the worker shuts down: `is_set()`, `wait(seconds)`, or `await` it;
+            `reason` says which. A cancelled job does not run again, however the handler ends. In
+            the other two cases it is done if the handler returns; after a shutdown, any error gives
+            it back without counting the attempt.
 
     Example:
         >>> import fdbqueue
@@ -173,10 +172,7 @@ class Context(Steps):
 
     @property
     def lease_ends(self) -> datetime:
-        """The time at which the lease ends unless the worker extends it, which it does by itself.
-
-        By the clock of this process.
-        """
+        """When the lease ends, by this process's clock, unless the worker extends it."""
         return utc_time(milliseconds()) + timedelta(seconds=self._lease.seconds_left())
 
     @property
@@ -202,7 +198,7 @@ class Context(Steps):
     def extend(self) -> None:
         """Make sure that the job is still this worker's, and restart its lease.
 
-        A worker extends the leases of its jobs by itself. Call this before an effect outside of the
+        Workers extend their jobs' leases by themselves. Call this before an effect outside of the
         database that must not come from two workers. Cost: one transaction.
 
         Raises:
@@ -211,14 +207,14 @@ class Context(Steps):
         self._lease.extend(self.report)
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Say how far the work is, to show it: `get` and `search` return it as `progress`.
+        """Report how far the work is; `get` and `search` return it as `progress`.
 
-        The worker stores it within about a second, together with what its other jobs have said, and
-        extends the lease. So a job that ends sooner stores nothing, and the call returns at once.
+        The call returns at once. The worker stores reports of all its jobs within about a second,
+        and extends the leases. A job that ends sooner stores nothing.
 
         Args:
             fraction: The part that is done, from 0 to 1.
-            message: What happens at present, as text; its first 1,000 characters are kept.
+            message: The current work, as text; its first 1,000 characters are kept.
         """
         with _guard:
             progress = Progress(fraction, message)
@@ -228,8 +224,8 @@ class Context(Steps):
         """Add a line to the log of the attempt, with the time.
 
         The log is stored with `progress`, and kept with the attempt when it ends: as `log` of the
-        failed attempt, or of the done item in a queue that keeps some. It has 8,000 bytes; earlier
-        lines make room for later ones.
+        failed attempt, or of the done item in a queue that keeps some. It has 8,000 bytes; later
+        lines replace earlier ones.
 
         Args:
             message: The text of the line.
@@ -263,12 +259,12 @@ class Context(Steps):
     ) -> None:
         """Call `function(tr, ...)` in the transaction that ends the job.
 
-        So the job may take hours, and its writes, its follow-ups and its end are one transaction,
-        which takes effect exactly once; if the lease was lost meanwhile, none of them does. The
-        transaction may run several times, so the function must not sleep, commit or create
-        identities, and must end within five seconds. If it takes longer, the attempt fails with
-        `HandlerTooSlow`. It does not run if the job fails. It sees the context variables of the
-        caller of this method.
+        The job may take hours, and still its writes, its follow-ups and its end are one
+        transaction, which takes effect exactly once; if the lease was lost meanwhile, it has no
+        effect. The transaction may run several times, so the function must not sleep, commit or
+        create identities, and must end within five seconds. If it takes longer, the attempt fails
+        with `HandlerTooSlow`. It does not run if the job fails. It sees the context variables of
+        this call.
 
         Args:
             function: The function. Functions run in the order in which they were given.

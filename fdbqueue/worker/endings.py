@@ -1,4 +1,4 @@
-"""The ends of jobs: how they are counted and logged, and how what was not done goes back."""
+"""The ends of jobs: counting, logging, and giving back."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class WorkerReport:
 def unclaim(
     tr: Transaction, now: int, job: HeldJob, *, delay: int = 0, has_begun: bool = False
 ) -> None:
-    """Give back a job, by default as if it had never been claimed; with a delay in milliseconds."""
+    """Give back a job, by default as if it had never been claimed; `delay` is in milliseconds."""
     due = now + delay if delay else None
     claimed = job.source.store.claimed
     if not has_begun:
@@ -143,7 +143,6 @@ class Endings(Part):
                 self.shutdown.fail(error)
 
     def _acknowledge(self, source: Source, jobs: list[HeldJob]) -> None:
-        """Acknowledge jobs of a queue in one transaction."""
         request = source.store.ack_request
         requests = [request(job.claim, job.returned, log=job.report.log) for job in jobs]
         try:
@@ -163,13 +162,13 @@ class Endings(Part):
                 self.lost(job)
 
     def lost(self, job: HeldJob) -> None:
-        """Note that the lease of a job ran out, or was taken away."""
+        """Record that the lease of a job ran out, or was taken away."""
         self.end(job, "lost")
         advice = _LOST.format(lease=job.lease.seconds)
         _log.warning("%s %s: %s", job.source.name, job.name, advice)
 
     def failed(self, job: HeldJob, failure: BaseException) -> None:
-        """End an attempt whose handler has raised an error or an outcome."""
+        """End an attempt whose handler raised an error or an outcome."""
         if self.handler.coroutines.is_orphan:  # which another thread may notice only later
             self.shutdown.begin()
         is_late = job.late is not None
@@ -189,7 +188,7 @@ class Endings(Part):
     def _decided(
         self, job: HeldJob, failure: BaseException
     ) -> tuple[str, Callable[[], object], BaseException]:
-        """Return how an attempt that has failed ends, what gives back its job, and its error."""
+        """Return how a failed attempt ends, what gives back its job, and its error."""
         outcome, error = _outcome_of(job, failure)
         queue, store, claim, log = job.source.queue, job.source.store, job.claim, job.report.log
         if isinstance(outcome, Snooze):
@@ -240,13 +239,7 @@ class Endings(Part):
             self.pool.let_go(job)
 
     def end(self, job: HeldJob, outcome: str, error: BaseException | None = None) -> None:
-        """Count and log an attempt that has ended.
-
-        Args:
-            job: The job.
-            outcome: How it ended, one of `_OUTCOMES`.
-            error: Why it has not succeeded.
-        """
+        """Count and log an attempt that ended with one of `_OUTCOMES`."""
         counted, level = _OUTCOMES[outcome]
         self.pool.let_go(job)
         if counted:
@@ -282,7 +275,6 @@ class Endings(Part):
 
 
 def _outcome_of(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, BaseException]:
-    """Return what follows a failure, and the error that the attempt keeps."""
     decide: Callable[[Any], Outcome | None] = outcome_of if job.call is None else job.call.outcome
     outcome = None
     try:

@@ -53,12 +53,11 @@ class Invocation(NamedTuple):
         name: Its name in the log, or an empty text.
         function: The function to call, with the transaction if it runs in one.
         in_transaction: Whether it is the body of the transaction that ends the job.
-        outcome: Returns the outcome of an attempt that failed with an error; `None` to let the
-            queue try it again.
-        encode: Returns the JSON form of what it returned, if that is stored.
+        outcome: Returns the outcome of a failed attempt; `None` to let the queue try it again.
+        encode: Returns the JSON form of its result, if that is stored.
         timeout: The seconds after which it is told to stop; `None` for the worker's time-out.
         around: Returns what to enter around the call.
-        pushed: The value of the job, which may name the span that has pushed it.
+        pushed: The value of the job, which may name the span that pushed it.
     """
 
     name: str
@@ -77,9 +76,9 @@ class Handler(ABC):
     Attributes:
         coroutines: Where coroutines run.
         renew: Called every second while a worker runs, to renew what the program declares.
-        results: Converts the results of the functions of steps.
-        keep_unknown: The seconds after which an item that no worker knows becomes a dead letter;
-            `None` for never.
+        results: Converts the results of steps.
+        keep_unknown: The seconds after which an item that no worker knows becomes a dead
+            letter; `None` for never.
         may_be_last: Whether a job may have a single attempt, whatever its queue allows.
     """
 
@@ -92,7 +91,7 @@ class Handler(ABC):
         self.renew = renew
 
     def unknown(self, item: Any) -> str | None:
-        """Return why the item is left to other workers; `None` if there is a function for it."""
+        """Return why the item is left to other workers, or `None`."""
         return None
 
     @abstractmethod
@@ -118,8 +117,7 @@ class Handler(ABC):
 class FunctionHandler(Handler):
     """One function for all jobs: `handler(item)`, `handler(context)` or `handler(tr, item)`.
 
-    A function whose first parameter is named `tr` is the body of a transaction. One whose first
-    parameter is annotated `Context` is called with the context of the attempt.
+    The name `tr` or the annotation `Context` of the first parameter selects the form.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -170,8 +168,8 @@ _NAMES: dict[str, Supplied] = {"Context": "Context", "Transaction": "Transaction
 def supplied(function: Callable[..., Any]) -> Supplied:
     """Return the class of this library that annotates the first parameter, or an empty text.
 
-    A class of the program's own may have the same name. If the annotation is text, and names a
-    class that is imported for type checkers only, the last part of the name decides.
+    The program may have a class of the same name. If the annotation is text, and names a class that
+    is imported for type checkers only, the last part of the name decides.
 
     >>> from fdbqueue.jobs import Context
     >>> def work(context: "Context | None"): ...
@@ -203,7 +201,6 @@ def supplied(function: Callable[..., Any]) -> Supplied:
 
 
 def _globals_of(function: Any) -> dict[str, Any]:
-    """Return the variables of the module of a function, or of an object that is called."""
     function = inspect.unwrap(function)
     while isinstance(function, partial):
         function = inspect.unwrap(function.func)

@@ -24,8 +24,8 @@ class Suspended(BaseException):
 class Outcome(Exception):
     """The end of an attempt, raised by a handler.
 
-    The attempt keeps the reason together with the error that led to it: the error that a policy
-    decided on, or the cause, if the outcome is raised `from` another exception.
+    The attempt keeps the reason with the error that led to it: the one that a policy decided on, or
+    the cause, if the outcome is raised `from` another exception.
 
     Attributes:
         reason: The reason that was given; empty without one.
@@ -111,7 +111,7 @@ class Dead(Outcome):
 
 
 class BatchCancelled(Discard):
-    """The job ends as cancelled, because its batch is, or because one was not done before it."""
+    """The job ends as cancelled, because its batch is, or because a job before it was not done."""
 
     def __init__(self) -> None:
         super().__init__("its batch was cancelled, or a job that it follows was not done")
@@ -130,7 +130,7 @@ def as_exception(error: BaseException) -> Exception:
 
 
 class ChildNotPushed(FdbqueueError):
-    """A job that a step was to run, but whose unique key an unfinished job has. Nothing was pushed.
+    """A step's job whose unique key an unfinished job has. Nothing was pushed.
 
     Attributes:
         name: The name of the step.
@@ -162,7 +162,7 @@ class DuplicateStep(FdbqueueError, ValueError):
 
 
 class StepChanged(FdbqueueError):
-    """A step whose stored form is that of another kind of step.
+    """A step that was stored as another kind of step.
 
     Attributes:
         name: The name.

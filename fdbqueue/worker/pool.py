@@ -41,16 +41,16 @@ class HeldJob(Tries):
         item: Its item.
         lease: Its lease.
         unknown: Why it is left to other workers; `None` if the handler has a function for it.
-        is_lone: Whether it is to run alone in its worker.
-        began: When it began to run, by the performance counter; infinite for a coroutine that has
-            not begun.
-        call: The call of its handler; `None` before it is known.
-        context: What the handler knows; `None` before the job begins.
+        is_lone: Whether it must run alone in its worker.
+        began: When it began to run, by the performance counter; infinite for a coroutine that
+            has not begun.
+        call: The call of its handler, once known.
+        context: Its context, once it has begun.
         thread: The identifier of the thread that runs it.
-        reported: What its handler had said of its work when that was last stored.
+        reported: The handler's last stored report.
         returned: The result of its handler as JSON; `None` if it is not stored.
         seconds: How long its handler took; 0 if it has not returned.
-        loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
+        loop_thread: The thread of its event loop, if it is a coroutine that has begun.
         future: Its coroutine, if it is one.
         variables: The context variables of its handler.
         late: The error of its attempt, if it was told that its time is over.
@@ -81,25 +81,24 @@ class HeldJob(Tries):
     is_given_up: bool = False
 
     def wait_for_loop(self) -> None:
-        """Note that an event loop will begin it; its time does not run until then."""
+        """Record that an event loop will begin it; its time does not run until then."""
         self.began = math.inf
 
     def begin(self) -> None:
-        """Note that its coroutine begins, in this thread."""
+        """Record that its coroutine begins, in this thread."""
         self.loop_thread = threading.get_ident()
         self.began = time.perf_counter()
 
     def note(self, future: futures.Future[Any]) -> None:
-        """Note its coroutine; cancel it if its time is over."""
+        """Record its coroutine; cancel it if its time is over."""
         self.future = future
         if self.late is not None:
             future.cancel()
 
     def lateness(self, timeout: float | None) -> tuple[float, TimedOut | HandlerTooSlow]:
-        """Return for how many seconds its time is over, and with which error; less than 0 before.
+        """Return for how many seconds its time is over (below 0 before that), and the error.
 
-        Args:
-            timeout: Its time limit. The body of a transaction has that of transactions instead.
+        The body of a transaction has the limit of transactions instead of `timeout`.
         """
         now = time.perf_counter()
         if timeout is None or (self.call and self.call.in_transaction):
@@ -110,10 +109,9 @@ class HeldJob(Tries):
         return over, TimedOut(timeout)
 
     def tell(self, late: TimedOut | HandlerTooSlow) -> float:
-        """Tell the job that its time is over; cancel its coroutine.
+        """Tell the job that its time is over; return the seconds since it was first told.
 
-        Returns:
-            The seconds since it was told.
+        Cancels its coroutine.
         """
         if self.late is None and self.context is not None:
             self.late, self.told_at = late, time.perf_counter()
@@ -146,7 +144,7 @@ class HeldJob(Tries):
 
     @property
     def job_name(self) -> str:
-        """The name of its function; an empty text if it has none, or is not known yet."""
+        """The name of its function; empty if it has none, or is not known yet."""
         return self.call.name if self.call else ""
 
     @property
@@ -165,9 +163,6 @@ def by_source(jobs: list[HeldJob]) -> dict[Source, list[HeldJob]]:
 
 class Pool:
     """The jobs that a worker holds, in the order of their claims, and the threads that run them.
-
-    Args:
-        pace: Says how many jobs to claim, by how long the last ones have taken.
 
     Attributes:
         changed: Notified when the worker has room for others, or holds none.
@@ -212,7 +207,7 @@ class Pool:
             self.pace.held = len(self._held)
 
     def let_go(self, job: HeldJob) -> None:
-        """Hold a job no longer, and note how long its handler took that has returned."""
+        """Hold a job no longer, and record its duration if its handler has returned."""
         with self._lock:
             if job in self._held:
                 del self._held[job]
@@ -236,8 +231,7 @@ class Pool:
     def working(self, run: Callable[[HeldJob], object]) -> Generator[None]:
         """Run the jobs that are put, each in a thread; at the end, wait for all of them.
 
-        Args:
-            run: `run(job)` runs a job, with the context variables of this call. It raises nothing.
+        `run(job)` must not raise. It sees the context variables of this call.
         """
         self._run, self._variables = run, contextvars.copy_context()
         self._is_closed = False
@@ -264,10 +258,9 @@ class Pool:
                 thread.join(_LOOK)  # it may be replaced meanwhile
 
     def replace(self, ident: int) -> None:
-        """Go on without a thread whose job hangs: start another one, and wait for it no more.
+        """Replace the thread of a job that hangs, and no longer wait for it.
 
-        Args:
-            ident: The identifier of the thread. It ends as soon as its job returns.
+        It ends as soon as its job returns.
         """
         with self._lock:
             if self._threads.pop(ident, None) is not None:  # or else all were abandoned
@@ -307,7 +300,7 @@ class Pool:
             self._variables.copy().run(self._run, job)
 
     def _next(self) -> HeldJob | None:
-        """Return the next job; wait for one; `None` at the end."""
+        """Wait for the next job and return it; `None` at the end."""
         with self._lock:
             if threading.get_ident() not in self._threads:
                 return None  # another thread has replaced this one
@@ -329,7 +322,7 @@ class Part:
         db: The database.
         handler: The handler.
         pool: The jobs that the worker holds, and the threads that run them.
-        shutdown: Says when the worker stops, and how long jobs may go on that were told.
+        shutdown: When the worker stops, and the grace period.
     """
 
     db: Database

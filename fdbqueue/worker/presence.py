@@ -48,14 +48,14 @@ class WorkerInfo:
     """A worker that runs, or was killed a moment ago.
 
     Attributes:
-        name: Its name, which is also the `ItemInfo.claimed_by` of the items that it has claimed.
+        name: Its name, which is also the `ItemInfo.claimed_by` of its claimed items.
         host: The name of its host.
         pid: The id of its process on that host.
-        queues: Its queues: for the name of each, or the key of its subspace as text, the number of
-            jobs of the queue that it runs at a time, `concurrency` or less.
+        queues: By the name of each queue, or the key of its subspace as text, how many of its
+            jobs run at a time, `concurrency` or less.
         concurrency: The number of jobs that it runs at a time.
-        jobs: The number of jobs that it held when it was last seen. It may be 20 seconds old, but a
-            worker that gets its first jobs says so after a second.
+        jobs: The number of jobs that it held when it was last seen. It may be 20 seconds old,
+            but a worker that gets its first jobs says so after a second.
         since: When it started, by its clock.
         seen: When it last renewed its entry, by its clock.
     """
@@ -74,9 +74,9 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     """Return the workers of all queues of a database, in the order in which they started.
 
     A worker is listed a second after its start. It updates its entry when it gets its first job,
-    every 20 seconds while it has any, or three times per lease if that is shorter, and once a
-    minute while it has none. It deletes the entry when it stops. If it was killed, it stays listed
-    until the leases of its jobs are over, or for up to two and a half minutes if it had none.
+    every 20 seconds while it has any (or three times per lease, if that is shorter), and otherwise
+    once a minute. It deletes the entry when it stops. A killed worker stays listed until the leases
+    of its jobs are over, or for up to two and a half minutes if it had none.
 
     Only `Worker` and `fdbq work` are listed, not other clients that claim items. Cost: one read.
 
@@ -130,8 +130,8 @@ class Presence:
     """The row of one worker, which says that it is there.
 
     Args:
-        name: The name of the worker; `None` for that of its client.
-        queues: The number of jobs of each queue that it runs at a time, by the queue's name.
+        name: The name of the worker; `None` for its client's name.
+        queues: How many jobs of each queue, by name, it runs at a time.
         concurrency: The number of jobs that it runs at a time.
         lease: The lease of its jobs in seconds.
 
@@ -200,13 +200,13 @@ class Presence:
 def serving_health(address: int | str | None, trouble: Callable[[], str | None]) -> Generator[int]:
     """Answer health checks in a thread; yield the port.
 
-    `/live` answers 200 while the process runs. `/ready` answers 200 if nothing is wrong, and else
+    `/live` answers 200 while the process runs. `/ready` answers 200 if nothing is wrong, otherwise
     503 with the reason.
 
     Args:
-        address: A port of the loopback interface, or a text `"HOST:PORT"`; port 0 for any free one.
-            `None` to answer none.
-        trouble: Returns what is wrong; `None` if nothing is.
+        address: A port of the loopback interface, or a text `"HOST:PORT"`; port 0 for any free
+            one. `None` to answer none.
+        trouble: Returns what is wrong, or `None`.
 
     Raises:
         OSError: The process cannot listen on the address.
@@ -241,7 +241,7 @@ def check_address(address: int | str | None) -> None:
 
 
 def trouble_of_database(db: Database) -> str | None:
-    """Return why the database does not answer; `None` if it does."""
+    """Return why the database does not answer, or `None`."""
 
     def body(tr: Transaction) -> None:
         tr.options.set_timeout(_DATABASE)
@@ -256,7 +256,6 @@ def trouble_of_database(db: Database) -> str | None:
 
 
 def _listening(address: int | str, trouble: Callable[[], str | None]) -> ThreadingHTTPServer:
-    """Return a server that listens."""
     # Imported late: a program that only pushes jobs needs no server.
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

@@ -1,7 +1,8 @@
 """Worker processes: how each runs its worker, and how a parent starts, replaces and stops them.
 
-A child has a socket to its parent. Its end tells the child to stop, also if the parent was killed.
-The child's last message tells the parent what it has done, so a child that ends without one died.
+A child has a socket to its parent. The end of the socket tells the child to stop, even if the
+parent was killed. The child's last message says what it has done, so a child that ends without one
+died.
 """
 
 from __future__ import annotations
@@ -91,13 +92,9 @@ def run_worker(
     drain: bool = False,
     health: int | str | None = None,
 ) -> WorkerReport:
-    """Run the worker of this process. If it is supervised, its parent stops it and gets the report.
+    """Run the worker of this process. A parent stops it and gets the report.
 
-    Args:
-        worker: The worker.
-        shutdown: Its shutdown.
-        drain: As for `Worker.run`.
-        health: As for `Worker.run`; the first of several processes answers.
+    `drain` and `health` are as for `Worker.run`; the first of several processes answers checks.
     """
     if parent is not None:
         parent.stop_with(worker.stop, shutdown.kill)
@@ -108,7 +105,7 @@ def run_worker(
 
 
 def own_health(health: int | str | None) -> int | str | None:
-    """Return where this process answers health checks; of several processes, the first one does.
+    """Return where this process answers health checks: only the first of several does.
 
     >>> own_health(9200)
     9200
@@ -117,7 +114,7 @@ def own_health(health: int | str | None) -> int | str | None:
 
 
 def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], processes: int) -> str:
-    """Return a line for the log: on what workers work, and how to choose another database.
+    """Return a line for the log: the database, how to choose another one, and the work.
 
     >>> import fdbqueue
     >>> summary_of(fdbqueue.open("memory:"), ["mail"], ["shop.send"], 2)
@@ -147,7 +144,7 @@ def _goes_on(thread: threading.Thread) -> bool:
 def limit_of(
     max_jobs: int | None, max_memory: int | None
 ) -> Callable[[WorkerReport], str | None] | None:
-    """Return what tells a worker why it finishes by itself; `None` if it never does.
+    """Return a function that says why a worker finishes by itself; `None` if it never does.
 
     Args:
         max_jobs: The number of ended jobs after which no others begin.
@@ -191,7 +188,7 @@ class _Slot:
     is_told: bool = False
 
     def send(self, message: bytes) -> None:
-        """Send a byte that tells the process to stop, or two to kill what it runs and itself."""
+        """Send a byte that tells the process to stop, or two to kill it and what it runs."""
         if self.socket is not None:
             with suppress(OSError):  # it has ended
                 self.socket.send(message)
@@ -201,7 +198,7 @@ class Supervisor:
     """Processes that run the same command, each with one worker.
 
     Args:
-        command: The command, whose process is `supervised`.
+        command: The command.
         n: The number of processes.
         grace: The seconds that running jobs have to end after `stop`.
     """
@@ -230,15 +227,13 @@ class Supervisor:
                 slot.process.kill()
 
     def run(self, health: int | str | None = None) -> WorkerReport:
-        """Run the processes until `stop`, or until each of them has found nothing more to do.
+        """Run the processes until `stop`, or until each has found nothing more to do.
 
-        In the main thread, SIGTERM and SIGINT stop them, and a second signal kills them.
-
-        Args:
-            health: Where the first process answers health checks.
+        In the main thread, SIGTERM and SIGINT stop them, and a second signal kills them. The first
+        process answers the `health` checks.
 
         Returns:
-            What all processes have done that did not die.
+            The work of all processes that did not die.
 
         Raises:
             OSError: No process can listen on the address of `health`.
@@ -282,7 +277,7 @@ class Supervisor:
         _log.info("process %d of %d: pid %d", slot.number, len(self._slots), slot.process.pid)
 
     def _note_end(self, slot: _Slot, pid: int, code: int) -> None:
-        """Note what a process has done that ended, and when to start another one."""
+        """Record the work of a process that ended, and when to start another one."""
         assert slot.socket is not None
         with slot.socket as link:
             link.setblocking(False)

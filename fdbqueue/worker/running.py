@@ -38,11 +38,7 @@ class _Stopped(Exception):
 
 @dataclass(eq=False)
 class Running(Part):
-    """Runs the jobs of a worker.
-
-    Args:
-        endings: Ends the jobs.
-    """
+    """Runs the jobs of a worker."""
 
     endings: Endings
 
@@ -121,7 +117,6 @@ class Running(Part):
     def _call_handler(
         self, job: HeldJob, context: Context, call: Invocation, *tr: Transaction
     ) -> bytes | None:
-        """Call the handler in a fresh copy of the job's context variables."""
         endings = context.endings if tr else []  # which middleware may add
 
         def run() -> bytes | None:
@@ -152,7 +147,6 @@ class Running(Part):
             raise Dead(str(error)) from error  # another attempt would repeat the work in vain
 
     def _end_with(self, job: HeldJob, call: Callable[[Transaction], bytes | None]) -> None:
-        """Acknowledge a job in one transaction with what a function writes."""
         store = job.source.store
 
         def body(tr: Transaction) -> None:
@@ -165,10 +159,10 @@ class Running(Part):
         """Call a function of the program as part of a try of a transaction.
 
         A transaction may be tried any number of times, so no try begins once the grace period of
-        the job, or that of the worker, is over.
+        the job or worker is over.
 
         Raises:
-            HandlerTooSlow: It took too long in the try before.
+            HandlerTooSlow: The previous try took too long.
         """
         if job.late is not None and job.seconds_told >= self.shutdown.grace:
             raise job.late

@@ -26,7 +26,7 @@ class Shutdown:
     Args:
         grace: The seconds that running jobs have to end.
         kill: Called before a second signal ends the process.
-        limit: Returns why no others begin after the jobs that have ended; `None` to go on.
+        limit: Returns why no more jobs begin, given the report; `None` to go on.
 
     Attributes:
         stop: Set once no other job begins. Not an event, whose lock a signal handler must not take.
@@ -82,11 +82,11 @@ def stopping_on_signals(
 ) -> Generator[None]:
     """Call `stop` on SIGTERM and SIGINT; the second signal ends the process.
 
-    Only the main thread can handle signals: in another one, this does nothing.
+    Only the main thread can handle signals; in another one, this does nothing.
 
     Args:
         stop: Lets running jobs finish and starts no others. It interrupts the main thread anywhere.
-        noun: What the log says that the process waits for.
+        noun: What the process waits for, in the log.
         number: Returns its number.
         kill: Called before the second signal ends the process.
     """

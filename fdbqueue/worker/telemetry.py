@@ -1,6 +1,6 @@
 """The log of workers; metrics for Prometheus and traces for OpenTelemetry, if installed.
 
-The first error of a library is logged. No push, job or worker depends on one.
+Only the first error of a library is logged. No push, job or worker depends on a library.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _using(library: str, function: Callable[..., _T], *args: Any) -> _T | None:
 
 @cache
 def _module(name: str) -> Any:
-    """Return a module of an optional dependency; `None` if that is not installed.
+    """Return a module of an optional dependency, or `None`.
 
     Imported late, because a program that only pushes needs none of them.
     """
@@ -82,7 +82,6 @@ def _module(name: str) -> Any:
 
 @cache
 def _metrics(prometheus: Any) -> tuple[Any, Any]:
-    """Return the counter and the histogram, in the default registry of `prometheus_client`."""
     labels = ["queue", "job", "outcome"]
     return (
         prometheus.Counter("fdbqueue_jobs", "Attempts that ended, by outcome.", labels),
@@ -113,7 +112,6 @@ def _inject(_: object, value: dict[str, Any]) -> None:
 
 
 def _extracted(value: Mapping[str, Any]) -> Any:
-    """Return the context of the span that has pushed a job, if the value names one."""
     fields = {name: value.get(name) for name in ("traceparent", "tracestate")}
     carrier = {name: text for name, text in fields.items() if isinstance(text, str)}
     return _propagator().extract(carrier)
@@ -122,11 +120,7 @@ def _extracted(value: Mapping[str, Any]) -> Any:
 def count(queue: str, job: str, outcome: str, seconds: float) -> None:
     """Count an attempt that ended, in the default registry of `prometheus_client`.
 
-    Args:
-        queue: The name of its queue.
-        job: The name of a declared job; an empty text for any other one.
-        outcome: How it ended.
-        seconds: How long it took.
+    `job` is empty for a job that is not declared.
 
     >>> count("jobs", "shop.send", "done", seconds=0.1)
     """
@@ -145,15 +139,8 @@ def span(
 ) -> AbstractContextManager[None]:
     """Open a span for one job, by OpenTelemetry's messaging conventions.
 
-    Until it ends, it is the current one in the context variables of the caller.
-
-    Args:
-        queue: The name of the queue.
-        item_id: The id of the item.
-        attempt: The number of the attempt.
-        job: The name of the job, if it has one.
-        pushed: The value of the job, to which `inject` has added the span of its push: the span of
-            the job is a child of that one.
+    Until it ends, it is current in the caller's context variables. `pushed` is the job's value: if
+    `inject` has added the span of the push, that is the parent.
 
     >>> with span("jobs", "id", attempt=1):
     ...     pass
@@ -165,7 +152,7 @@ def span(
 def _entered(
     trace: Any, queue: str, item_id: str, attempt: int, job: str, pushed: Mapping[str, Any]
 ) -> AbstractContextManager[object] | None:
-    """Return a new span, which is current; `None` if the program has no provider of traces."""
+    """Return a new current span; `None` if the program has no provider of traces."""
     attributes: dict[str, Any] = {
         "messaging.system": "fdbqueue",
         "messaging.destination.name": queue,

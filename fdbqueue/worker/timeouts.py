@@ -58,11 +58,11 @@ class Upkeep(Part):
     Args:
         endings: Ends the jobs.
         presence: The row of the worker.
-        lease: The length of a lease in seconds.
+        lease: The lease in seconds.
         timeout: The seconds that a job may take; `None` for no limit.
 
     Attributes:
-        woken: Wakes the thread that looks after the time of jobs.
+        woken: Wakes the thread that times jobs.
     """
 
     endings: Endings
@@ -77,10 +77,9 @@ class Upkeep(Part):
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Extend the leases of all held jobs, three times per lease; tell those cancelled.
+        """Extend all held leases, three times per lease; tell cancelled jobs.
 
-        A thread of its own looks after the time of jobs: a lease that waits for the database does
-        not delay it.
+        A separate thread times jobs, so a lease that waits for the database does not delay it.
         """
         is_over = False
         self._extended = Since()
@@ -132,8 +131,7 @@ class Upkeep(Part):
     def _shut_down(self) -> float:
         """Tell running jobs of a shutdown, and in the end give them back.
 
-        Returns:
-            The seconds to the next look.
+        Return the seconds to the next look.
         """
         left = self.shutdown.seconds_left
         if left == math.inf:
@@ -161,7 +159,6 @@ class Upkeep(Part):
         return job.is_given_up
 
     def _give_up(self, job: HeldJob, late: TimedOut | HandlerTooSlow) -> None:
-        """End an attempt without its handler, which hangs, and go on without its thread."""
         if self._takes_from_handler(job):
             failure = late.with_traceback(stack_of(job.loop_thread or job.thread))
             self.pool.replace(job.thread)
@@ -177,7 +174,7 @@ class Upkeep(Part):
         return self.lease / 3 - self._extended.seconds()
 
     def _tell_cancelled(self, source: Source, running: list[HeldJob], db: Database) -> None:
-        """Tell the jobs that were cancelled; watch for others if a job has run for a while."""
+        """Tell cancelled jobs; watch for others if a job has run for a while."""
         watch = self._watches.get(source)
         if watch is not None and not watch.is_ready():
             return
@@ -193,9 +190,9 @@ class Upkeep(Part):
                 job.context.cancelled.set("cancelled")
 
     def _renew(self) -> None:
-        """Extend the leases of all held jobs if a third of them is over; renew the worker's row.
+        """Extend all held leases if a third of them is over; renew the worker's row.
 
-        In between, extend the leases of jobs that have reported anything, to store that.
+        In between, extend the leases of jobs with new reports, to store these.
         """
         held, now = self.pool.all(), Since()
         if not held or self._extended.seconds() >= 0.99 * self.lease / 3:

@@ -29,17 +29,11 @@ _T = TypeVar("_T")
 class Worker:
     """A worker, which runs a handler on the jobs of a queue until it is stopped.
 
-    Quick jobs are claimed ahead, so that no thread waits for the database: as many jobs as run in a
-    twentieth of a second, and none while jobs take longer than that on average. If the next job has
-    waited for a tenth of a second, all that wait go back: another worker can take them, and their
-    attempts do not count.
-    Leases are extended while this process lives. If a handler returns, its job is acknowledged,
-    together with others. If it raises an exception, the job has failed: it is retried later or
-    becomes a dead letter (`nack`). Neither a failing job nor an unreachable database stops a
-    worker.
-
     A handler is a function or coroutine function with one parameter, the item (the task, for a task
-    queue). Its jobs may be repeated after a crash: they run at least once.
+    queue). If it returns, its job is acknowledged, together with others. If it raises an exception,
+    the job has failed: it is retried later or becomes a dead letter (`nack`). Neither a failing job
+    nor an unreachable database stops a worker. Leases are extended while the process lives. After a
+    crash a job may be repeated: it runs at least once.
 
     A handler whose first parameter is named `tr` is the body of a transaction. Its writes and the
     end of the job are one transaction and take effect exactly once, however often the job is
@@ -47,19 +41,25 @@ class Worker:
     failed. The job is acknowledged before the body runs, so the body can push an item with the same
     unique key.
 
-    `stop`, SIGTERM or SIGINT shut the worker down: jobs that have not started return at once, and
-    running ones find `Context.cancelled` set. Those that raise an error from then on, or still run
-    after `grace`, return without counting an attempt. A second signal ends the process immediately.
-    A worker's death costs every job it held one attempt, started or not. So jobs that were returned
-    before, or have a single attempt, are not claimed ahead. A worker that has met a rate claims no
-    job ahead, because each claim counts as a start until the job goes back.
+    Quick jobs are claimed ahead, so that no thread waits for the database: as many as run in a
+    twentieth of a second, and none while jobs take longer than that on average. If the next job has
+    waited for a tenth of a second, all waiting jobs go back without counting an attempt, and
+    another worker can take them. A worker's death costs every job it held one attempt, started or
+    not. So jobs that were returned before, or have a single attempt, are not claimed ahead. Nor
+    does a worker that has met a rate claim ahead, because each claim counts as a start until the
+    job goes back.
 
-    A job whose lease ran out, because its worker died or was stopped, runs alone in its worker the
-    next time: if it kills its worker again, no other job loses an attempt. The worker claims
-    nothing until it ends. While other jobs run, it goes back so that an idle worker can take it,
-    and the worker waits for them to end, at first for a second. If they take longer, the worker
-    goes on with other jobs, and tries again after twice that time, for twice as long. So run one
-    worker in a process.
+    `stop`, SIGTERM or SIGINT shut the worker down: jobs that have not started return at once, and
+    running ones find `Context.cancelled` set. If they raise an error from then on, or still run
+    after `grace`, they return without counting an attempt. A second signal ends the process
+    immediately.
+
+    A job whose lease ran out, because its worker died or was stopped, next runs alone in its
+    worker: if it kills its worker again, no other job loses an attempt. The worker claims nothing
+    until it ends. While other jobs run, it goes back so that an idle worker can take it, and the
+    worker waits for them to end, at first for a second. If they take longer, the worker goes on
+    with other jobs, and tries again after twice that time, for twice as long. So run one worker in
+    a process.
 
     Args:
         db: A database.
@@ -68,15 +68,15 @@ class Worker:
         concurrency: The number of jobs that run at a time, from 1, each in a thread.
         lease: Seconds until other workers may take over the jobs of a worker that died.
         prefetch: The maximum number of jobs to claim ahead while jobs are quick; 0 for none.
-        store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
-            done item; `result` of the queue returns it. If the handler returns anything else, the
-            job becomes a dead letter at once. Needs a queue that keeps done items
-            (`configure(db, keep=...)`); in any other one, nothing is stored.
-        name: The name that `workers` and the claims of this queue object show; `None` for the host
-            and the process id. Printable text of up to 255 bytes.
-        timeout: The time after which a job is told to stop: a coroutine is cancelled, a function
-            finds `Context.cancelled` set. `None` for no limit. A handler with `tr` has five
-            seconds.
+        store_results: Store the handler's result, a JSON value of up to 90,000 bytes, with each
+            done item; `result` of the queue returns it. With any other result, the job becomes a
+            dead letter at once. Needs a queue that keeps done items (`configure(db, keep=...)`); in
+            any other one, nothing is stored.
+        name: The name that `workers` and the claims of this queue object show; `None` for the
+            host and the process id. Printable text of up to 255 bytes.
+        timeout: The time after which a job is told to stop: a coroutine is cancelled, a
+            function finds `Context.cancelled` set. `None` for no limit. A handler with `tr` has
+            five seconds.
         grace: The time after which a job that was told to stop, and goes on, has failed: the
             attempt keeps its stack, and another thread does the next job. Python cannot end the
             thread that hangs. After `stop`, the time that running jobs have to end.
@@ -188,14 +188,13 @@ class Worker:
         return self.report
 
     def _trouble(self) -> str | None:
-        """Return why the worker cannot claim jobs; `None` if it can."""
+        """Return why the worker cannot claim jobs, or `None`."""
         if self._shutdown.stop.is_set:
             return "the worker is about to stop"
         return self._claiming.trouble() or trouble_of_database(self._db)
 
 
 def _turns_of(queue: Any, store_results: bool) -> Turns:
-    """Return the queues of a worker, also of one that was given a single queue."""
     kind: Any = BaseQueue
     if not isinstance(queue, kind):
         raise TypeError(f"a worker needs a queue, not {queue!r}")

@@ -1,6 +1,6 @@
 """Connections to SQLite, each with the snapshot that a transaction reads, and their errors.
 
-An error of SQLite or the system becomes one that names the directory and what to do.
+Errors of SQLite or the system become errors that name the directory and what to do.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Connection(sqlite3.Connection):
 
     Attributes:
         version: The version of the newest commit that the snapshot sees.
-        expires: When all further reads fail, by `time.monotonic()`: `math.inf` while nobody uses
-            the connection, `-math.inf` once it was closed.
+        expires: When all further reads fail, by `time.monotonic()`: `math.inf` while nobody
+            uses the connection, `-math.inf` once it was closed.
         over: The code of the error with which they fail.
         busy: A lock, held by a thread that reads, commits or closes the connection.
     """
@@ -94,7 +94,7 @@ class Connection(sqlite3.Connection):
         """Close the connection if it has expired, unless another thread goes on to use it.
 
         Args:
-            now: The time, by `time.monotonic()`; `math.inf` for one that nobody uses as well.
+            now: The time, by `time.monotonic()`; `math.inf` also closes an unused connection.
             code: The code of the error of all further reads.
             patience: How many seconds to wait for the other thread.
         """
@@ -107,18 +107,9 @@ class Connection(sqlite3.Connection):
                 self.busy.release()
 
     def check_integrity(self, seconds: float | None = None) -> bool:
-        """Run SQLite's integrity check on the committed state.
+        """Run SQLite's integrity check; see `Database.check_integrity`.
 
         `quick_check` takes as long and does not compare the order of the keys.
-
-        Args:
-            seconds: Seconds after which to give up; `None` for never.
-
-        Returns:
-            True if the check finished in time.
-
-        Raises:
-            CorruptDatabase: SQLite found damage.
         """
         outcome: list[str | sqlite3.Error] = []
 
@@ -162,7 +153,7 @@ def storage_errors(path: Path) -> Generator[None]:
 
 
 def explained(path: Path, error: sqlite3.Error | OSError) -> StorageError:
-    """Return the error with the path and advice for an error of SQLite or the system."""
+    """Return the error to raise for an error of SQLite or the system."""
     if isinstance(error, OSError):
         return _of_system(path, error)
     # By its text: SQLite's codes are on the exception only since Python 3.11.

@@ -103,13 +103,9 @@ def prepare_directory(path: Path, create: bool) -> None:
 
 
 def open_database(path: Path, directory: int) -> None:
-    """Join the processes that have a database open.
+    """Join the processes that have a database open; the first creates or repairs the files.
 
-    The first one creates or repairs the files before that.
-
-    Args:
-        path: The directory.
-        directory: Its descriptor, whose shared lock tells the others that this process is there.
+    A shared lock on the descriptor `directory` tells the others that this process is there.
     """
     deadline = time.monotonic() + _LONGEST_OPENING
     while True:
@@ -146,7 +142,6 @@ def _open_first(path: Path) -> None:
 
 
 def _create_or_check(database: Path, connection: sqlite3.Connection) -> None:
-    """Create the tables of a new database, or check the version of an existing one."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -167,7 +162,7 @@ def _copy(path: Path) -> None:
     """Replace the database and its log by a copy, as it can be read, that is certainly on disk.
 
     The system may have lost pages that it could not write. SQLite finds them in the log by their
-    checksums, and ends the log there: whatever comes later was told to nobody.
+    checksums, and ends the log there: nobody was told of anything later.
 
     The note of the failed sync is an empty file. The complete copy takes its name, so that the next
     process goes on if this one dies, and then the name of the database.
@@ -215,7 +210,7 @@ class OpenFiles:
         self._checked: tuple[int, int, int] | None = None
 
     def check(self) -> None:
-        """Raise an error if one of the files is not the opened one any more.
+        """Raise an error if one of the files is no longer the opened one.
 
         While the directory is unchanged, comparing its modification time is enough.
 
@@ -247,8 +242,8 @@ class OpenFiles:
 def memory_directory() -> Path:
     """Create a private directory in memory.
 
-    `memory:` is the same engine on an in-memory file system, if the machine has one with enough
-    room, so that it behaves the same down to its locks.
+    `memory:` is the same engine, down to its locks, on an in-memory file system, if the machine has
+    one with enough room.
     """
     shared_memory = Path("/dev/shm")
     parent = Path(tempfile.gettempdir())
@@ -264,7 +259,7 @@ def memory_directory() -> Path:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove a directory of a process that was killed before it closed it."""
+    """Remove the directory of a process that was killed before it closed it."""
     with closing(open_directory(path)) as directory:
         fcntl.flock(directory.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(path, ignore_errors=True)

@@ -38,10 +38,10 @@ signal handler may commit as well."""
 class WritersLock:
     """A lock on a file, which the system releases when its holder dies.
 
-    Code that needs the lock is a section, a function that `run` calls. `inside` excludes the other
-    threads of this process, `flock` the other processes. An exception of a signal handler
-    may leave the second one behind. Then the next section has it already, and a regular call of
-    `release` frees it for the other processes.
+    Code that needs the lock is a section, a function that `run` calls. `inside` excludes other
+    threads of this process, `flock` other processes. A signal handler's exception may leave `flock`
+    behind. Then the next section has it already, and a regular call of `release` frees it for other
+    processes.
 
     A section that has to wait blocks in `flock`. With a deadline, it tries again after random
     pauses instead, because nothing else ends a call of `flock` in time.
@@ -100,7 +100,7 @@ class WritersLock:
         raise copy(self._closed)
 
     def warn_of_wait(self) -> None:
-        """Log which process has the lock if a section without a deadline waits for long."""
+        """Log which process has the lock if a section without a deadline waits long."""
         if time.monotonic() - self._waits_since > _SLOW:
             self._waits_since = time.monotonic() + 9 * _SLOW
             logger.warning("%s", LockTimeout(str(self._path), *self._holder()).reason)
@@ -119,7 +119,7 @@ class WritersLock:
                 return  # they look now and then anyway
 
     def close(self, failure: FdbqueueError) -> io.FileIO | None:
-        """Close the lock for good: instead of calling a section, `run` raises the failure.
+        """Close the lock for good: `run` raises the failure instead of calling a section.
 
         Return its file, which is closed once no thread waits for it. Watches notice that.
         """
@@ -129,7 +129,7 @@ class WritersLock:
             return file
 
     def _holder(self) -> tuple[int | None, bool]:
-        """Return the process that holds the lock, or `None` if unknown, and whether it is stopped.
+        """Return the process that holds the lock, or `None`, and whether it is stopped.
 
         Linux lists holders in `/proc/locks`. Other systems, and other containers, do not.
         """

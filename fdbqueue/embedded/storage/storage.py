@@ -1,9 +1,9 @@
 """Snapshots of the database and commits: optimistic concurrency on SQLite.
 
 A snapshot is a read transaction of SQLite. Each commit stores its write conflict ranges as a row of
-a table, in the SQLite transaction that writes the data. So a commit that is in the database is in
-the table, whatever is killed when. At commit, if no other transaction committed since, the same
-connection continues by writing. Otherwise the reads are compared with the rows since the snapshot.
+a table, in the SQLite transaction that writes the data, so both are there or neither. At commit, if
+no other transaction committed since, the same connection continues by writing. Otherwise the reads
+are compared with the rows since the snapshot.
 
 The version of a commit is the key of its row. Versions follow the machine's clock (`tables.py`).
 """
@@ -166,7 +166,7 @@ class Storage:
         return True
 
     def leave(self) -> None:
-        """Refuse everything, in a forked child, and let go of the locks of its parent."""
+        """Refuse everything, in a forked child, and let go of its parent's locks."""
         self.sync.failure = StorageError(str(self.path), _FORKED, _SPAWN)
         # Its descriptors would keep the locks of its parent.
         if (file := self.lock.close(self.sync.failure)) is not None:
@@ -187,7 +187,6 @@ class Storage:
             return connection
 
     def _open_connections(self) -> list[Connection]:
-        """Return all connections but the anchor."""
         found = [reference() for reference in self._connections.copy()]
         return [connection for connection in found if connection is not None]
 
@@ -204,8 +203,8 @@ class Storage:
             version: The version that the caller wants to read.
 
         Raises:
-            FDBError: 1009 for a version in the future. 1007 for a version before the last commit,
-                whose state is gone because SQLite keeps no history.
+            FDBError: 1009 for a version in the future. 1007 for a version before the last
+                commit, whose state is gone because SQLite keeps no history.
         """
         if self.sync.failure is not None:
             raise copy(self.sync.failure)
@@ -256,8 +255,8 @@ class Storage:
         """Return a version at which the database was as the snapshot sees it.
 
         It is below the version of each commit that the snapshot does not see. It is not older than
-        the newest commit, nor than ten milliseconds, unless another process stops in its commit.
-        A look while nobody commits tells whether the present moment is such a version: later
+        the newest commit, nor than ten milliseconds, unless another process stops in its commit. A
+        look while nobody commits tells whether the present moment is such a version, because later
         commits take theirs from the clock.
         """
         seen = snapshot.version
@@ -273,11 +272,10 @@ class Storage:
         return seen
 
     def _now(self) -> int:
-        """Return the version of a commit at this moment."""
         return time.monotonic_ns() // 1000 + self._shift
 
     def check_integrity(self, seconds: float | None) -> bool:
-        """Check the whole database for damage; return whether that took at most these seconds."""
+        """Check the whole database for damage; return whether that ended in time."""
         with storage_errors(self.path), closing(self._connect()) as connection, connection.busy:
             return connection.check_integrity(seconds)
 
@@ -287,8 +285,8 @@ class Storage:
         """Commit, as a section of the lock, and return the version. This ends the snapshot.
 
         Raises:
-            FDBError: 1020, a key of the read conflict ranges was written since the snapshot. 1007,
-                the snapshot is more than five seconds old.
+            FDBError: 1020, a key of the read conflict ranges was written since the snapshot.
+                1007, the snapshot is more than five seconds old.
         """
         if self.sync.failure is not None:
             raise copy(self.sync.failure)
@@ -320,7 +318,7 @@ class Storage:
 
     @classmethod
     def _undo(cls) -> bool:
-        """Undo a section that an interrupt has left, even one of another storage.
+        """Undo a section that an interrupt has left, even in another storage.
 
         It would keep SQLite's lock. Return false if the section goes on because a signal handler or
         a finalizer has interrupted it.
@@ -342,8 +340,8 @@ class Storage:
     def _write(self, connection: Connection, changes: Changes) -> int:
         """Write the mutations and the row of the commit if nothing conflicts; return its version.
 
-        If no transaction committed since the snapshot, its connection continues by writing. If it
-        does not read the newest state, SQLite refuses that ("locked").
+        If no transaction committed since the snapshot, its connection continues by writing.
+        Otherwise SQLite refuses that ("locked").
         """
         reads, mutations, writes = changes
         last = connection.version
@@ -403,7 +401,7 @@ class Storage:
 
 
 def _look_after(reference: ref[Storage]) -> None:
-    """Look after a storage, in a thread of its own, which no signal handler interrupts."""
+    """Look after a storage, in a separate thread, which no signal handler interrupts."""
     while (storage := reference()) is not None and storage.look_after():
         del storage
         time.sleep(_LOOK)

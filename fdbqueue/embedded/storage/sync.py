@@ -21,14 +21,14 @@ class Sync:
     """The syncs of this process, one for all threads that wait.
 
     SQLite commits without a sync (`synchronous=NORMAL`). A commit, and an answer that depends on
-    one, waits here until a sync that began later has ended. The kernel merges the syncs of
-    processes that overlap, so no process waits for another one.
+    one, waits here until a sync that began later has ended. The kernel merges overlapping syncs of
+    several processes, so no process waits for another one.
 
     If SQLite has moved a commit into the database file meanwhile, it has synced it there before it
     overwrites the log.
 
     After a failed sync the kernel may count lost pages as written, so a later success proves
-    nothing about them. From then on this process refuses everything. A file tells the others.
+    nothing about them. From then on this process refuses everything, and a file tells the others.
     """
 
     def __init__(self, path: Path, is_durable: bool) -> None:
@@ -87,14 +87,14 @@ class Sync:
             self.covered = newest
 
     def fail(self) -> SyncFailed:
-        """Let nobody commit any more; return the error to raise."""
+        """Refuse all further commits; return the error to raise."""
         self.failure = failure = SyncFailed(str(self._path))
         with suppress(OSError):
             open_file(self._path / FAILED_FILE).close()
         return failure
 
     def close(self) -> None:
-        """Sync what may not be on disk, for threads that still wait for it, and close."""
+        """Sync the rest, for threads that still wait for it, and close."""
         self._try(self.newest)
         with self._lock:
             self.failure = self.failure or DatabaseClosed()

@@ -1,8 +1,8 @@
 """The tables: keys and values, the commits, and the clock of versions.
 
-The row of a commit has its version and its write conflict ranges, which later commits compare with
-their reads. Versions are a million a second, on the machine's clock that nobody sets. The database
-stores what to add to that clock.
+A commit's row has its version and its write conflict ranges, which later commits compare with their
+reads. Versions are a million a second, on the machine's monotonic clock. The database stores what
+to add to that clock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FORGET_EVERY = 64  # commits, on average: the last bits of the time are as good
 def apply(
     connection: sqlite3.Connection, mutations: list[Mutation], version: int, writes: list[bytes]
 ) -> None:
-    """Write a commit within a transaction of SQLite, and delete now and then rows that are too old.
+    """Write a commit within a transaction of SQLite; now and then delete rows that are too old.
 
     Args:
         connection: The connection.
@@ -102,11 +102,11 @@ def _stamped(template: bytes, version: int) -> bytes:
 
 
 def compare(connection: sqlite3.Connection, seen: int, reads: list[Range]) -> None:
-    """Compare the reads of a transaction with the commits after the newest that it has seen.
+    """Compare a transaction's reads with the commits after the newest that it has seen.
 
     Raises:
-        FDBError: 1020, one of the commits wrote a key of `reads`. 1007, the rows of some of them
-            may have been deleted.
+        FDBError: 1020, one of the commits wrote a key of `reads`. 1007, the rows of some of
+            them may have been deleted.
     """
     lowest, highest = min(reads)[0], max(end for _, end in reads)
     keys: RangeSet | None = None
@@ -124,10 +124,10 @@ def compare(connection: sqlite3.Connection, seen: int, reads: list[Range]) -> No
 
 
 def begin_clock(connection: sqlite3.Connection) -> None:
-    """Prepare the clock of versions, as the first process does.
+    """Prepare the clock of versions, in the first process.
 
-    If the clock has begun anew, as after a restart, versions go on from the newest commit.
-    While the clock goes on, they count the time that no process had the database open as well.
+    If the clock has begun anew, as after a restart, versions go on from the newest commit. While
+    the clock goes on, they also count the time in which no process had the database open.
     """
     (newest,) = connection.execute(NEWEST).fetchone()
     shift = newest + 1 - time.monotonic_ns() // 1000

@@ -49,7 +49,7 @@ class Attempt:
         size: The approximate size of all operations so far, in bytes.
         watches: Keys, the values that it sees, and the futures of watches set by its commit.
         stamp: The future of its versionstamp, if it was asked for.
-        version: The read version, once it is known to the program.
+        version: The read version, once the program knows it.
         is_unrestricted: False once `check` may raise.
         deferred: The error of a write, which the next read or the commit raises.
         over: The error that every further operation raises.
@@ -117,7 +117,7 @@ class Attempt:
         self.is_unrestricted = False
 
     def failed_read(self, error: FdbqueueError) -> FdbqueueError:
-        """Note the error of a read, and return it without its traceback, to be stored."""
+        """Record the error of a read, and return it without its traceback, to be stored."""
         if isinstance(error, FDBError) and error.code in _FAILED_READS:
             self.read_error = self.read_error or error.code
         return error.with_traceback(None)
@@ -198,7 +198,7 @@ class Attempt:
             raise FDBError(1036)
 
     def add_read_conflict(self, begin: bytes, end: bytes) -> None:
-        """Note that the transaction depends on the database's contents in a range."""
+        """Record that the transaction depends on the database's contents in a range."""
         if begin >= end:
             return
         if self.mutations and not self.ryw_disabled:
@@ -240,15 +240,14 @@ class Attempt:
     # Committing
 
     def commit(self, size_limit: int) -> tuple[int, int]:
-        """Commit the writes; return the version, which is -1 if there are none.
+        """Commit the writes; return the version, or -1 if there are none.
 
-        Also return the version of the newest commit that has to be on disk before anybody is told.
+        Also return the version of the newest commit that must be on disk before anybody is told.
         The snapshot is ended in any case.
 
         Raises:
-            FDBError: 1020, a key of the read conflict ranges was written since the snapshot. 1007,
-                the snapshot is more than five seconds old. 1031, another process held the writers'
-                lock until the deadline. 2101, the operations are larger than the limit.
+            FDBError: 1020 and 1007 as for `Storage.commit`. 1031, another process held the
+                writers' lock until the deadline. 2101, the operations are larger than the limit.
         """
         storage, snapshot = self.storage, self.snapshot
         if not self.mutations and not self.writes:

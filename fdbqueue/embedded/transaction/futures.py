@@ -1,8 +1,8 @@
 """The results of a transaction's calls, in the shape of the official binding's futures.
 
-A read of the embedded engine is complete when its call returns, so these futures are ready from the
-start. The error of a read is kept and raised where the binding raises it, by `wait()` or by the
-first use of the value. Only a durable commit, a watch and the delay after an error take time.
+A read is complete when its call returns, so these futures are ready from the start. The error of a
+read is raised where the binding raises it, by `wait()` or by the first use of the value. Only a
+durable commit, a watch and the delay after an error take time.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _T = TypeVar("_T")
 def fresh(error: BaseException) -> BaseException:
     """Return a copy of a stored error, to be raised.
 
-    The traceback of a raised error refers to the future that stores it, and to the transaction,
-    which would keep its snapshot until the next run of the cyclic garbage collector.
+    A raised error's traceback refers to the future that stores it, and to the transaction, whose
+    snapshot would wait for the garbage collector.
     """
     raised = copy(error)
     raised.__cause__ = error.__cause__
@@ -88,7 +88,7 @@ class _Pending(Future[_T]):
 class Blocking(_Pending[None]):
     """A future that is ready once a function has returned, for example one that sleeps.
 
-    The first call that asks for the result calls the function, even if that call is `is_ready`.
+    The first call that asks for the result calls the function, even `is_ready`.
     """
 
     __slots__ = ("_block",)

@@ -28,7 +28,7 @@ _INT_MAX = 2**31 - 1
 
 @dataclass(slots=True)
 class Settings:
-    """The options that change results, with the values a new transaction has.
+    """The options that change results, with the values of a new transaction.
 
     Attributes:
         timeout: The timeout in milliseconds; 0 for none.
@@ -47,12 +47,11 @@ class Settings:
     snapshot_ryw: int = 1
 
     def deadline(self, created: float) -> float:
-        """Return when the timeout of a transaction ends, which counts from its creation."""
+        """Return when a transaction's timeout ends, which counts from its creation."""
         return created + self.timeout / 1000
 
 
 def _number(value: int, low: int, high: int) -> int:
-    """Return the value of an option; raise 2006 if it is out of range."""
     if not low <= value <= high:
         raise FDBError(2006)
     return value
@@ -92,7 +91,7 @@ class DatabaseOptions(_Options):
         self._settings = self._counted = defaults
 
     def set_max_watches(self, watches: int) -> None:
-        """Set the number of outstanding watches; a lower one ends none that there are."""
+        """Set the number of outstanding watches; existing watches are unaffected."""
         self._settings.max_watches = _number(watches, 0, MAX_WATCHES_LIMIT)
 
     def set_transaction_timeout(self, milliseconds: int) -> None:

@@ -189,9 +189,9 @@ class TransactionRead:
             end: A key or key selector; `None` for the end of the keys.
             limit: The most rows to return; 0 or -1 for no limit.
             reverse: Whether to return the last row first.
-            streaming_mode: How many rows to read first; later batches are larger. `exact` requires
-                a limit (2210 otherwise). A transaction conflicts with all rows that it has read,
-                also rows that the caller has not reached.
+            streaming_mode: How many rows to read first; later batches are larger. `exact`
+                requires a limit (2210 otherwise). A transaction conflicts with all rows that it has
+                read, even rows that the caller has not reached.
         """
         return FDBRange(
             self,

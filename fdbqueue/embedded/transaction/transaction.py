@@ -1,8 +1,8 @@
 """Transactions of the embedded engine: reads, writes, conflicts and retries.
 
-Names and rules come from the official Python binding; its documentation (`api-python.rst`) has
-the details. Reads return futures that are ready. Writes return immediately and report an invalid
-key or value at the next read or at the commit, as FoundationDB does.
+Names and rules come from the official Python binding; its documentation (`api-python.rst`) has the
+details. Reads return futures that are ready. Writes return immediately; as in FoundationDB, the
+next read or the commit reports an invalid key or value.
 """
 
 from __future__ import annotations
@@ -78,7 +78,6 @@ class Transaction(TransactionRead, Writes):
         self._begin()
 
     def _begin(self) -> None:
-        """Begin as a new transaction."""
         self._settings = self._database.defaults
         self._retries = 0
         self._backoff = INITIAL_BACKOFF
@@ -95,7 +94,7 @@ class Transaction(TransactionRead, Writes):
     # Writing
 
     def mutate(self, kind: int, key: KeyLike, param: ValueLike, end: bytes | None = None) -> None:
-        """Buffer a mutation. An error in it is reported by the next read or the commit.
+        """Buffer a mutation. The next read or the commit reports an error in it.
 
         Args:
             kind: The type of the mutation.
@@ -244,7 +243,7 @@ class Transaction(TransactionRead, Writes):
         return self._attempt.stamp
 
     def get_approximate_size(self) -> Future[int]:
-        """Return the approximate size so far, in bytes: that of all operations."""
+        """Return the approximate size of all operations so far, in bytes."""
         return Future(self._attempt.size)
 
     # Watching, committing and retrying
@@ -298,11 +297,11 @@ class Transaction(TransactionRead, Writes):
     def commit(self) -> Future[None]:
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
-        The writes are visible when this returns. If the database is durable, they are on disk once
-        the future is ready, and so is everything that the transaction has read. The first call that
-        asks for its result waits for the disk, and one wait covers all commits before it. The
-        result is known unless the disk fails, or is slower than the timeout
-        (`CommitUnknownResult`, 1021). Such a transaction is not retried.
+        The writes are visible when this returns. If the database is durable, the writes and
+        everything that was read are on disk once the future is ready. The first call that asks for
+        its result waits for the disk, and one wait covers all commits before it. The result is
+        known unless the disk fails, or is slower than the timeout (`CommitUnknownResult`, 1021).
+        Such a transaction is not retried.
         """
         attempt = self._attempt
         try:
@@ -381,7 +380,6 @@ class Transaction(TransactionRead, Writes):
         return Blocking(partial(time.sleep, pause))
 
     def _drop(self) -> None:
-        """Leave the attempt for the next one."""
         self._attempt.finish(1025)
         self._attempt.end_watches(FDBError(1025))
 

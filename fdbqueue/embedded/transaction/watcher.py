@@ -108,9 +108,7 @@ class Watcher:
 def file_changes(path: Path, longest: float) -> Generator[None, None, None]:
     """Yield at once, and then soon after each write to a file by any process.
 
-    Args:
-        path: The file.
-        longest: The seconds after which to yield although nothing was written.
+    Without a write, yield after `longest` seconds.
     """
     notices = _begin_notices(path)
     if notices is None:
@@ -130,9 +128,9 @@ def file_changes(path: Path, longest: float) -> Generator[None, None, None]:
 
 
 def _begin_notices(path: Path) -> int | None:
-    """Return a descriptor to read notices of changes from.
+    """Return a descriptor to read notices of changes from, or `None`.
 
-    `None` if the system offers none, or the user's processes have too many already.
+    The system may offer none, or the user's processes may have too many already.
     """
     if sys.platform != "linux":
         return None

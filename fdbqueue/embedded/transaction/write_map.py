@@ -73,11 +73,9 @@ class WriteMap:
         del self._keys[first:last]
 
     def get(self, key: bytes, value: bytes | None) -> bytes | None:
-        """Return the value that a read of `key` sees.
+        """Return the value that a read of `key` sees, given its value in the database.
 
-        Args:
-            key: The key.
-            value: Its value in the database; `None` if it is among the `known` ones.
+        That is `None` for a `known` key.
         """
         if key in self._unreadable:
             raise FDBError(1036)
@@ -95,11 +93,7 @@ class WriteMap:
     def merge(self, rows: Rows, begin: bytes, end: bytes, reverse: bool) -> Iterable[SeenRow]:
         """Return the rows of a readable range as the transaction sees them.
 
-        Args:
-            rows: All rows of the database in the range, in order.
-            begin: The begin of the range.
-            end: Its end.
-            reverse: Whether the order is the reverse one.
+        `rows` are all rows of the database in the range, in order.
         """
         stored = {key: value for key, value in rows if key not in self.known}
         keys = self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]

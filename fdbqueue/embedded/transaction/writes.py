@@ -10,7 +10,7 @@ from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
 
 
 class Writes(ABC):
-    """The writes of a transaction. Those of a database are each a transaction of its own."""
+    """The writes of a transaction. On a database, each is a separate transaction."""
 
     @abstractmethod
     def mutate(self, kind: int, key: KeyLike, param: ValueLike) -> None:

@@ -140,7 +140,7 @@ def _is_wrong(schedule: StoredSchedule, now: int) -> bool:
 
 
 class Schedules:
-    """The schedules of one queue. Each method is part of a transaction."""
+    """The schedules of one queue."""
 
     def __init__(self, items: Items, bounds: Bounds) -> None:
         self._layout = items.layout
@@ -290,14 +290,12 @@ class Schedules:
         return bool(left) and overlap == "allow"
 
     def _is_held(self, tr: Transaction, name: str, schedule: StoredSchedule) -> bool:
-        """Return whether ticks do not overlap and the last one's item has not ended."""
         unique = schedule.unique_key(name)
         return unique is not None and tr[self._layout.unique_key(unique)].present()
 
     def _push(
         self, tr: Transaction, now: int, name: str, schedule: StoredSchedule, tick: int
     ) -> tuple[bytes, StoredSchedule]:
-        """Push the item of a tick; return its key and the schedule's new state."""
         layout, group = self._layout, schedule.definition.group
         self._bounds.reserve(tr, group)
         priority = layout.unpack_level_prefix(layout.items + schedule.definition.level)
@@ -331,7 +329,6 @@ class Schedules:
         before: StoredSchedule | None,
         after: StoredSchedule | None,
     ) -> None:
-        """Store a schedule with its timer, or delete both."""
         layout = self._layout
         row = layout.entry_key(layout.schedules, name)
         next_before = before and before.next

@@ -43,7 +43,7 @@ _MAX_DROPPED = 10  # signals that have ended, which a new one deletes
 
 
 class DurableSteps:
-    """The steps and signals of one queue's jobs. Each method is part of a transaction."""
+    """The steps and signals of one queue's jobs."""
 
     def __init__(self, items: Items, claimed: ClaimedItems, changes: Changes) -> None:
         self._layout = items.layout
@@ -166,17 +166,8 @@ class DurableSteps:
         """Return the steps that run other jobs; push the missing jobs, and suspend this one.
 
         The jobs are a batch: each stores its end in its step, and the last one makes this job
-        ready.
-
-        Args:
-            tr: A transaction.
-            now: The time.
-            claim: The claim of the job.
-            steps: Other steps to store.
-            names: The names of the steps.
-            batch: The id of a new batch.
-            push: Pushes the jobs of the steps with these numbers for the batch; returns their
-                queues' prefixes and their ids.
+        ready. `steps` are other steps to store. `push(numbers)` pushes the jobs of the steps with
+        these numbers for the new batch, and returns their queues' prefixes and their ids.
 
         Returns:
             The steps, if all jobs have ended or a step does something else; `None` if this job is
@@ -202,7 +193,6 @@ class DurableSteps:
         return None
 
     def _put(self, tr: Transaction, row: ItemRow, steps: list[NamedStep]) -> int:
-        """Store steps of a claimed job; return its number of steps."""
         position = self._layout.position(row.key)
         keys = [self._layout.step_key(position, step.name) for step in steps]
         n = row.item.header.steps

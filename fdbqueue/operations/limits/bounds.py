@@ -33,7 +33,7 @@ class Room(NamedTuple):
 
 
 class Bounds:
-    """The bounds of one queue and its groups. Each method is part of a transaction.
+    """The bounds of one queue and its groups.
 
     An item occupies one place from its push until it ends, while it is ready, delayed or claimed.
     So only pushes, schedules and retries of dead letters take places. (`put_back` takes none and
@@ -77,7 +77,6 @@ class Bounds:
         return finish
 
     def _begin_count(self, tr: Transaction, group: str | None) -> Callable[[], int]:
-        """Start to count the ready, delayed and claimed items by a snapshot."""
         if group is None:
             totals = self._items.begin_counters(tr.snapshot)
             return lambda: totals().unfinished
@@ -128,7 +127,6 @@ class Bounds:
             self._take(tr, each, room, 1)
 
     def _take(self, tr: Transaction, group: str | None, room: Room, n: int) -> None:
-        """Take `n` places, for which there is room."""
         layout = self._layout
         prefix = layout.places if group is None else layout.group_key(layout.group_places, group)
         self._places.take(tr, prefix, room.taken, room.bound, n)
@@ -157,14 +155,12 @@ class Bounds:
 
 
 def _numbers(items: Sequence[NewItem]) -> Counter[str | None]:
-    """Count items by group; `None` stands for the queue, with all of them."""
     numbers = Counter(item.level.group for item in items)
     numbers[None] = len(items)
     return numbers
 
 
 def _number_that_fits(items: Sequence[NewItem], left: Mapping[str | None, int]) -> int:
-    """Return how many of the first items fit into the places that are left."""
     left = {**left}
     for number, item in enumerate(items):
         for group in {None, item.level.group} & left.keys():

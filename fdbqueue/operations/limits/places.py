@@ -53,15 +53,10 @@ class Places:
         n: int,
         choose: Callable[[int, int], int] | None = None,
     ) -> None:
-        """Take `n` places in addition to the transaction's own.
+        """Take `n` places, for which there is room, in addition to the transaction's own.
 
-        Args:
-            tr: The transaction.
-            prefix: The prefix of the places.
-            taken: The number of taken places, including the transaction's own.
-            bound: The number of places.
-            n: The number of places to take; the bound must have room for them.
-            choose: Like `random.randrange`, which is the default.
+        `taken` includes the transaction's own. `choose` is like `random.randrange`, which is the
+        default.
         """
         choose = choose or self._randrange
         assert choose is not None

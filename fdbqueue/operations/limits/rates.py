@@ -20,7 +20,7 @@ _FOREIGN = 1 << 62  # milliseconds
 
 
 class Starts:
-    """When items of one queue were started. Each method is part of a transaction.
+    """When items of one queue were started.
 
     A group is a name, or `None` for the whole queue. A group with a rate has one row for each
     transaction that started items of it, and a count of these starts. A start is forgotten once it
@@ -116,7 +116,7 @@ class Starts:
 
 
 class QueueRate:
-    """The rate of one queue. Each method is part of a transaction.
+    """The rate of one queue.
 
     Starts are stored as a group's are. Transactions that start items conflict with each other. A
     queue over its rate has a timer: the sweep that finds it wakes waiting clients. A queue without
@@ -203,7 +203,6 @@ class QueueRate:
 
 
 def _rate_of(options: Options | None) -> Rate | None:
-    """Return a queue's rate as a number and milliseconds."""
     if options is None or options.rate is None:
         return None
     return options.rate[0], round(1000 * options.rate[1])

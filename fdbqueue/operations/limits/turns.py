@@ -43,7 +43,7 @@ class Turn:
         own: The group's stored settings.
         settings: The settings that apply to it.
         passes: The passes of the items that were found, and of the one behind them.
-        is_limited: Whether a limit allows no more than the items that were found.
+        is_limited: Whether a limit allows no more than these items.
         following: The row of the item behind those to take, once conflicts are known.
         stale: The turns that were met in vain on the way to this one.
         is_idle: For items without a group: whether they are known to be gone.
@@ -158,7 +158,7 @@ Taking: TypeAlias = Counter[Turn]
 
 
 class Turns:
-    """The order in which clients take items of groups. Each method is part of a transaction.
+    """The order in which clients take items of groups.
 
     `Groups` describes the turns, and changes them.
     """
@@ -179,14 +179,8 @@ class Turns:
     ) -> list[StoredItem]:
         """Return up to `n` items of a range of priorities, in the order of their turns.
 
-        Args:
-            tr: A transaction, or its snapshot.
-            found: The first items of the range in the order of their keys, or none.
-            begin: The first key that a priority may have.
-            end: The key behind the last priority.
-            n: The most items.
-            skipped: How many groups to skip in the first priority that has any.
-            before: The items that the transaction will take before these.
+        `found` are the first items in the order of their keys, or none; `before` are items that the
+        transaction takes first. Skip `skipped` groups of the first priority that has any.
         """
         level_of = self._levels.level_of
         items: list[StoredItem] = []
@@ -288,7 +282,6 @@ class Turns:
             read = tr.get_range(rows[-1].key + b"\x00", end, limit=limit, streaming_mode=WANT_ALL)
 
     def _turn_of_others(self, tr: ReadTransaction, level: Level) -> Turn:
-        """Return the turn of the items without a group."""
         layout, reads = self._layout, _snapshot(tr)
         key = layout.group_key(layout.group_passes, None, level.rest)
         stored, taken = reads[key], reads[layout.taken_passes + level.rest]

@@ -4,8 +4,8 @@ That item is delayed and never due. Either it follows the jobs of the batch: it 
 beginning, and its first position is the batch's id. Or it is a job that waits for others in its
 steps, which get their results. The batch's jobs may be in any queue; their headers name the batch.
 
-A batch has two rows. The definition changes when the batch closes, is cancelled, or (if so
-configured) loses a job to death. The counts of pushed and ended jobs change only by atomic adds, so
+A batch has two rows. The definition changes when the batch closes, is cancelled or, if so
+configured, when a job dies. The counts of pushed and ended jobs change only by atomic adds, so
 neither pushes nor ends conflict with each other.
 """
 
@@ -159,13 +159,6 @@ def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End)
 
     Removing a dead letter or a done item is no second end, and clearing a queue ends no items. A
     dead letter that is retried can end again.
-
-    Args:
-        tr: The transaction that ends it.
-        own: The layout of its queue.
-        now: The time.
-        item: The item as it was while ready or claimed.
-        end: How it ended.
     """
     header, position = item.header, own.position(item.key)
     if header is NO_HEADER:
@@ -237,13 +230,8 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes
     """Count jobs of a queue that will be emptied as cancelled, in other queues' batches.
 
     Their rows forget these batches, so each job counts once, however often this is called. A queue
-    whose jobs never counted in other queues costs one read.
-
-    Args:
-        tr: The transaction.
-        own: The layout of the queue.
-        now: The time.
-        after: The result of the previous call; empty for the first.
+    whose jobs never counted in other queues costs one read. `after` is the previous call's result,
+    at first empty.
 
     Returns:
         The last key that this call handled; `None` if no job is left.
@@ -279,7 +267,6 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes
 
 
 def _waiting_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict[str, StoredStep]:
-    """Return the steps in which a job waits for others that it runs, by name."""
     rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
     steps = {layout.unpack_step_key(row.key): decode_step(row.value) for row in rows}
     return {
@@ -324,7 +311,6 @@ def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes)
 def _store_result(
     tr: Transaction, layout: Layout, now: int, job: bytes, step: str, end: End
 ) -> None:
-    """Store how a job ended in the step that waits for it."""
     key = layout.step_key(job, step)
     value = tr[key].value
     if value is None:  # the job that waited was cancelled

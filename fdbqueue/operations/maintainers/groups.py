@@ -46,7 +46,7 @@ _turn_of = attrgetter("turn")
 
 
 class Groups:
-    """The groups of one queue, which share its capacity. Each method is part of a transaction.
+    """The groups of one queue, which share its capacity.
 
     Within a priority, a group's items are in order of arrival, and groups take turns: a group with
     ready items has one turn, and turns are ordered by pass. Taking an item moves its group's turn
@@ -216,7 +216,6 @@ class Groups:
             tr[layout.timer_key(layout.turns + rest, pass_, packed)] = turn.own
 
     def _note_removed(self, tr: Transaction, now: int, level: Level) -> None:
-        """End the turn of a group whose last ready items were removed."""
         layout, group, rest = self._layout, level.group or "", level.rest
         if [*tr.get_range(level.begin, level.end, limit=1)]:
             return
@@ -226,7 +225,6 @@ class Groups:
         self._forget_idle(tr, now, rest)
 
     def _become_idle(self, tr: Transaction, level: Level, pass_: int) -> None:
-        """Record that a group has no ready items of a priority."""
         layout, group, rest = self._layout, level.group or "", level.rest
         tr.clear(layout.group_key(layout.group_members, group, rest))
         tr.compare_and_clear(layout.group_key(layout.group_counts, group), ZERO)
@@ -284,7 +282,6 @@ class Groups:
     # Holding back
 
     def _goes_on(self, tr: Transaction, now: int, group: str) -> bool:
-        """Release a held group if it may go on; return whether it was released."""
         held = self._held(group)
         if not tr[held].present():
             return False
@@ -304,7 +301,6 @@ class Groups:
             self.settle(tr, now, group)
 
     def _due(self, tr: Transaction, position: bytes) -> int:
-        """Return when the delayed item at a position is due; 0 if there is none."""
         stored = tr[self._layout.delayed + position].value
         return 0 if stored is None else int(decode_metadata(stored)[0][0])
 
@@ -429,7 +425,6 @@ class Groups:
         return is_full != (held is not None)
 
     def _hold(self, tr: Transaction, group: str, due: int | None) -> None:
-        """Take a group's turns away, until it is due or something is freed."""
         layout = self._layout
         for rest, pass_ in self._passes(tr, group).items():
             tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
@@ -453,7 +448,6 @@ class Groups:
         tr.clear(self._held(group))
 
     def _passes(self, tr: Transaction, group: str) -> dict[bytes, int]:
-        """Return a group's passes in the priorities where it has ready items."""
         prefix = self._layout.group_key(self._layout.group_members, group)
         rows = tr.get_range(prefix, prefix + b"\xff", streaming_mode=WANT_ALL)
         members = [row.key[len(prefix) :] for row in rows]

@@ -40,7 +40,6 @@ _WINDOWS = ((300, _SHORT), (3_600, _SHORT), (86_400, _LONG))
 
 
 def _number(seconds: int, now: int) -> int:
-    """Return the number of the period of this length that contains a time."""
     return now // (1000 * seconds)
 
 
@@ -58,7 +57,6 @@ class History:
         self._waits_noted = self._runs_noted = 0
 
     def _sample_keys(self, now: int) -> dict[int, bytes]:
-        """Return the keys of the present periods' samples, by length."""
         layout = self._layout
         return {
             seconds: layout.entry_key(layout.samples, seconds, _number(seconds, now))
@@ -127,7 +125,6 @@ class History:
             tr.add(self._layout.runs, encode_times(runs))
 
     def _wait_of(self, item: StoredItem, now: int) -> int | None:
-        """Return how many milliseconds an item has been ready; `None` if unknown."""
         since = item.header.since
         if since is None and not item.header.attempts:
             pushed = self._layout.pushed_at(item.key)
@@ -136,7 +133,6 @@ class History:
 
 
 def _begin_sample(tr: ReadTransaction, layout: Layout) -> Callable[[], tuple[int, ...]]:
-    """Start to read the totals of a queue."""
     rows = tr.get_range(*totals_range(layout.subspace), streaming_mode=WANT_ALL)
     waits, runs = tr.get(layout.waits), tr.get(layout.runs)
 

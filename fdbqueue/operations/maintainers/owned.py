@@ -75,7 +75,6 @@ class OwnedRows:
                 tr.clear(rows + (header.origin or position))
 
     def _store(self, tr: Transaction, before: ItemRow | None, after: ItemRow) -> None:
-        """Store what an item newly owns."""
         layout, new = self._layout, after.item.header
         header = NO_HEADER if before is None else before.item.header
         has_moved = before is None or before.key != after.key

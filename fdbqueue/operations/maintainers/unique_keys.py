@@ -100,5 +100,4 @@ def _freed_by(row: ItemRow | None) -> str | None:
 
 
 def _held_by(row: ItemRow | None) -> str | None:
-    """Return the unique key that a row's item holds, or `None`."""
     return None if row is None or row.state in ENDED else row.item.header.unique

@@ -52,7 +52,7 @@ class GroupInfo:
 
 
 def held_by(settings: GroupSettings, claimed: int, due: bytes) -> HeldBy:
-    """Return what holds a held group; `due` is when its rate allows more, or empty."""
+    """Return what holds a group back; `due` is when its rate allows more, or empty."""
     if settings.paused:
         return "paused"
     if due:

@@ -60,7 +60,7 @@ def _progress(lease: Lease | None) -> Progress | None:
 
 
 class ItemInfos(Generic[_T]):
-    """Everything about the items of one queue. Each method is part of a transaction."""
+    """Everything about the items of one queue."""
 
     def __init__(self, items: Items, codec: RowCodec[_T], kind: str | None) -> None:
         self._layout = items.layout
@@ -192,7 +192,6 @@ def _is_named(name: str, wanted: str) -> bool:
 
 
 def _has(text: str | None, part: str | None) -> bool:
-    """Return whether a text contains a part, ignoring case; `None` is part of any text."""
     return part is None or part.casefold() in (text or "").casefold()
 
 
@@ -274,7 +273,6 @@ def _waits_for(
 
 
 def _parent_of(tr: ReadTransaction, own: Layout, found: ItemRow) -> JobRef | None:
-    """Return the job that runs an item in a step, ended or not, or `None`."""
     for each in memberships_of(found.item.header.batch):
         if each.job:
             return _ref(tr, each.layout(own), each.job, each.step)

@@ -108,7 +108,6 @@ def _stats(
 
 
 def _counts_by_priority(layout: Layout, counters: Counters) -> dict[Any, int]:
-    """Return the number of ready items of each priority that has any."""
     levels = counters.levels
     found = {layout.unpack_level_prefix(prefix): n for prefix, n in levels.items() if n > 0}
     return {priority: found[priority] for priority in sorted(found)}
@@ -146,5 +145,4 @@ def _begin_oldest(
 
 
 def _is_of_group(layout: Layout, key: bytes, prefix: bytes) -> bool:
-    """Return whether the key's item is of a group, in the priority with this prefix."""
     return key.startswith(prefix) and not layout.is_item_key(key, prefix)

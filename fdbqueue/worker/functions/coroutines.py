@@ -24,7 +24,7 @@ _BLOCKED = 1.0  # seconds after which a loop that does not answer is blocked
 
 
 class _Job(Protocol):
-    """A job that notes the states of its coroutine, in this order."""
+    """A job that records the states of its coroutine, in this order."""
 
     @property
     def job_name(self) -> str: ...
@@ -37,7 +37,7 @@ class _Job(Protocol):
 
 
 class Coroutines:
-    """Runs the coroutines of all jobs of a worker in one event loop, which lives until `close`.
+    """Runs all coroutines of a worker in one event loop, which lives until `close`.
 
     If a coroutine whose time is over blocks the loop, another one takes its place.
 
@@ -51,7 +51,7 @@ class Coroutines:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def result(self, job: _Job, awaitable: Awaitable[Any]) -> Any:
-        """Return the result of the coroutine of a job, or raise its exception."""
+        """Return the result of a job's coroutine, or raise its exception."""
         is_claimed = threading.Lock()  # by the loop in which it begins
 
         async def settled() -> tuple[Any, BaseException | None]:
@@ -90,7 +90,7 @@ class Coroutines:
 
     @property
     def is_orphan(self) -> bool:
-        """Tell whether the program's event loop, which awaited the worker, is closed."""
+        """True if the program's event loop, which awaited the worker, is closed."""
         return self.loop is not None and self.loop.is_closed()
 
     def _begin_loop(self) -> _EventLoop:
@@ -108,8 +108,6 @@ class Coroutines:
 
 
 class _EventLoop:
-    """An event loop in its own thread."""
-
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._is_closed = threading.Event()

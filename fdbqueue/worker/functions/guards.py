@@ -39,25 +39,22 @@ class Tries:
         return self.seconds > 0
 
     def begin_try(self) -> None:
-        """Note that a try begins.
+        """Begin a try.
 
         Raises:
-            HandlerTooSlow: The one before was too slow.
+            HandlerTooSlow: The previous one was too slow.
         """
         if self.seconds > TRANSACTION:
             raise HandlerTooSlow(self.seconds)
         self.tried = time.perf_counter()
 
     def end_try(self) -> None:
-        """Note that a try has ended."""
+        """End a try."""
         self.seconds, self.tried = time.perf_counter() - self.tried, math.inf
 
 
 class InThisProcess:
     """A `with` block that calls functions of the program, and that no forked process leaves.
-
-    Args:
-        name: The name of the job.
 
     >>> with InThisProcess("shop.send"):
     ...     pass

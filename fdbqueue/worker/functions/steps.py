@@ -76,12 +76,7 @@ class Policy(Protocol):
 
 
 class Results:
-    """The results of a function, and their JSON forms: the same, unless a subclass converts them.
-
-    Args:
-        name: The name of the step.
-        function: The function.
-    """
+    """A function's results and their JSON forms, which are the same unless a subclass converts."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         del name, function  # a subclass converts by the annotations of the function
@@ -118,13 +113,7 @@ class ChildJob(Protocol[_P, _R_co]):
 
 @dataclass(eq=False)
 class AttemptSteps:
-    """The steps of one attempt: what is stored, and to which of them the job has come.
-
-    Args:
-        claimed: The steps of the job as they are stored.
-        id: The id of the job.
-        results: Converts the results of a function.
-    """
+    """The steps of one attempt: stored ones, and the names that the job has come to."""
 
     claimed: ClaimedSteps
     id: str
@@ -143,7 +132,7 @@ class ChildPushes:
     """The pushes of the jobs of some steps, as one batch.
 
     Args:
-        owner: The prefix of the queue of the job that runs them.
+        owner: The queue prefix of the job that runs them.
         job: The first position of that job.
         children: The jobs by the names of their steps.
     """
@@ -169,7 +158,7 @@ class ChildPushes:
         """Push the jobs of the steps with these numbers.
 
         Returns:
-            The prefixes of their queues, empty for that of the job, and their ids.
+            The prefixes of their queues, empty for the job's own, and their ids.
 
         Raises:
             ChildNotPushed: An unfinished job has the unique key of one of them.
@@ -208,7 +197,7 @@ class Stepper:
         """Call a function, unless the step is done; return its result.
 
         The function runs at least once, and not again once its result is stored. The result is
-        converted to JSON and back by the return annotation of the function, also the first time.
+        converted to JSON and back by the function's return annotation, also the first time.
 
         If the function raises an exception, the call raises `StepFailed`. A job that catches it and
         goes on finds the same failure if it runs again; if the attempt fails, the next one tries
@@ -252,9 +241,9 @@ class Stepper:
     ) -> _R:
         """Run `function(tr, ...)` in the transaction that stores the step; return its result.
 
-        What the function writes takes effect exactly once: data, pushes and signals. The
-        transaction may run several times, so the function must not sleep, commit or create
-        identities, and must end within five seconds. Errors and result are as for `step`.
+        The function's writes take effect exactly once: data, pushes and signals. The transaction
+        may run several times, so the function must not sleep, commit or create identities, and must
+        end within five seconds. Errors and result are as for `step`.
 
         Args:
             name: The name of the step.
@@ -282,7 +271,7 @@ class Stepper:
     def _begun(
         self, kind: StepKind, name: str, function: Callable[..., Any]
     ) -> tuple[StoredStep, Results]:
-        """Return a step that calls a function, done or not, and what converts its result."""
+        """Return a step that calls a function, done or not, and its `Results`."""
         results = self._attempt.results(name, function)
         step = self._found(name, _RESULTS)
         return step or StoredStep(kind, "waiting", milliseconds()), results
@@ -332,8 +321,8 @@ class Stepper:
     def _failed(self, name: str, step: StoredStep, error: BaseException) -> Exception:
         """Suspend the job until the step is tried again, or return the error to raise.
 
-        The failure is stored with the next step, if there is one: then the job has caught the
-        error. Otherwise the next attempt tries the step again.
+        The failure is stored with the next step, which shows that the job has caught the error.
+        Otherwise the next attempt tries the step again.
         """
         text = error_text(error) or ""
         now, retry = milliseconds(), self._retry
@@ -387,8 +376,8 @@ class Steps(Stepper):
     ) -> Signal:
         """Suspend the job until a signal comes: no worker is held, and no attempt is counted.
 
-        A signal that was sent before counts as well, while it is kept. The wait ends either with
-        a signal or with the time-out, whichever is committed first, and remains so.
+        A signal sent earlier counts as well, while it is kept. The wait ends with a signal or with
+        the time-out, whichever commits first, and remains so.
 
         Args:
             name: The name of the step, and of the signal unless `signal` is given.
@@ -422,10 +411,9 @@ class Steps(Stepper):
     def run(self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Push another job, suspend this one until that has ended, and return its result.
 
-        The other job is pushed in the transaction that stores the step, and its result is stored in
-        the step by the transaction that ends it. It may be in the same queue: no worker is held.
-        Its attempts, delays and time-outs are its own. If this job is cancelled, it runs all the
-        same.
+        The transaction that stores the step pushes the other job, and the transaction that ends the
+        other job stores its result. It may be in the same queue: no worker is held. It has its own
+        attempts, delays and time-outs. If this job is cancelled, it runs all the same.
 
         Args:
             name: The name of the step.
@@ -492,12 +480,7 @@ class Steps(Stepper):
         return self._run(children, return_errors=return_errors)
 
     def _run(self, children: Mapping[str, Child[Any]], *, return_errors: bool = False) -> list[Any]:
-        """Suspend the job until others have ended; return their results.
-
-        Args:
-            children: The other jobs by the names of their steps.
-            return_errors: Whether to return errors together with the results.
-        """
+        """Suspend the job until others have ended; return their results."""
         for name in children:
             self._attempt.take_name(name)
         pushes = ChildPushes(self._attempt.claimed.owner, self._attempt.claimed.job, children)
@@ -542,7 +525,7 @@ class Steps(Stepper):
 def _awaited(
     method: Callable[Concatenate[Any, _P], _R],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]:
-    """Return the method that does in another thread what a method of `Context` does."""
+    """Return a coroutine method that calls a method of `Context` in another thread."""
 
     async def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await asyncio.to_thread(method, self._steps, *args, **kwargs)
@@ -552,11 +535,7 @@ def _awaited(
 
 
 class AioStepper:
-    """The steps of a coroutine that call a function: await the methods of `Context.using`.
-
-    Args:
-        steps: The same for a function.
-    """
+    """The steps of a coroutine that call a function: await the methods of `Context.using`."""
 
     def __init__(self, steps: Stepper) -> None:
         self._steps: Any = steps
