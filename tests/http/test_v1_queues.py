@@ -128,7 +128,7 @@ def test_a_sample_of_jobs_is_bounded(db: Any, name: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("query", "detail"),
     [
-        ({"agent": "ada"}, "agent: only the items of a task queue"),
+        ({"agent": "ada"}, "agent: the items of a"),
         ({"state": "done", "error": "x"}, "error: done items have no error"),
         ({"client": "mail-1"}, "client: only claimed items"),
         ({"error": ""}, "error"),

@@ -167,7 +167,7 @@ def test_only_the_items_that_match_are_changed(db: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "state", "wanted", "reason"),
     [
-        (PriorityQueue, "ready", {"agent": "ada"}, "agent: the items of a priority queue have no agent"),
+        (PriorityQueue, "ready", {"agent": "ada"}, "agent: the items"),
         (PriorityQueue, "done", {"error": "refused"}, "error: done items"),
         (PriorityQueue, "dead", {"client": "mail-1"}, "client: only claimed"),
         (PriorityQueue, "dead", {"error": ""}, "error is text"),
