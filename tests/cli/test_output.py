@@ -59,7 +59,7 @@ priority items
 5 1
 9 1
 $ history $q
-last pushed taken completed failed died median wait 95 % wait median run 95 % run
+last pushed taken completed failed died median wait wait (p95) median run run (p95)
 5 minutes 3 0 0 0 0 - - - -
 hour 3 0 0 0 0 - - - -
 day 3 0 0 0 0 - - - -

@@ -199,16 +199,17 @@ def test_closing_a_database_ends_busy_threads_with_1025(db: Any) -> None:
     turns = [0] * 6
 
     def work(number: int) -> None:
-        writes = number % 2 == 0
-        try:
-            while True:
-                turns[number] += 1
-                if writes:
+        while True:
+            turns[number] += 1
+            try:
+                if number % 2 == 0:
                     db.add(b"n", b"\x01")
                 else:
                     list(db.create_transaction().snapshot[b"k":b"l"])
-        except FDBError as error:
-            ends.append(error.code)
+            except FDBError as error:
+                if error.code != 1007:  # too old: a slow machine has kept a reader waiting
+                    ends.append(error.code)
+                    return
 
     threads = [threading.Thread(target=work, args=[number]) for number in range(6)]
     for thread in threads:
