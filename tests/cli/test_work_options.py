@@ -50,12 +50,16 @@ def test_queues_have_an_order_or_weights(fdbq: Shell) -> None:
     for options, expected in (
         ((images, mail), 4 * ["image"] + 4 * ["mail"]),
         ((mail, images), 4 * ["mail"] + 4 * ["image"]),
-        ((), 4 * ["mail", "image"]),
-        ((f"{mail}=1", f"{images}=1"), 4 * ["mail", "image"]),
+        ((), None),
+        ((f"{mail}=1", f"{images}=1"), None),
     ):
         push(fdbq, mail, "send", 4)
         push(fdbq, images, "shrink", 4)
-        assert work(fdbq, *options) == expected
+        done = work(fdbq, *options)
+        if expected is None:  # in turns; on a slow machine, a first job may go back, and be second
+            assert [{*pair} for pair in zip(done[::2], done[1::2])] == 4 * [{"mail", "image"}]
+        else:
+            assert done == expected
     push(fdbq, mail, "send", 40)
     push(fdbq, images, "shrink", 40)
     done = work(fdbq, f"{mail}=3", images)
