@@ -140,7 +140,7 @@ class Jobs:
     ) -> None:
         self.name = setting.queue(type(self))
         self.db, self.queue, self.ledger, self._values = db, queue, ledger, values
-        self.plain = open_queue(db, setting.prefix, self.name)
+        self.plain = setting.open(db, type(self))
         self._is_killed = setting.world == "killed"
         self._pushed: deque[Any] = deque(maxlen=20)
         """The values and ids of recently pushed items, some of them delayed."""
