@@ -83,10 +83,10 @@ def test_a_client_that_waits_wakes_when_the_rate_allows_more(
 ) -> None:
     limit((1, 0.3))
     jobs.push_many(db, range(2), group="ada")
-    assert getattr(jobs, verb)(db)
     began = time.monotonic()
+    assert getattr(jobs, verb)(db)
     assert getattr(jobs, verb)(db, wait=MAX_WAIT)
-    assert time.monotonic() - began > 0.15
+    assert time.monotonic() - began > 0.25
 
 
 def test_a_client_that_waits_wakes_when_a_new_rate_allows_more(
