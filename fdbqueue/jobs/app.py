@@ -245,7 +245,7 @@ class App:
         Raises:
             DuplicateJob: Another job of this app has the name.
             TypeError: `retry` is neither a policy nor a function, `name` is no text, there is no
-                such option, or the parentheses are missing.
+                such option, the parentheses are missing, or the function is a job already.
             ValueError: `version` or `timeout` is out of range, `unique` is a text that is not a
                 key, or `unique_until` and `unique_for` do not fit.
         """

@@ -63,7 +63,7 @@ _KINDS: dict[str | None, Any] = {
 }
 
 _UNSET = {"priorities": None, "max_size": None, "has_groups": True}
-"""What it means that an option is not stored, where that is not its default.
+"""The value of an option that is not stored, where it is not the default.
 
 Queues of an earlier layout 1 had no mark for groups, so without it they may have some.
 """

@@ -203,7 +203,8 @@ class BaseQueue(Generic[_T]):
         An item that the codec cannot decode counts as failed, and is not handed out.
 
         Cost: reads of the options and of the claimed items, four times a second also of the due
-        items; three keys written for each item, and one for each priority.
+        items, as when the claim finds too few; three keys written for each item, and one for each
+        priority.
 
         Args:
             tr: A transaction or a database.
@@ -273,9 +274,9 @@ class BaseQueue(Generic[_T]):
     def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> SansIO[Any]:
         """Return what the handler of a done item returned, or what `ack` was given; wait for it.
 
-        It is stored if the queue keeps done items (`configure(db, keep=...)`) and the `Worker` has
-        `store_results`; otherwise it is `None`. In a transaction, the call conflicts with every
-        change of the item.
+        A `Worker` with `store_results`, or `ack`, stores it if the queue keeps done items
+        (`configure(db, keep=...)`); a done item without a result has `None`. In a transaction, the
+        call conflicts with every change of the item.
 
         Raises:
             NoResult: The item is not done in time, is a dead letter, or is not kept any more.

@@ -5,9 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,12 @@ import fdbqueue
 from fdbqueue.embedded.directory import LOCK_FILE
 from tests.support.server import serving
 from tests.support.shell import Shell, has_locked_a_file, has_received
+from tests.support.started import fdbq, kill_started, start
 from tests.support.waiting import MAX_WAIT, wait_until
 
+__all__ = ["fdbq", "kill_started"]  # fixtures
+
 INTERRUPTED = "fdbq: interrupted; committed changes are kept\n"
-Process = subprocess.Popen[str]
 
 ENDING = [
     getattr(signal, f"SIG{name}")
@@ -28,28 +28,6 @@ ENDING = [
 ]
 if sys.platform == "linux":
     ENDING += [signal.SIGIO, signal.SIGPWR, signal.SIGRTMIN, signal.SIGRTMAX]
-
-
-@pytest.fixture
-def fdbq(db: Any, shared_url: str, name: str, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, shared_url, name)
-
-
-_started: list[Process] = []
-
-
-@pytest.fixture(autouse=True)
-def _kill_started_processes() -> Iterator[None]:
-    yield
-    while _started:
-        process = _started.pop()
-        process.kill()
-        process.communicate()
-
-
-def start(fdbq: Shell, *arguments: str, program: Sequence[str] = ("-m", "fdbq")) -> Process:
-    _started.append(fdbq.start(*arguments, program=program))
-    return _started[-1]
 
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: f"{int(number)}")

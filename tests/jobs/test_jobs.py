@@ -292,6 +292,7 @@ def test_mistakes_of_a_declaration_are_named(db: Any, app: App) -> None:
 
     for mistake, kind, message in [
         (lambda: app.job(print), TypeError, "@app.job(), with parentheses"),
+        (lambda: app.job(name="other")(first), TypeError, "same is a job already"),
         (lambda: app.job(name=3), TypeError, "the name of a job is text, not 3"),
         (lambda: app.job(name="same")(print), DuplicateJob, "'same' already"),
         (lambda: app.job(version="2"), ValueError, "version is a number"),

@@ -10,16 +10,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 import fdbqueue
 from tests.support.forked import Forked
 from tests.support.shell import Shell, has_handlers
+from tests.support.started import Process, fdbq, kill_started, start, started
 from tests.support.waiting import MAX_WAIT, wait_until
+
+__all__ = ["fdbq", "kill_started"]  # fixtures
 
 INTERRUPTED = "fdbq: interrupted; committed changes are kept\n"
 TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "100"))
@@ -29,30 +28,6 @@ If there are more, most are forked with their modules loaded, which starts them 
 """
 
 SOON = 2.0  # seconds
-
-Process = subprocess.Popen[str]
-
-
-@pytest.fixture
-def fdbq(db: Any, shared_url: str, name: str, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, shared_url, name)
-
-
-_started: list[Process] = []
-
-
-@pytest.fixture(autouse=True)
-def _kill_started_processes() -> Iterator[None]:
-    yield
-    while _started:
-        process = _started.pop()
-        process.kill()
-        process.communicate()
-
-
-def start(fdbq: Shell, *arguments: str, program: Sequence[str] = ("-m", "fdbq")) -> Process:
-    _started.append(fdbq.start(*arguments, program=program))
-    return _started[-1]
 
 
 class Interrupts:
@@ -144,7 +119,7 @@ class Interrupts:
         elif is_task_pop:
             self._tasks_printed += self._lines(output)
         assert process.returncode is not None
-        _started.clear()
+        started.clear()
         outcome = self._outcome(process.returncode, errors, is_handled)
         self.outcomes[outcome or "wrong"] += 1
         if outcome is None:
