@@ -62,6 +62,7 @@ def run(
     body: Callable[[Transaction], _T],
     begin: Callable[[], object] = bool,
     failed: Callable[[Any], object] = bool,
+    unconfirmed: list[Any] | None = None,
 ) -> _T:
     """Run `body(tr)` in a transaction and commit, with retries until the commit succeeds.
 
@@ -74,6 +75,8 @@ def run(
         begin: Called before each attempt, outside of its transaction, for example to read the
             clock for the body.
         failed: Called with each database error.
+        unconfirmed: Where to leave the future of a commit that only has to reach the disk of an
+            embedded database, instead of waiting for it.
 
     Example:
         >>> import fdbqueue
@@ -90,7 +93,11 @@ def run(
         begin()
         try:
             result = body(transaction)
-            transaction.commit().wait()
+            committed = transaction.commit()
+            if unconfirmed is not None and committed.takes_time():
+                unconfirmed.append(committed)
+            else:
+                committed.wait()
             return result
         except error_classes() as error:
             failed(error)

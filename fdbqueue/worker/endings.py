@@ -120,7 +120,7 @@ class Endings(Part):
             thread.join()
 
     def acknowledge(self, job: HeldJob) -> None:
-        """Acknowledge a job in one transaction with others, without waiting for it."""
+        """Acknowledge a job with others, or confirm its commit, without waiting for it."""
         with self._wanted:
             self._returned.append(job)
             self._wanted.notify()
@@ -135,12 +135,25 @@ class Endings(Part):
             if not jobs:
                 return
             try:
-                for source, some in by_source(jobs).items():
+                self._confirm([job for job in jobs if job.unconfirmed])
+                returned = [job for job in jobs if not job.unconfirmed]
+                for source, some in by_source(returned).items():
                     self._acknowledge(source, some)
             except BaseException as error:
                 for job in jobs:
                     self.pool.let_go(job)
                 self.shutdown.fail(error)
+
+    def _confirm(self, jobs: list[HeldJob]) -> None:
+        """End jobs that a commit has acknowledged, once it is on disk."""
+        for job in jobs:
+            try:
+                for commit in job.unconfirmed:
+                    commit.wait()  # one sync covers all commits before it
+            except Exception as error:  # the job may run again
+                self.end(job, "failed", error)
+            else:
+                self.end(job, "done")
 
     def _acknowledge(self, source: Source, jobs: list[HeldJob]) -> None:
         request = source.store.ack_request

@@ -57,6 +57,7 @@ class HeldJob(Tries):
         told_at: When it was told, by the performance counter.
         is_ending: Whether no code of the program runs for it at the moment, or ever again.
         is_given_up: Whether the worker has ended the attempt without it.
+        unconfirmed: The commit that acknowledged it, if that is not known to be on disk.
     """
 
     source: Source
@@ -79,6 +80,7 @@ class HeldJob(Tries):
     told_at: float = 0.0
     is_ending: bool = False
     is_given_up: bool = False
+    unconfirmed: list[Any] = field(default_factory=list[Any])
 
     def wait_for_loop(self) -> None:
         """Record that an event loop will begin it; its time does not run until then."""

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from fdbqueue.database.binding import engine_of
 from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.retrying import run
 from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.layout.batches import may_be_member
 from fdbqueue.queue.arguments import validate_result
@@ -79,7 +81,7 @@ class Running(Part):
                 self.endings.failed(job, failure)
         else:
             job.seconds = time.perf_counter() - job.began
-            if is_acknowledged:
+            if is_acknowledged and not job.unconfirmed:
                 self.endings.end(job, "done")
             else:
                 self.endings.acknowledge(job)
@@ -153,7 +155,10 @@ class Running(Part):
             end_with = store.ack_first(tr, job.claim, job.report.log)
             end_with(self._tried(job, partial(call, tr)))
 
-        run_once(self.db, body, store.layout.receipts)
+        if engine_of(self.db).commits_are_certain:
+            run(self.db, body, unconfirmed=job.unconfirmed)
+        else:
+            run_once(self.db, body, store.layout.receipts)
 
     def _tried(self, job: HeldJob, function: Callable[[], _T]) -> _T:
         """Call a function of the program as part of a try of a transaction.

@@ -58,3 +58,32 @@ def test_a_worker_claims_nothing_while_the_disk_is_broken(
         assert db[b"done"] == (bytes([JOBS]) if in_transaction else None)
         assert jobs.stats(db).dead == 0
         assert fdbqueue.admin.check(db, jobs).ok
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_thread_goes_on_while_a_commit_reaches_the_disk(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, breaks: bool
+) -> None:
+    # However quick the jobs are, it claims both.
+    monkeypatch.setattr("fdbqueue.worker.claiming.Pace.room", lambda pace: 2 - pace.held)
+    with fdbqueue.open(tmp_path / "db") as db:
+        jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        jobs.push_many(db, range(2))
+        began: list[int] = []
+
+        def handle(tr: fdbqueue.Transaction, item: fdbqueue.Item) -> None:
+            disk.flows.clear()
+            began.append(item.value)
+
+        worker = fdbqueue.Worker(db, jobs, handle, concurrency=1)
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        wait_until(lambda: len(began) == 2)
+        assert worker.report == fdbqueue.WorkerReport(0, 0, 0)  # nobody is told before it is there
+        if breaks:
+            disk.breaks()
+        disk.flows.set()
+        ended = "failed" if breaks else "done"
+        wait_until(lambda: getattr(worker.report, ended) == 2)
+        worker.stop()
+        thread.join()

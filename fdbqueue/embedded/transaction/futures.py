@@ -58,6 +58,10 @@ class Future(Generic[_T]):
         self.block_until_ready()
         return True
 
+    def takes_time(self) -> bool:
+        """Return whether `wait` would block. Unlike `is_ready`, this never blocks."""
+        return False
+
     def block_until_ready(self) -> None:
         """Wait until the result, or its error, is ready."""
 
@@ -96,6 +100,10 @@ class Blocking(_Pending[None]):
     def __init__(self, block: Callable[[], object]) -> None:
         super().__init__(None)
         self._block: Callable[[], object] | None = block
+
+    def takes_time(self) -> bool:
+        """Return whether `wait` would block. Unlike `is_ready`, this never blocks."""
+        return self._block is not None
 
     def block_until_ready(self) -> None:
         """Wait until the result, or its error, is ready."""
