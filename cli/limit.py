@@ -18,7 +18,7 @@ from .command import QUEUE, command
 from .options import chosen, option, options_of
 from .output import show_fields
 
-_FLAGS = {
+FLAGS = {
     "max_size": "--size",
     "max_attempts": "--attempts",
     "concurrency": "--concurrency",
@@ -50,7 +50,7 @@ class _Time(Duration):
     *options_of(
         QueueOptions,
         QueueSettings,
-        flags=_FLAGS,
+        flags=FLAGS,
         omit=("keep", "paused"),
         keep_seconds=option(
             *("--keep-for", "keep_seconds"),
@@ -84,8 +84,8 @@ def limit(db: Database, queue: str, *, create: bool = False, **settings: Any) ->
     with usage_errors():
         target.configure(db, **chosen(settings))
     options = target.options(db)
-    limits = {name: getattr(options, name) for name in _FLAGS}
-    shown = {_FLAGS[name][2:]: value for name, value in limits.items()}
+    limits = {name: getattr(options, name) for name in FLAGS}
+    shown = {FLAGS[name][2:]: value for name, value in limits.items()}
     shown["keep-last"] = options.keep_number or None  # 0 is stored if no items are kept
     if options.keep_seconds is not None:
         shown["keep-for"] = text_of_seconds(options.keep_seconds)

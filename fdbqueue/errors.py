@@ -333,13 +333,13 @@ class ClusterUnavailable(FdbqueueError):
 
 
 class LayoutVersionMismatch(FdbqueueError):
-    """A queue written by a release with another key layout."""
+    """A queue written by a release with another key layout, or with options unknown to this one."""
 
     found: object
     expected: int
 
     _template = (
-        "the queue has layout {self.found!r} and this release uses layout {self.expected}; use the "
+        "the queue has layout {self.found} and this release uses layout {self.expected}; use the "
         "release that wrote it, or export the queue with that release and import it here"
     )
 

@@ -501,13 +501,18 @@ def decode_options(value: bytes) -> Options:
     """Return the options of a queue.
 
     Raises:
-        LayoutVersionMismatch: The queue has another layout.
+        LayoutVersionMismatch: The queue has another layout, or an option of a newer release.
         UndecodableQueue: These are not the options of a queue.
     """
     try:
         version, *stored = fdb_tuple.unpack(value)
         if version != LAYOUT_VERSION:
             raise LayoutVersionMismatch(version, LAYOUT_VERSION)
+        known = {each.name for each in dataclasses.fields(Options)}
+        for name in stored[::2]:
+            if name not in known:
+                found_layout = f"{version} with the unknown option {name!r}"
+                raise LayoutVersionMismatch(found_layout, LAYOUT_VERSION)
         found: dict[str, Any] = {**_UNSET, **dict(zip(stored[::2], stored[1::2], strict=True))}
         options = Options(**{**found, "priorities": _priorities_of(found["priorities"])})
         has_none = options.priorities is None

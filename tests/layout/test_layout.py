@@ -137,6 +137,12 @@ def test_a_queue_stored_without_the_mark_for_groups_may_have_some() -> None:
     assert not decode_options(stored + NO_GROUPS).has_groups
 
 
+def test_a_queue_with_an_option_of_a_newer_release_is_refused() -> None:
+    stored = LAYOUT + b"\x02kind\x00\x02fifo\x00\x02codec\x00\x02bytes\x00"
+    with pytest.raises(LayoutVersionMismatch, match="the unknown option 'newer'"):
+        decode_options(stored + b"\x02newer\x00\x15\x01")
+
+
 def test_golden_bytes_of_the_history(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,14 +24,12 @@ from fdbqueue.worker.presence import Presence
 from tests.long.simulation.durable.programs import SHARED_KEYS, SIGNAL, Interpreter, program
 from tests.support.idempotency import push_once
 from tests.support.random_options import (
-    BOUNDS,
+    GROUP_SETTINGS,
     GROUPS,
-    IN_ORDER,
     LATE,
     SETTINGS,
     TIMINGS,
     item_options,
-    limits,
 )
 
 PRIORITIES: dict[Any, Callable[[random.Random], Any]] = {
@@ -41,7 +39,6 @@ PRIORITIES: dict[Any, Callable[[random.Random], Any]] = {
     (int, str): lambda chance: (chance.randrange(3), chance.choice("xy")),
 }
 _VALUES = [None, 7, "text", {"a": [1, None]}, "x" * 100_000]
-GROUP_SETTINGS = [*limits([(50, 3600)]), *BOUNDS, IN_ORDER]
 _SCALE = 0.02
 """Seconds that a job sleeps, or waits for a signal."""
 

@@ -28,14 +28,11 @@ from fdbqueue.layout.values import (
     decode_metadata,
     header_of,
 )
-from fdbqueue.options import GroupSettings, PushOptions, QueueSettings, ScheduleOptions
 from fdbqueue.queue.backup import Moment, rows_of
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.repeatable import import_lines
 from fdbqueue.testing import Clock
-from tests.long.random_databases import GROUP_SETTINGS, RandomDatabase
-from tests.support import random_options
-from tests.support.random_options import LATE, SETTINGS, TIMINGS
+from tests.long.random_databases import RandomDatabase
 
 DATABASES = int(os.environ.get("FDBQ_DATABASES", "4"))
 
@@ -192,16 +189,3 @@ def test_random_databases_have_every_field_of_every_record_and_every_key_space(
         if found >= expected:
             return
     assert expected - found == set()
-
-
-def test_every_option_is_chosen(rng: random.Random) -> None:
-    """A new option has to be added to `random_options`."""
-
-    def named(*choices: dict[str, Any]) -> set[str]:
-        return {name for choice in choices for name in choice}
-
-    pushes = [random_options.item_options(rng, "key") for _ in range(1_000)]
-    assert named(*pushes) == {*PushOptions.__annotations__}
-    assert named(*SETTINGS) == {*QueueSettings.__annotations__}
-    assert named(*GROUP_SETTINGS) == {*GroupSettings.__annotations__}
-    assert named(*TIMINGS, *LATE, {"group": None}) == {*ScheduleOptions.__annotations__}

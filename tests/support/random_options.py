@@ -1,7 +1,7 @@
 """The options of items, queues, groups and schedules, from which tests choose at random.
 
-Random databases and simulations share them. `tests/long/test_random_databases.py` fails if an
-option of the library is missing here.
+Random databases and simulations share them. `tests/queue/test_options.py` fails if an option of
+the library is missing here.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ SETTINGS: list[dict[str, Any]] = [
     *({"kept_attempts": 2}, {"traceback_bytes": 500}, {"paused": True}),
 ]
 """Changes of the options of a queue."""
+
+GROUP_SETTINGS = [*limits([(50, 3600)]), *BOUNDS, IN_ORDER]
 
 TIMINGS: list[dict[str, Any]] = [{"cron": "*/5 * * * *", "tz": "Europe/Lisbon"}, {"every": "1h"}]
 LATE: list[dict[str, Any]] = [
