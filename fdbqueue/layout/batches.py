@@ -35,12 +35,12 @@ Ending: TypeAlias = Literal[
 Stage: TypeAlias = Literal["open", "closing", "closed"]
 
 BatchKind: TypeAlias = Literal["then", "after", "run"]
-"""The one that waits for a batch: the item that follows it, which gets its counts; an item that
-runs only if all others were done; or a step of a job, which gets their results."""
+"""The waiter: an item that gets the counts, an item that runs only if all others were done, or a
+step that gets the results."""
 
 
 class End(NamedTuple):
-    """The end of an item: how, the handler's result as JSON, and the error, if known."""
+    """The end of an item; `returned` is the handler's result as JSON."""
 
     outcome: Ending
     returned: bytes | None = None
@@ -52,13 +52,11 @@ class StoredBatch(NamedTuple):
 
     Attributes:
         on_dead: What happens to its other jobs when one becomes a dead letter.
-        stage: While closing, it takes no jobs, but has not ended its own part: it counts as one
-            more job, which ends when the batch is closed.
+        stage: A closing batch takes no more jobs, and counts as one job itself.
         cancelled: Whether its jobs, or the waiting item of the kind `"after"`, must not begin.
-        kind: What waits for it.
-        job: The first position of the job that waits for it in a step; otherwise empty.
-        jobs: The first 100 jobs that the item follows: their queue's prefix (empty for the
-            item's own queue) and first position.
+        job: The first position of the job whose step waits for it, or empty.
+        jobs: The first 100 jobs that the item follows: their queue's prefix (empty for its own) and
+            first position.
     """
 
     on_dead: OnDead
@@ -91,11 +89,7 @@ class BatchCounts(NamedTuple):
 
 
 def encode_counts(counts: BatchCounts) -> bytes:
-    """Return a change of a batch's counts, for atomic `add`.
-
-    >>> decode_counts(encode_counts(BatchCounts(pushed=3, done=1)))
-    BatchCounts(pushed=3, done=1, dead=0, cancelled=0)
-    """
+    """Return a change of a batch's counts, for atomic `add`."""
     return encode_fields(counts)
 
 
@@ -105,14 +99,14 @@ def decode_counts(value: bytes | None) -> BatchCounts:
 
 
 class Membership(NamedTuple):
-    """A batch in which a job counts when it ends, as its header or a follower's row names it.
+    """A batch that counts a job's end, as named by the job's header or a follower's row.
 
     Attributes:
         subspace: The prefix of the batch's queue; empty for the job's own.
-        id: The first position of the item that waits for the batch; random bytes if a step does.
+        id: The first position of the item that waits for the batch; random if a step does.
         cancels: Whether a job that dies cancels the others.
-        step: The name of the step that gets the job's result; empty if none does.
-        job: The first position of the job of that step; empty without one.
+        step: The name of the step that gets the job's result, or empty.
+        job: The first position of the job of that step, or empty.
     """
 
     subspace: bytes
@@ -127,7 +121,7 @@ class Membership(NamedTuple):
 
 
 def layout_at(prefix: bytes, own: Layout) -> Layout:
-    """Return the layout of the queue with a prefix, or `own` for an empty one."""
+    """Return the layout of the queue with a prefix; `own` for an empty one."""
     return _layout_of(prefix) if prefix else own
 
 
@@ -140,7 +134,7 @@ encode_membership, _decode_membership = record_codec(Membership)
 
 
 def memberships_of(batch: bytes) -> list[Membership]:
-    """Decode the batch of a header or follower; return an empty list for no bytes."""
+    """Decode the batch of a header or follower, which may be empty."""
     return [_decode_membership(batch)] if batch else []
 
 
@@ -175,7 +169,7 @@ Change = Callable[[Membership], Membership]
 
 
 def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
-    """Return the value of a queue's row with its references to batches mapped by `change`.
+    """Map the references to batches in a row by `change`; return its value.
 
     The key lacks the queue's prefix.
     """
@@ -212,10 +206,10 @@ def refer(membership: Membership, subspace: bytes | None) -> Membership:
 
 
 def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]) -> bytes:
-    """Return the value of a queue's row with its references to other queues mapped.
+    """Map the references to other queues in a row; return its value.
 
-    The key lacks the queue's prefix. `other` returns the bytes to use instead of these, or `None`
-    if there is no such queue.
+    The key lacks the queue's prefix. `other` returns a queue's new prefix, or `None` if it does not
+    exist.
     """
 
     def changed(membership: Membership) -> Membership:

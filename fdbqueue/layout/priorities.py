@@ -1,4 +1,4 @@
-"""The levels of a queue, and its priorities: integers, tuples of one shape, or those of tasks."""
+"""The levels of a queue, and its priorities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind, State
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 MAX_LEVEL = 5_000
-"""Bytes of the first part of a key, up to the priority; a key has at most 10,000."""
+"""The limit of a key up to the priority, in bytes."""
 _INTEGER = "a 64-bit integer"
 _OMITTED = "omitted: this queue has no priorities"
 _CACHED = 1024  # levels
@@ -34,10 +34,7 @@ _ELEMENTS = (int, float, str, bytes)
 
 
 class Levels:
-    """The levels of a FIFO queue: one per group. Within a level, items are in order of arrival.
-
-    The subclass `Priorities` has levels for each priority.
-    """
+    """The levels of a FIFO queue: one per group, each in order of arrival."""
 
     position_parts = 2
     """The number of elements in the position of an item without a group."""
@@ -84,7 +81,7 @@ class Levels:
         return StoredItem(key, value, self.level_of(key))
 
     def row(self, state: State, key: bytes, stored: bytes) -> ItemRow:
-        """Return the row of an item in a state; `key` is its key while ready."""
+        """Return an item's row in a state; `key` is its key while ready."""
         if state == "ready":
             item = self.item(key, stored)
             return ItemRow(state, item, item.header.attempts)
@@ -109,13 +106,7 @@ def _level(
 
 
 class Priorities(Levels):
-    """The priorities of one type. Each has a level for each group.
-
-    Example:
-        >>> from fdb.subspace_impl import Subspace
-        >>> Priorities(Layout(Subspace(("q",))), (int, str)).level((1, "a")).priority
-        (1, 'a')
-    """
+    """The priorities of one type, each with a level for each group."""
 
     position_parts = 3
 
@@ -184,12 +175,7 @@ class Priorities(Levels):
         raise ForeignKey(key)
 
     def from_json(self, value: PriorityJson) -> Priority:
-        """Return the priority of a `priority_as_json` value; raise `InvalidPriority`.
-
-        >>> from fdb.subspace_impl import Subspace
-        >>> Priorities(Layout(Subspace(("q",))), (int, float)).from_json([1, "Infinity"])
-        (1, inf)
-        """
+        """Return the priority of a `priority_as_json` value; raise `InvalidPriority`."""
         given: Any = value
         if isinstance(value, list):
             kinds = self._kinds
@@ -200,10 +186,7 @@ class Priorities(Levels):
 
 
 class TaskLevels(Priorities):
-    """The levels of a task queue, whose priorities are (urgency, deadline, cost).
-
-    All levels of one urgency share a counter.
-    """
+    """The levels of a task queue. All levels of one urgency share a counter."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout, RANK)
@@ -231,7 +214,7 @@ def priority_as_json(priority: tuple[Any, ...] | bytes | str | float | None) -> 
 
 
 def _part_from_json(part: object, kind: type) -> Any:
-    """Convert a part of a JSON priority to this type, or return it unchanged."""
+    """Convert a part of a JSON priority if possible."""
     if kind is float and type(part) is int and abs(part) < 2**1023:
         return float(part)
     if kind is float and isinstance(part, str):
