@@ -56,7 +56,7 @@ class Filter(NamedTuple):
         agent: Text within the name of a task's agent.
         id: Text within the id.
         error: Text within the last failed attempt's error.
-        client: Text within the name of the item's last client.
+        client: Text within the name of the client that has claimed the item.
         job: The job's name, or its end behind a dot.
         group: The group; empty for items without one.
     """

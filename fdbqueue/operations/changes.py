@@ -50,9 +50,8 @@ def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> fl
 
     `passed` is the time in seconds since a worker first met it.
 
-    Example:
-        >>> [unknown_delay(passed, max) for passed in (0, 60, 100_000)], unknown_delay(60, min)
-        ([10.0, 60.0, 3600.0], 30.0)
+    >>> [unknown_delay(passed, max) for passed in (0, 60, 100_000)], unknown_delay(60, min)
+    ([10.0, 60.0, 3600.0], 30.0)
     """
     return min(_LAST_UNKNOWN, max(_FIRST_UNKNOWN, passed)) * uniform(0.5, 1.0)
 
@@ -60,11 +59,7 @@ def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> fl
 def traceback_text(error: object) -> str | None:
     """Return the end of an exception's traceback, at most `MAX_TRACEBACK` bytes, or `None`.
 
-    The end of a command's standard error (`stderr`, as in `CalledProcessError`) follows, up to
-    4,096 bytes. The queue's options limit the bytes that are stored.
-
-    >>> traceback_text("busy") is None
-    True
+    The end of `stderr`, as of `CalledProcessError`, follows, up to 4,096 bytes.
     """
     if not isinstance(error, BaseException):
         return None
@@ -106,10 +101,7 @@ def begin_last_error(
 
 
 class Failed(NamedTuple):
-    """A claimed item whose processing failed.
-
-    `due` is `None` if it is available now; `log` has the lines that the client logged.
-    """
+    """A claimed item whose processing failed. `due` is `None` if it is available now."""
 
     row: ItemRow
     due: int | None
@@ -139,10 +131,9 @@ class Changes:
     ) -> None:
         """Return failed items to their positions, now or when due, or make them dead letters.
 
-        Items die after their last attempt, or at once with `dead`. The options say how many failed
-        attempts of an item are kept until it ends. `are_lost` means that the leases ran out:
-        expired items end, and the others run alone next time, because one of them may have killed
-        the worker.
+        Items die after their last attempt, or at once with `dead`. `are_lost` means that the leases
+        ran out: expired items end, and the others run alone next time, because one of them may have
+        killed the worker.
         """
         if not failed:
             return
@@ -219,10 +210,7 @@ class Changes:
     # Items that a caller names
 
     def remove(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Remove an item; return false for a claimed one.
-
-        A done item does not count as removed, because it was completed.
-        """
+        """Remove an item; return false for a claimed one."""
         if row.state == "claimed":
             return False
         end = _REMOVED if row.state in ("ready", "delayed") else None
@@ -279,8 +267,7 @@ class Changes:
     ) -> bytes:
         """Move a ready, delayed or dead item to the end of a level; return its new key.
 
-        The item keeps its random part, header, payload and steps. `tails` maps prefixes to the
-        tails of earlier moves in the transaction; the item goes behind them.
+        `tails` maps prefixes to the tails of earlier moves in the transaction.
         """
         layout, item = self._layout, row.item
         position, header = layout.position(item.key), item.header
@@ -307,7 +294,7 @@ class Changes:
     def ended_at(
         self, tr: ReadTransaction, state: State, rows: Iterable[KeyValue]
     ) -> list[ItemRow]:
-        """Return the ended items that some rows of the index by time refer to."""
+        """Return the ended items of some rows of the index by time."""
         layout = self._layout
         times, _ = layout.timers_of[state]
         positions = [layout.unpack_timer_key(times, row.key)[1] for row in rows]

@@ -60,17 +60,14 @@ BegunOptions: TypeAlias = Callable[[], Options | None]
 """Waits for the options of the queue."""
 
 EndWith: TypeAlias = Callable[[bytes | None], None]
-"""Stores what a handler returned, as JSON or `None`, and notes the ends of its items."""
+"""Stores a handler's result, as JSON or `None`, and notes the ends of its items."""
 
 Extension: TypeAlias = tuple[Claim, Report | None]
-"""A claim to extend, and what its client reports; `None` if that is what it reported before."""
+"""A claim to extend, and its client's new report; `None` if unchanged."""
 
 
 def _claimed_header(header: Header) -> Header:
-    """Return the header of an item while it is claimed, without a unique key that claims free.
-
-    The item no longer counts as unknown: this worker may know its job.
-    """
+    """Return the header of an item while it is claimed, without a unique key that claims free."""
     frees_key = header.unique is not None and header.key is not None
     unique = None if frees_key else header.unique
     return header._replace(unknown=None, step="", unique=unique)
@@ -96,7 +93,7 @@ class ClaimRequest(NamedTuple):
     def for_try(self, number: int, now: int) -> ClaimRequest:
         """Return the request for try `number`, from 1, of its transaction, which begins `now`.
 
-        Each try has its own token, with its time, so the client can tell which one committed.
+        The token of each try shows the client which one committed.
         """
         if number == 1:
             return self
@@ -106,9 +103,9 @@ class ClaimRequest(NamedTuple):
 class AckRequest(NamedTuple):
     """An acknowledgement.
 
-    `discarded` is why the items are discarded; `None` if they are done or `cancelled`. `may_keep`
-    is false if the queue is known to keep no done items. Then `returned`, the handler's result as
-    JSON, is set only if another job waits for it.
+    `discarded` is why the items are discarded, or `None`. `may_keep` is false if the queue is known
+    to keep no done items. Then `returned`, the handler's result as JSON, is set only if another job
+    waits for it.
     """
 
     claim: Claim
@@ -120,11 +117,7 @@ class AckRequest(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its share of a shared transaction, in items that are not kept.
-
-        A kept item is written once more, with its log and result. Item and result have up to 90,000
-        bytes each.
-        """
+        """Its share of a shared transaction, in items that are not kept."""
         n, returned = len(self.claim), len(self.returned or b"")
         if not self.may_keep:
             return n * (1 + returned // _RETURNED_BYTES)
@@ -134,15 +127,13 @@ class AckRequest(NamedTuple):
 class ClaimedItems:
     """The claimed items of one queue.
 
-    A claim belongs to the holder of its token while the item is stored under that token. After the
-    lease has ended, the next client that looks for items returns the item to the queue.
+    A claim belongs to the holder of its token while the item is stored under that token. A client
+    that takes items first returns items whose leases have ended.
 
     A lease ends when both the versions of the database and the clock of the sweeping client say so.
-    Versions alone do not suffice, because a recovery advances them by a hundred seconds' worth;
-    clocks alone do not, because they differ. If only the version is over, the lease gets a new one
-    for the time that the clock leaves, at most its length. So does a lease whose version lies
-    further ahead than its length: the queue was restored from another cluster, whose versions were
-    higher.
+    A recovery advances the versions by a hundred seconds' worth, and clocks differ. A lease that
+    only its version ends is renewed for the time that the clock leaves. So is a lease whose version
+    lies further ahead than its length, because its queue comes from another cluster.
     """
 
     def __init__(
@@ -174,8 +165,8 @@ class ClaimedItems:
         """Claim items that can be decoded; return a claim for each request.
 
         Two transactions that take the same item conflict on its key, or on the range in which its
-        group's turn was found. Each item holds the `slots` from `Slots.hold`; `is_marked` says
-        whether the queue has the mark that it has timers.
+        group's turn was found. Each item holds the `slots` from `Slots.hold`. An item that cannot
+        be decoded fails.
         """
         layout = self._layout
         claims: list[Claim | None] = []
@@ -284,8 +275,7 @@ class ClaimedItems:
         """Acknowledge a claim in its handler's transaction, before the handler is called.
 
         Returns:
-            A function that stores the handler's result. Call it at the end of the transaction,
-            because whatever depends on an item's end may depend on its result.
+            A function that stores the handler's result, to be called at the end of the transaction.
         """
         reads = self._begin(tr, request.claim)
         options = self._items.options.begin_read(tr.snapshot) if request.may_keep else None
@@ -396,7 +386,7 @@ class ClaimedItems:
     def extend(
         self, tr: Transaction, now: int, extension: Extension, *, lease: float, **fields: Any
     ) -> None:
-        """Renew a lease for `lease` seconds from now; `fields` are new ones of the headers."""
+        """Renew a lease for `lease` seconds from now; `fields` change the headers."""
         (lost,) = self.extend_each(tr, now, [extension], lease=lease, **fields)
         if lost is not None:
             raise lost
@@ -448,7 +438,7 @@ class ClaimedItems:
     ) -> None:
         """Return the items, now or when due, as if they had never been claimed.
 
-        `fields` replace fields of their headers.
+        `fields` change their headers.
         """
         changes: list[Change] = []
         state: State = "ready" if due is None else "delayed"
@@ -474,8 +464,8 @@ class ClaimedItems:
     ) -> None:
         """Leave a claim's item to workers that know its job, as if it had never been claimed.
 
-        It uses up no start of a rate. `since` is when a worker first left it (`None`: now). After
-        `longest` seconds (`None`: never) it becomes a dead letter with the error `why`.
+        It uses up no start of a rate. After `longest` seconds `since` a worker first left it, it
+        becomes a dead letter with the error `why`.
         """
         since = now if since is None else min(since, now)
         passed = (now - since) / 1000
@@ -492,9 +482,9 @@ class ClaimedItems:
             self.release(tr, now, claim, due, unknown=since)
 
     def take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
-        """Give the starts of a claim's items back to the rates of their queue and groups.
+        """Give the starts of a claim's items, which have not begun, back to their rates.
 
-        Call it before ending the claim of items that have not begun.
+        Call it before ending the claim.
         """
         layout, items = self._layout, self._items
         if not items.options.has_any_rate:

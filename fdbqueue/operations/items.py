@@ -35,7 +35,7 @@ from fdbqueue.types import (
 )
 
 BATCH_BYTES = 1_000_000
-"""Bytes of payloads that one shared transaction accepts: a tenth of FoundationDB's limit."""
+"""The maximum payload of one shared transaction in bytes, a tenth of FoundationDB's limit."""
 
 ITEM_BYTES = 250
 """The bytes of a transaction that an item takes, in addition to its payload."""
@@ -46,8 +46,8 @@ POPPED, EXPIRED = End("popped"), End("expired")
 class NewItem(NamedTuple):
     """An item to push.
 
-    `payload` is the value as the codec encoded it, `random` the unique last part of the key, and
-    `due` is `None` for an available item.
+    `payload` is the encoded value, `random` the last part of the key; `due` is `None` for an
+    available item.
     """
 
     level: Level
@@ -61,8 +61,7 @@ class NewItem(NamedTuple):
 class Tail:
     """The end of a level, where a transaction appends items.
 
-    The constructor starts a snapshot read of the level's last row. So pushes never conflict;
-    `random` makes their keys unique.
+    The constructor starts a snapshot read of the level's last row, so pushes never conflict.
     """
 
     __slots__ = ("_read", "level", "next_count")
@@ -76,8 +75,7 @@ class Tail:
         """Return the count for the next new item of the level, given the read version.
 
         It is the read version, or the last item's count plus one if that is higher. Versions grow
-        faster than clients can push, so they exceed the counts of all earlier items, including
-        claimed and delayed ones that may return.
+        faster than clients can push, so it exceeds the counts of all earlier items.
         """
         count = self.next_count
         if count is None:
@@ -92,11 +90,7 @@ class Tail:
 
 
 class Items:
-    """The items of a queue.
-
-    A FIFO queue has one level; a priority queue has one per priority. A new item becomes the last
-    one of its level. All changes go through `transitions`.
-    """
+    """The items of a queue. All changes go through `transitions`."""
 
     def __init__(self, layout: Layout, levels: Levels, options: Options) -> None:
         self.layout = layout
@@ -135,16 +129,6 @@ class Items:
         The transaction conflicts with every change of the item.
 
         Cost: one read if the item is ready, otherwise five more in parallel.
-
-        >>> import fdbqueue
-        >>> from fdbqueue.layout.priorities import Priorities
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> item = jobs.push(db, "send", delay=60)
-        >>> layout = Layout(jobs.subspace)
-        >>> items = Items(layout, Priorities(layout, int), jobs.options(db))
-        >>> items.at(db.create_transaction(), layout.position(item.key)).state
-        'delayed'
         """
         layout = self.layout
         key = layout.items + position
@@ -171,8 +155,7 @@ class Items:
     ) -> Iterator[ItemRow]:
         """Iterate over the items in a state, reading them as needed.
 
-        Keys are given as ready items have them, and `limit` 0 means all. Items staged for other
-        processes' pops count as claimed and are not found.
+        Keys are given as ready items have them; `limit` 0 means all. Staged items are not found.
         """
         layout = self.layout
         prefix, position = layout.prefix_of[state], layout.position
@@ -191,8 +174,8 @@ class Items:
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
         """Return up to `n` first items of the lowest priorities, or the highest with `at_max`.
 
-        Either way, the oldest item of a priority comes first. The range that this reads is what a
-        pop conflicts with (see `PriorityQueue.pop_min`).
+        Either way, the oldest item of a priority comes first. A pop conflicts on the range that
+        this reads.
         """
         begin, end = self.layout.all_items
         if not at_max:
@@ -220,8 +203,8 @@ class Items:
         """Start to read up to `n` items that clients may take, from `begin` to `end`.
 
         A `start` is `skipped` items behind `begin`, or groups in a priority that has any; with it,
-        read the options in the transaction before waiting. Clients take the items `before`, of
-        other priorities, first.
+        read the options before waiting. Clients take the items `before`, of other priorities,
+        first.
         """
         if n == 0:  # which means no limit in FoundationDB
             return list

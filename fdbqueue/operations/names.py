@@ -37,8 +37,7 @@ def find_existing(tr: Transaction, name: str) -> Subspace:
     """Return the subspace of the queue with this name.
 
     Raises:
-        QueueNotFound: There is none. The message suggests similar names among the 50 on either
-            side, or else names some others.
+        QueueNotFound: There is none. The message suggests similar names, or names others.
     """
     subspace = find(tr, name)
     if subspace is not None:
@@ -82,8 +81,7 @@ def _next_subspace(tr: Transaction, name: str) -> tuple[Subspace, int]:
 def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
     """Keep other queues from using the subspace of a queue that is being renamed.
 
-    This is permanent, because a client may keep the queue open indefinitely. It writes the number
-    of the name's next queue, but only if that queue would use this subspace.
+    This is permanent, because a client may keep the queue open indefinitely.
     """
     next_subspace, number = _next_subspace(tr, name)
     if subspace.key() == next_subspace.key():
@@ -91,7 +89,7 @@ def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
 
 
 def drop_unfinished(tr: Transaction, name: str) -> bool:
-    """Delete what an unfinished restore of this name has written; return whether there was any."""
+    """Delete the rows of an unfinished restore of this name; return whether there were any."""
     key = unfinished_key(name)
     stored = tr[key].value
     if stored is None:

@@ -25,8 +25,7 @@ LIMITING = frozenset({"concurrency", "paused", "rate"})
 def reconcile_options(given: Options, stored: Options) -> Options:
     """Return the stored options, which take precedence.
 
-    A limit that differs only logs a warning, because the clients of a deployment that changes it
-    must go on. Any other difference raises `OptionsMismatch`.
+    A different limit logs a warning; any other difference raises `OptionsMismatch`.
     """
     for option in ("kind", "codec", "priorities", *_FLEXIBLE):
         wanted, actual = getattr(given, option), getattr(stored, option)
@@ -40,15 +39,14 @@ def reconcile_options(given: Options, stored: Options) -> Options:
 
 
 def has_kept(options: Options) -> bool:
-    """Return whether done items may be stored, including some no longer to be kept."""
+    """Return whether done items may be stored, including items no longer to be kept."""
     return (options.keep_seconds, options.keep_number) != (None, None)
 
 
 class StoredOptions:
     """The stored options of one queue.
 
-    The first push stores the options that its client was given. Every push and claim reads the
-    stored ones, so all clients follow the same options.
+    The first push stores the options of its client. Every push and claim reads the stored ones.
 
     Attributes:
         agreed: The options that the client last agreed with; at first, the given ones.
@@ -56,9 +54,9 @@ class StoredOptions:
         has_bounds: Whether they bound the queue or some groups.
         max_attempts: The last value read; `None` also before that.
         keeps_done: Whether done items are kept, as last read; true if unknown.
-        may_have_done: Whether done items may be stored that are no longer to be kept, as last read.
-        has_any_rate: Whether this client has found a rate, of the queue or of a group from
-            which it took items.
+        may_have_done: `has_kept`, as last read.
+        has_any_rate: Whether this client has found a rate, of the queue or of a group from which it
+            took items.
         has_groups: Whether this client has found that groups have or had items.
     """
 
@@ -132,7 +130,7 @@ class StoredOptions:
         return options is not None and options.paused
 
     def note_groups(self, tr: Transaction) -> None:
-        """Let claims look for turns of groups from now on; see `Options`."""
+        """Let claims look for turns of groups from now on."""
         options = self.read(tr)
         if options is not None and not options.has_groups:
             tr[self._layout.options] = encode_options(replace(options, has_groups=True))

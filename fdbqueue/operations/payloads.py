@@ -41,7 +41,7 @@ def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
 
 
 def number_of_pieces(content: bytes) -> int:
-    """Return the number of pieces of the payload to which this content refers."""
+    """Return the number of pieces of a content's payload."""
     return math.ceil(payload_size(content) / _PIECE_SIZE)
 
 
@@ -65,15 +65,15 @@ def read_payload(tr: ReadTransaction, layout: Layout, content: bytes) -> bytes:
 def own_id(layout: Layout, key: bytes) -> bytes:
     """Return an id for the pieces of a payload that is written at this key after the push.
 
-    The item may still have others under its random part, or its key may have no UUID.
+    The item may still have other pieces, or a key without a UUID.
     """
     return hashlib.sha256(layout.position(key)).digest()[:UUID_SIZE]
 
 
 def with_small_row(tr: Transaction, layout: Layout, item: StoredItem) -> StoredItem:
-    """Return an item whose row has room for what other states add to it.
+    """Return an item with its payload in pieces if it is too large for other states' rows.
 
-    Clients in other languages store any payload in the row; this moves a large one into pieces.
+    Clients in other languages may store any payload in the row.
     """
     if len(item.content) <= MAX_INLINE:
         return item

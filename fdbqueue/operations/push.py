@@ -55,10 +55,7 @@ class Pushed(NamedTuple):
 
 
 class Pusher:
-    """The pushes of one queue.
-
-    `StoredOptions` says which options a push follows, `Bounds` which pushes are refused.
-    """
+    """The pushes of one queue."""
 
     def __init__(self, items: Items, find_at: FindAt, bounds: Bounds) -> None:
         self.layout = items.layout
@@ -68,7 +65,7 @@ class Pusher:
         self._bounds = bounds
 
     def note_limited_groups(self, tr: Transaction) -> None:
-        """Let clients look for limits of groups from now on; see `Options`."""
+        """Let clients look for limits of groups from now on."""
         options = self._options.agree(tr)
         if not options.limited_groups:
             tr[self.layout.options] = encode_options(replace(options, limited_groups=True))
@@ -90,7 +87,7 @@ class Pusher:
     def push(self, tr: Transaction, now: int, requests: list[PushRequest]) -> list[list[bytes]]:
         """Append items to their levels; return the keys of each push's new items.
 
-        A push without room has no keys. With `as_many_as_fit`, it has the keys of the items that
+        A push without room has no keys; with `as_many_as_fit`, it has the keys of the items that
         fit.
         """
         begin, end = self.layout.waiters_and_options
@@ -143,10 +140,9 @@ class Pusher:
     ) -> list[Pushed]:
         """Push items, except where another item holds the unique key; return the items for all.
 
-        An expired holder makes room first. If the queue has no room, the result is empty, or ends
-        before the first item without room. The transaction conflicts with every change of the
-        holders. `relies_on_full` says whether the rest of the transaction may depend on the queue
-        being full.
+        If the queue has no room, the result is empty, or ends before the first item without room.
+        The transaction conflicts with every change of the holders. `relies_on_full` says whether
+        the rest of the transaction may depend on the queue being full.
         """
         layout = self.layout
         names = [item.header.unique_key for item in push.items]

@@ -41,11 +41,9 @@ class Swept(NamedTuple):
 class Sweep:
     """The sweeps of one queue, which do what its timers say.
 
-    No dedicated process sweeps. A client that takes items first releases expired leases, makes due
-    items available and deletes expired ones, up to 256 of each kind. If more are due, roughly the
-    earliest become available first, and available items are taken in the order of the queue. So an
-    item may be taken before one of a lower priority that became due later. An expired item is never
-    taken, because it is deleted first.
+    A client sweeps before it takes items. If many are due, the earliest become available first, so
+    a client may take an item before one of a lower priority that became due later. Clients never
+    take an expired item, because the sweep deletes it first.
     """
 
     def __init__(self, items: Items, claimed: ClaimedItems, schedules: Schedules) -> None:
@@ -74,9 +72,9 @@ class Sweep:
     ) -> Callable[[], Swept]:
         """Start the reads of a sweep of up to `limit` items of each kind.
 
-        From time to time, this first ends leases of another cluster. With `may_leave`, if as many
-        leases or items are due as the limit, only delete expired items: clients that take items at
-        the same time would all conflict on the same due items.
+        From time to time, this first ends leases of another cluster. With `may_leave`, it only
+        deletes expired items if `limit` leases or items are due: all clients would conflict on
+        them.
         """
         wrote = False
         # A try of the transaction that fails after this has looked in vain; the next look helps.
@@ -130,8 +128,7 @@ class Sweep:
     def _end_timers(self, tr: Transaction, now: int, state: State, timers: list[KeyValue]) -> None:
         """Make the items of these timers ready, and delete expired ones.
 
-        `state` is delayed, or ready for expired items. Timers of delays may include those of
-        schedules and groups, which have no item.
+        `state` is delayed, or ready for expired items. Timers without an item are skipped.
         """
         layout, changes = self._layout, list[Change]()
         index = layout.dues if state == "delayed" else layout.expiries

@@ -1,10 +1,7 @@
 """Timers, and what becomes of an item whose timer is over (`sweep.py` finds them).
 
-| Timer | Its item |
-| --- | --- |
-| the end of a lease | becomes a dead letter, ends if it has expired, or becomes ready |
-| the end of a delay | ends if it has expired, or becomes ready |
-| an expiry | ends |
+The end of a lease makes its item ready, or a dead letter after the last attempt. The end of a delay
+makes its item ready. An expired item ends.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ LEASE_OVER = "its lease ran out"
 """The error of an attempt whose lease has ended."""
 
 DIED_ALONE = "its worker died, or was stopped, while it ran alone in its worker"
-"""The error of an attempt that ran alone in its worker, and whose lease has ended."""
+"""The error of an attempt whose lease has ended while it ran alone in its worker."""
 
 
 NO_LEASE = Lease(0, 0)
@@ -67,8 +64,8 @@ def begin_lease(tr: ReadTransaction, layout: Layout, found: ItemRow) -> Callable
 def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
     """Clear adjacent timers.
 
-    One range, because the next reader would have to skip keys cleared one by one. A timer that
-    another client adds between them conflicts.
+    This clears one range, because the next reader would have to skip keys cleared one by one. A
+    timer that another client adds between them conflicts.
     """
     if len(timers) == 1:
         tr.clear(timers[0].key)
@@ -81,7 +78,7 @@ def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
 def timer_over(tr: ReadTransaction, layout: Layout, row: ItemRow, now: int) -> bytes | None:
     """Return the key of an item's timer if it is over, or `None`.
 
-    A lease that is over by its version may have to be renewed, because of the clock.
+    The clock may still require the renewal of a lease that is over by its version.
     """
     timer, expires = row.timer(layout), row.item.header.expires
     if row.state == "claimed":
@@ -96,8 +93,7 @@ def timer_over(tr: ReadTransaction, layout: Layout, row: ItemRow, now: int) -> b
 def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> None:
     """Let the first sweep at or after `due` find a schedule, a group or the queue.
 
-    This wakes a client, because all may sleep until a later time. `reference` is stored instead of
-    an item's position.
+    This wakes a client, because all may sleep until a later time.
     """
     tr[layout.timer_key(layout.dues, due, reference)] = b""
     tr[layout.scheduled] = b""

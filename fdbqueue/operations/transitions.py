@@ -1,11 +1,8 @@
 """The transitions of items from state to state, and everything that follows from them.
 
 An item is a row in a state. Each operation says which transitions it wants; `Transitions` writes
-the rows and counters. The *maintainers* keep all else that depends on an item: each sees the rows
-before and after, and why the item changed. None is called by name.
-
-`claims.py` decides the transitions of claimed items, `changes.py` those of failures and dead
-letters, `sweep.py` those of timers.
+the rows and counters. The *maintainers* keep all else that depends on an item. None is called by
+name. See `docs/design/transitions.md`.
 
 Source: FoundationDB Record Layer, `FDBRecordStore.saveRecord` and `IndexMaintainer`.
 """
@@ -104,9 +101,9 @@ TABLE: dict[tuple[Why, State | None, State | None], dict[str, int]] = {
     ("marked", "delayed", "delayed"): {},
     ("marked", "claimed", "claimed"): {},
 }
-"""Every transition: why, from which state and to which (`None`: there is no item), and how the
-tallies of the queue change. `moved` counts the items that come back without being new; waiting
-clients wake for them."""
+"""Every transition: why, from which state and to which (`None`: there is no item), and its change
+of the tallies. `moved` counts items that come back without being new; waiting clients wake for
+them."""
 
 TAKEN: tuple[Why, ...] = ("popped", "claimed", "staged")
 """The transitions that take ready items."""
@@ -120,8 +117,8 @@ _level_of = attrgetter("before.item.level")
 class Change(NamedTuple):
     """A transition of one item, perhaps to another position.
 
-    A new item has no row `before`, an item that is gone none `after`. `end` is how it ends, for the
-    batches that it counts in.
+    `before` is `None` for a new item, `after` for one that is gone. `end` is how it ends, for its
+    batches.
     """
 
     why: Why
@@ -150,7 +147,7 @@ class EarlyMaintainer(Protocol):
 
         Returns:
             A function that waits for the reads and writes, called after the rows are written;
-            `None` if there is nothing to do.
+                `None` if there is nothing to do.
         """
         ...
 
@@ -158,8 +155,8 @@ class EarlyMaintainer(Protocol):
 class Transitions:
     """The transitions of one queue's items.
 
-    A queue without a feature does not pay for it: only `history` sees plain items. A plain item has
-    no header, no group, no slot and a small payload, and is neither dead nor done.
+    Only `history` sees plain items, so a queue without a feature does not pay for it. A plain item
+    has no header, no group, no slot and a small payload, and is neither dead nor done.
 
     Attributes:
         history: The only maintainer that sees every transition.
@@ -192,9 +189,8 @@ class Transitions:
         """Perform transitions of items that the transaction conflicts on, at most one of each.
 
         `are_first` means that ready items are the first of their levels, in a range that the
-        transaction has read. Then this clears one range per level, because the next reader would
-        have to skip keys cleared one by one. `is_marked` means that the queue has the mark that it
-        has timers. All clients share this key, so a claim does not write it again.
+        transaction has read. This clears one range per level. `is_marked` means that the queue has
+        the mark that it has timers, a key that all clients share.
         """
         if not changes:
             return

@@ -33,18 +33,12 @@ def has_items(tr: Transaction, layout: Layout) -> bool:
 
 
 class Waiters:
-    """The clients that wait for items of one queue. Each has a key, and wakes when it is cleared.
+    """The clients that wait for items of one queue, in the order in which they began.
 
-    Their names sort by the order in which they began. The newest wakes first, because it is the
-    most likely to be alive.
-
-    A wake-up can be in vain. The client may be dead. Two transactions may clear the same key, which
-    they find by a snapshot read, because pushes must never conflict. And a push in progress does
-    not see a client that begins to wait. So two other clients look, a moment later, whether the
-    item is still there:
-
-    - The neighbours of a client watch its key.
-    - The oldest client is the sentinel. It watches the keys that every push changes.
+    A wake-up clears the newest keys. It can be in vain: the client may be dead or not visible yet,
+    or two transactions may clear the same key. So the client's neighbours watch its key, and the
+    oldest client, the sentinel, watches the keys that every push changes. See
+    `docs/design/wakeups.md`.
 
     Args:
         layout: The keys of the queue.
@@ -73,8 +67,7 @@ class Waiters:
             key: The key of the client, if it waited before.
             name: A new name, a UUID that begins with the time, in case it has lost its key.
             is_first: Whether the client's process waits for the first time. It may replace dead
-                processes, so the newest and the oldest client, on which most depends, are woken:
-                they wait again if they are alive.
+                processes, so this wakes the newest and the oldest client.
         """
         is_new = key is None or not tr[key].present()
         if key is None or is_new:
@@ -96,8 +89,7 @@ class Waiters:
     def _newer_name(self, tr: Transaction, name: bytes) -> bytes:
         """Return the name, or one with a later time if a client with a later name waits.
 
-        So names sort by commit order, even if clocks differ or several clients begin at once, and
-        only one client takes itself for the oldest.
+        So names sort by commit order, and only one client takes itself for the oldest.
         """
         for row in tr.get_range(self._begin, self._end, limit=1, reverse=True):
             newest: bytes = self._layout.unpack_entry_key(self.prefix, row.key)
@@ -111,8 +103,8 @@ class Waiters:
     def leave(self, tr: Transaction, key: bytes, *, has_found: bool) -> None:
         """End a wait that no other transaction has ended.
 
-        With `has_found`, the client found an item all the same, so the sentinel may be dead. It is
-        woken, and waits again if alive. If more items are left, so are others.
+        With `has_found`, the client found an item without a wake-up, so the sentinel may be dead.
+        This wakes it, and others if more items are left.
         """
         tr.clear(key)
         if has_found:

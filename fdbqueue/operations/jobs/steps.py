@@ -34,10 +34,10 @@ from fdbqueue.operations.timers import drop_ended
 from fdbqueue.types import Claim, ReadTransaction, Transaction
 
 MAX_STEPS = 10_000
-"""How many steps a job may have."""
+"""The maximum number of steps of a job."""
 
 MAX_SIGNALLED = 1_000
-"""How many jobs may wait for one signal."""
+"""The maximum number of jobs that wait for one signal."""
 
 _MAX_DROPPED = 10  # signals that have ended, which a new one deletes
 
@@ -171,7 +171,7 @@ class DurableSteps:
 
         Returns:
             The steps, if all jobs have ended or a step does something else; `None` if this job is
-            suspended.
+                suspended.
         """
         row = self._claimed.claimed(tr, claim)
         position = self._layout.position(row.key)

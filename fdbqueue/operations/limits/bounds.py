@@ -35,15 +35,12 @@ class Room(NamedTuple):
 class Bounds:
     """The bounds of one queue and its groups.
 
-    An item occupies one place from its push until it ends, while it is ready, delayed or claimed.
-    So only pushes, schedules and retries of dead letters take places. (`put_back` takes none and
-    may exceed the bound.) All other operations leave the number of taken places unchanged or lower
-    it. The transaction reads the counters in its own snapshot, so their sum is exact. `Places` says
-    how pushes keep to a bound without conflicting far from it.
+    An item occupies one place from its push until it ends. Only pushes, schedules and retries of
+    dead letters take places; `put_back` may exceed the bound. A transaction reads the counters in
+    its own snapshot, so their sum is exact. `Places` keeps pushes below a bound.
 
     A group with a `max_size` has its own places. Only if the queue's options say that some group
-    has one does a push read its groups' settings, and conflict with changes of them. Unbounded
-    queues pay nothing.
+    has one does a push read its groups' settings, and conflict with changes of them.
     """
 
     def __init__(self, items: Items, places: Places) -> None:

@@ -21,22 +21,15 @@ First: TypeAlias = Callable[[Transaction, int], Sequence[StoredItem]]
 class Places:
     """Numbered places below a bound; a transaction takes one for each item that it adds.
 
-    Places are never written; transactions only conflict on them. A counter says how many are taken.
-    A transaction reads it by a snapshot, to avoid a conflict with every other transaction, and
-    chooses places at random between the number of taken places and the bound. Two transactions
-    conflict if they choose the same place, or if one chooses a place below the number that the
-    other one read. Conflicts are rare far from the bound, and frequent near it.
+    Places are never written; transactions only conflict on them. A transaction reads the number of
+    taken places by a snapshot, and chooses places at random between it and the bound. Two
+    transactions conflict if they choose the same place, or if one chooses a place below the number
+    that the other read. See `docs/design/bounded-pushes.md` for the proof that the bound is never
+    exceeded. It requires that all other operations leave the number of taken places unchanged or
+    lower it.
 
-    Proof that the bound is never exceeded: consider all committed transactions that took places.
-    Let T be the one with the latest read version, and m the number of taken places that T saw. Only
-    transactions that committed after this read version matter. No read version is later, so all of
-    them were checked against each other and against T. So their places differ. No place is below m,
-    because its transaction would have conflicted with T, and no place is above the bound. All other
-    operations since then left the number of taken places unchanged or lowered it. So the taken
-    places never outnumber the bound.
-
-    A transaction that also ends items sees their places as free. This is sound: it conflicts with
-    every other operation that ends or moves these items, so each place is freed only once.
+    A transaction that also ends items sees their places as free. It conflicts with every other
+    operation that ends or moves these items, so each place is freed only once.
     """
 
     def __init__(self, randrange: Callable[[int, int], int] | None = None) -> None:
@@ -55,8 +48,7 @@ class Places:
     ) -> None:
         """Take `n` places, for which there is room, in addition to the transaction's own.
 
-        `taken` includes the transaction's own. `choose` is like `random.randrange`, which is the
-        default.
+        `taken` includes the transaction's own. `choose` replaces the default `random.randrange`.
         """
         choose = choose or self._randrange
         assert choose is not None
@@ -84,9 +76,8 @@ class Places:
 class Slots:
     """The slots of one queue, which enforce its concurrency limit.
 
-    A queue has as many slots as its limit allows, and a claimed item holds one. Only their number
-    is stored; `Places` says how claims keep to the limit. A claim conflicts with an acknowledgement
-    that frees a slot only if it saw no free one.
+    A claimed item holds one slot. Only their number is stored; `Places` keeps claims below the
+    limit. A claim conflicts with an acknowledgement that frees a slot only if it saw no free one.
 
     Cost: a claim reads one counter, whatever the limit is.
     """

@@ -26,11 +26,9 @@ class Starts:
     transaction that started items of it, and a count of these starts. A start is forgotten once it
     is older than the rate's period.
 
-    A start has the read version of its transaction and the time of its client. Its age has to pass
-    by both the versions of the database and the clock of the client that looks: a recovery advances
-    the versions by a hundred seconds' worth, and clocks differ. By versions, no window of this
-    length has more starts than the rate allows. If a recovery falls into the window, the clocks
-    decide.
+    Its age has to pass by both the versions of the database and the clock of the client that looks.
+    By versions, no window of this length has more starts than the rate allows. If a recovery, which
+    advances the versions, falls into the window, the clocks decide.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -77,7 +75,7 @@ class Starts:
     def _forget_old(
         self, tr: Transaction, now: int, group: str | None, period: int
     ) -> tuple[int, int]:
-        """Forget some of a group's starts that are too old to count.
+        """Forget some of a group's old starts.
 
         Returns:
             Their number, and the time when more of them may be too old.
@@ -118,12 +116,9 @@ class Starts:
 class QueueRate:
     """The rate of one queue.
 
-    Starts are stored as a group's are. Transactions that start items conflict with each other. A
-    queue over its rate has a timer: the sweep that finds it wakes waiting clients. A queue without
-    a rate reads and writes nothing for it.
-
-    Claims read the rate with the other options. Pops look for it once the last sweep of their
-    process has found one.
+    Transactions that start items conflict with each other. A queue over its rate has a timer: the
+    sweep that finds it wakes waiting clients. Claims read the rate with the other options. Pops
+    look for it once the last sweep of their process has found one.
     """
 
     def __init__(self, layout: Layout, options: StoredOptions) -> None:
@@ -178,10 +173,7 @@ class QueueRate:
             self._set_timer(tr, now)  # clients may wait, and the old rate may have had no timer
 
     def end_hold(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> None:
-        """Wake clients if these deleted timers include the queue's and its rate allows more.
-
-        Otherwise a later sweep does so.
-        """
+        """If these deleted timers include the queue's, wake clients, or set a new timer."""
         if any(self._layout.is_timer_of_queue(row.key) for row in timers):
             self._look_again(tr, now)
 

@@ -35,14 +35,13 @@ _FIRST_ROWS = 2  # of the items without a group: the next one, and whether anoth
 
 
 class Turn:
-    """The next items of a group in one priority, which its turn lets clients find.
+    """The next items of a group in one priority, as its turn lets clients find them.
 
     Attributes:
-        level: The level of the items.
         key: The key that every change of the turn changes.
         own: The group's stored settings.
         settings: The settings that apply to it.
-        passes: The passes of the items that were found, and of the one behind them.
+        passes: The passes of the items that were found, and of the next one.
         is_limited: Whether a limit allows no more than these items.
         following: The row of the item behind those to take, once conflicts are known.
         stale: The turns that were met in vain on the way to this one.
@@ -158,10 +157,7 @@ Taking: TypeAlias = Counter[Turn]
 
 
 class Turns:
-    """The order in which clients take items of groups.
-
-    `Groups` describes the turns, and changes them.
-    """
+    """The order in which clients take items of groups. `Groups` changes the turns."""
 
     def __init__(self, layout: Layout, levels: Levels) -> None:
         self._layout = layout
@@ -179,8 +175,8 @@ class Turns:
     ) -> list[StoredItem]:
         """Return up to `n` items of a range of priorities, in the order of their turns.
 
-        `found` are the first items in the order of their keys, or none; `before` are items that the
-        transaction takes first. Skip `skipped` groups of the first priority that has any.
+        `found` are the first items in the order of their keys, or none; the transaction takes the
+        items `before` first. Skip `skipped` groups of the first priority that has any.
         """
         level_of = self._levels.level_of
         items: list[StoredItem] = []
@@ -211,8 +207,8 @@ class Turns:
     ) -> list[StoredItem]:
         """Return up to `n` (at least 1) next items of a priority, in the order of the turns.
 
-        Conflicts with every change of the turns up to theirs, unless `tr` is a snapshot. `before`
-        are items that the transaction takes first; `skipped` turns are passed over if there are
+        Conflicts with every change of the turns up to theirs, unless `tr` is a snapshot. The
+        transaction takes the items `before` first. `skipped` turns are passed over if there are
         more.
         """
         taken = Counter(item.level.group for item in before)

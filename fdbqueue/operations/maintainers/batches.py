@@ -1,12 +1,12 @@
 """Batches of jobs within a transaction: the last job to end makes another item ready.
 
-That item is delayed and never due. Either it follows the jobs of the batch: it exists from the
-beginning, and its first position is the batch's id. Or it is a job that waits for others in its
-steps, which get their results. The batch's jobs may be in any queue; their headers name the batch.
+That item is delayed and never due. Either it follows the jobs of the batch, and its first position
+is the batch's id. Or it is a job that waits for others in its steps, which get their results. The
+batch's jobs may be in any queue.
 
-A batch has two rows. The definition changes when the batch closes, is cancelled or, if so
-configured, when a job dies. The counts of pushed and ended jobs change only by atomic adds, so
-neither pushes nor ends conflict with each other.
+The definition of a batch changes when the batch closes, is cancelled or, if so configured, when a
+job dies. The counts of pushed and ended jobs change only by atomic adds, so neither pushes nor ends
+conflict with each other.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _FAILED: dict[Ending, str] = {
     "removed": "the job was cancelled",
     "expired": "the job has expired",
 }
-"""The errors of steps whose jobs have not returned a result, unless the end has an error."""
+"""The errors of steps whose jobs have no result, unless the end has an error."""
 
 _PLACES = Places()
 # One for all queues: jobs of one batch that are in several queues may end in one transaction.
@@ -116,7 +116,7 @@ def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
     """Do one of the two steps of closing a batch; return whether another one follows.
 
     The first step lets no more jobs in. The second, in another transaction, ends the batch's own
-    part, and makes its item ready if all jobs have ended.
+    part.
     """
     batch = get_batch(tr, layout, position)
     if batch is None or batch.stage == "closed":
@@ -131,7 +131,7 @@ def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
 
 
 class Memberships:
-    """The counts of the batches to which one queue's items belong (`transitions.Maintainer`)."""
+    """The counts of the batches to which one queue's items belong."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -146,19 +146,9 @@ class Memberships:
 def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End) -> None:
     """Count an item's end in its batches, and delete the rows of its followers.
 
-    An item without a header costs nothing. Called once for each transition that ends an item or
-    makes it a dead letter:
-
-    | Transition | Outcome |
-    | --- | --- |
-    | acknowledgement | `"done"`, `"discarded"`, or `"cancelled"` if it was cancelled meanwhile |
-    | failure or the end of a lease, the last time | `"dead"` |
-    | removal of a ready or delayed item, also by a cancellation | `"removed"` |
-    | expiry | `"expired"` |
-    | pop | `"popped"` |
-
-    Removing a dead letter or a done item is no second end, and clearing a queue ends no items. A
-    dead letter that is retried can end again.
+    Called once for each transition that ends an item or makes it a dead letter. Removing a dead
+    letter or a done item is no second end, and clearing a queue ends no items. A dead letter that
+    is retried can end again.
     """
     header, position = item.header, own.position(item.key)
     if header is NO_HEADER:
@@ -172,7 +162,7 @@ def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End)
 def all_memberships(
     tr: ReadTransaction, own: Layout, position: bytes, header: Header
 ) -> list[Membership]:
-    """Return the batches in which an item counts when it ends: its own, and its followers'."""
+    """Return the batches that count an item's end: its own, and its followers'."""
     memberships = memberships_of(header.batch)
     if header.followers:
         for row in tr.get_range(*own.followers_range(position)):
@@ -229,9 +219,8 @@ _MAX_ENDED = 50  # batches: their items, of up to 100,000 bytes each, are stored
 def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes | None:
     """Count jobs of a queue that will be emptied as cancelled, in other queues' batches.
 
-    Their rows forget these batches, so each job counts once, however often this is called. A queue
-    whose jobs never counted in other queues costs one read. `after` is the previous call's result,
-    at first empty.
+    Their rows forget these batches, so each job counts once. A queue whose jobs never counted in
+    other queues costs one read. `after` is the previous call's result, at first empty.
 
     Returns:
         The last key that this call handled; `None` if no job is left.
@@ -335,21 +324,19 @@ def _end_some(
 ) -> bool:
     """Take places for ends in a batch that is not open, or make its item ready if they are last.
 
-    Return whether they are last. A batch that is created closed has ended its own part. Without a
-    job in `ended`, the batch ends its own part now. `counts` come from a snapshot read of this
-    transaction.
+    Return whether they are last. Without a job in `ended`, the batch ends its own part now.
+    `counts` come from a snapshot read of this transaction.
 
     The batch itself counts as one more job, which ends when it is closed. So P jobs have T = P + 1
-    ends, and this function runs in the transaction of each end that commits after the first step of
+    ends. This function runs in the transaction of each end that commits after the first step of
     closing. It sees m earlier ends, by a snapshot, and either takes one of T - 1 places (see
     `Places`), or, if m = T - 1, makes the item ready.
 
-    Proof that exactly one transaction makes it ready. P is final, because a push reads the
-    definition, which the first step of closing changes: it commits before that, or never. The
-    number of ends that commit before is final for the same reason. All others call this function.
-    By the proof of `Places`, the ends that take places and the ends before them never exceed T - 1.
-    So at least one of the T ends makes the item ready. Such an end has seen that all others have
-    ended, and nothing ends twice: at most one does.
+    Proof that exactly one transaction makes it ready: P, and the number of ends that commit before
+    the first step of closing, are final, because pushes and ends read the definition, which that
+    step changes. All other ends call this function. The ends that take places and the ends before
+    them never exceed T - 1, so at least one of the T ends makes the item ready. Such an end has
+    seen that all others have ended, and nothing ends twice, so at most one does.
 
     Several ends of one transaction take their places together or one after the other; each sees the
     ones before.

@@ -46,23 +46,21 @@ _turn_of = attrgetter("turn")
 
 
 class Groups:
-    """The groups of one queue, which share its capacity.
+    """The groups of one queue, which take turns within a priority (`docs/design/groups.md`).
 
-    Within a priority, a group's items are in order of arrival, and groups take turns: a group with
-    ready items has one turn, and turns are ordered by pass. Taking an item moves its group's turn
-    back by the inverse of the group's weight. A group that had no items starts at the highest pass
-    that was taken, or at its own if that is higher, so it neither catches up nor gains by being
-    away. The items without a group are one more group. Queues without groups pay nothing for it,
-    because it has no stored turn: its pass is compared with the turns once an item of a group is
-    ready. The next transaction that takes an item of a group finds that they are gone.
+    A group with ready items of a priority has one turn there, at its pass, unless it is *held*. A
+    group that may have no more items claimed or started, or that is paused, is held: it has no
+    turns. They return with the transaction that frees one of its slots, or with a sweep once its
+    rate allows more. A group with a concurrency of one is a sequence: after a failure, it is held
+    until the failed item is available again.
 
-    A group that may have no more items claimed or started, or that is paused, is *held*: it has no
-    turns, so clients do not meet it. The turns return with the transaction that frees one of its
-    slots, or with a sweep once its rate allows more. A group with a concurrency of one is a
-    sequence: after a failure, it is held until the failed item is available again.
+    Taking an item moves its group's turn back by the item's cost over the group's weight. A group
+    without items starts again at the highest pass that was taken, or at its own if that is higher.
+    The items without a group are one more group, without a stored turn. The next transaction that
+    takes an item of a group finds that they are gone.
 
     A push to a group that has ready items reads one key, which only the first and the last of these
-    items change. So it conflicts with a push of the first one and a pop or claim of the last one.
+    items change.
     """
 
     def __init__(self, layout: Layout, levels: Levels, options: StoredOptions) -> None:
@@ -77,7 +75,7 @@ class Groups:
     def begin(
         self, tr: Transaction, now: int, changes: Sequence[Change]
     ) -> Callable[[], None] | None:
-        """Start the reads for transitions of items of groups; see `transitions.Maintainer`.
+        """Start the reads for transitions of items of groups.
 
         An item that becomes ready conflicts with any change to whether its group has ready items.
         """
@@ -128,10 +126,9 @@ class Groups:
     # Taking
 
     def begin_taking(self, tr: Transaction, items: list[StoredItem], are_claimed: bool) -> Taking:
-        """Add read conflicts for items found in turns, and for what made them the next.
+        """Add read conflicts for items found in turns; return how many are taken in each turn.
 
-        Call it before any write: the engine compares a read conflict with earlier writes. Return
-        how many items are taken in each turn.
+        Call it before any write: the engine compares a read conflict with earlier writes.
         """
         turns: Taking = Counter(filter(None, map(_turn_of, items)))
         if not turns:
@@ -234,7 +231,7 @@ class Groups:
     def _forget_idle(self, tr: Transaction, now: int, rest: bytes) -> None:
         """Forget some groups without ready items of a priority that gain nothing by being known.
 
-        Call it after recording the transaction's starts, so that they are not forgotten.
+        Call it after recording the transaction's starts.
         """
         layout = self._layout
         # A pass that is not above the highest one that was taken is no disadvantage any more.
@@ -305,10 +302,7 @@ class Groups:
         return 0 if stored is None else int(decode_metadata(stored)[0][0])
 
     def _note_available(self, tr: Transaction, now: int, item: StoredItem) -> None:
-        """Resume a sequence that waited for a delayed item.
-
-        The item may have been removed, so this wakes a waiting client.
-        """
+        """Resume a sequence that waited for a delayed item, and wake a client."""
         layout, group = self._layout, item.level.group
         if group is None:
             return
@@ -319,10 +313,9 @@ class Groups:
             Waiters(layout, layout.waiters).wake(tr, 1)
 
     def end_holds(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> int:
-        """Release the groups among these timers if their rates allow it; return their number.
+        """Release the groups of these deleted timers if their rates allow it; return their number.
 
-        The timers are deleted, and groups that must wait longer get new ones. The queue's own timer
-        stands for groups that wait to be settled.
+        The queue's own timer stands for groups that wait to be settled.
         """
         layout = self._layout
         references = {layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers}
@@ -336,8 +329,7 @@ class Groups:
     def settle_all(self, tr: Transaction, now: int) -> None:
         """Let the next sweeps settle all groups, after new default settings or a clear.
 
-        A transaction that has not seen these settings commits before them, or never. The sweeps
-        also look at the queue's rate.
+        A transaction that has not seen these settings commits before them, or never.
         """
         self._settle_from(tr, now, _FIRST_GROUP)
 
@@ -350,10 +342,7 @@ class Groups:
         set_timer(tr, self._layout, due, self._layout.queue_reference())
 
     def _settle_some(self, tr: Transaction, now: int) -> None:
-        """Settle groups that are held, have claimed or started items, or wait for a failed one.
-
-        An unheld group with no starts left would not be found again after they are over.
-        """
+        """Settle groups that are held, have claimed or started items, or wait for a failed one."""
         layout, begin = self._layout, tr[self._progress].value
         if begin is None:
             return

@@ -2,8 +2,7 @@
 
 Totals only grow, so the events of a period are the difference between two samples. The first
 transaction of a period that changes the totals stores their old values and deletes samples that are
-too old. Nothing runs while nobody uses the queue; a period without a sample is one in which nothing
-happened.
+too old. A period without a sample is one in which nothing happened.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _ENDED = ("acked", "failed", "lease over")
 
 _SHORT, _LONG = 30, 900
 _KEPT = {_SHORT: 120, _LONG: 96}
-"""The lengths of periods in seconds, and how many periods of each have a sample at most."""
+"""The maximum number of samples, by the length of their periods in seconds."""
 
 _WINDOWS = ((300, _SHORT), (3_600, _SHORT), (86_400, _LONG))
 
@@ -46,8 +45,8 @@ def _number(seconds: int, now: int) -> int:
 class History:
     """The samples and times that one client records in its transactions.
 
-    It maintains them (`transitions.Maintainer`) at little cost: a client looks for a sample once in
-    each period of 30 seconds, and records waiting times and run times once a second.
+    A client looks for a sample once in each period of 30 seconds, and records waiting times and run
+    times once a second.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -66,7 +65,7 @@ class History:
     def begin_again(self, tr: Transaction, now: int) -> None:
         """Store empty samples, in a transaction that has cleared history and totals.
 
-        A client that knows of a sample of the present period does not look for it again.
+        Clients that know of the present period's sample do not look for it again.
         """
         for key in self._sample_keys(now).values():
             tr[key] = encode_sample(())

@@ -1,12 +1,7 @@
 """The rows that an item owns besides its own, and that are deleted with it.
 
-| Rows | Owned by an item |
-| --- | --- |
-| the pieces of its payload | with a large payload |
-| its failed attempts | that has failed |
-| the steps of its job, its wait for a signal, its own batch | whose job has stored or awaits some |
-| the result of its handler | that is done |
-| the way from its first position | that was moved |
+These are the pieces of a large payload, failed attempts, a job's steps, its wait for a signal and
+its own batch, the result of a done item, and the way from a moved item's first position.
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ from fdbqueue.types import Transaction
 
 
 class OwnedRows:
-    """The rows that one queue's items own (`transitions.Maintainer`)."""
+    """The rows that one queue's items own."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout

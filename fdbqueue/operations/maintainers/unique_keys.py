@@ -20,7 +20,7 @@ _MAX_DROPPED = 100  # keys whose periods are over that a push with a period dele
 
 
 class UniqueKeys:
-    """The unique keys of one queue (`transitions.Maintainer`).
+    """The unique keys of one queue.
 
     If a schedule's next tick waits for an item, it is due once the item frees its key, or ends.
     """

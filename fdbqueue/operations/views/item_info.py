@@ -69,7 +69,7 @@ class ItemInfos(Generic[_T]):
         self._kind = kind
 
     def decode(self, tr: ReadTransaction, item: StoredItem) -> _T:
-        """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
+        """Return a stored item as its user sees it; raise `UndecodableItem`."""
         return self._codec.decode(item, read_payload(tr, self._layout, item.content))
 
     def decoded_if_possible(self, tr: ReadTransaction, found: ItemRow) -> _T | None:
@@ -201,10 +201,9 @@ def _has(text: str | None, part: str | None) -> bool:
 def _begin_held(
     tr: ReadTransaction, layout: Layout, rate: QueueRate, item: StoredItem
 ) -> Callable[[Options | None], ItemHeldBy | None]:
-    """Start to read what holds the group of a ready item back.
+    """Start to read, by snapshots, what holds a ready item back.
 
-    These are snapshot reads, because claims of other items change the counters all the time. Cost:
-    one read each for the item of a group, the queue's concurrency, and its rate.
+    Cost: one read each for the item of a group, the queue's concurrency, and its rate.
     """
     reads: ReadTransaction = getattr(tr, "snapshot", tr)
     group = item.level.group
@@ -248,7 +247,6 @@ def _waits_for(
 
     Cost: none for most items. A job suspended in a step takes one read, one that waits for a batch
     two, and one that runs others a range read of its steps; the name of each other queue takes two.
-    `failed` are the attempts that are kept.
     """
     header = found.item.header
     if found.state not in ("ready", "delayed"):

@@ -50,7 +50,7 @@ class Numbers:
 def begin_stats(
     tr: ReadTransaction, subspace: Subspace, counters: Counters, first_key: FirstKey
 ) -> Callable[[], QueueStats]:
-    """Start to read what a queue's counters (`counters_range`) leave open about its statistics.
+    """Start to read the statistics that a queue's counters (`counters_range`) leave open.
 
     Returns:
         A function that waits for the reads and returns the statistics, without the options.
