@@ -1,7 +1,6 @@
 """The steps of one transaction: each method of a class here is part of one.
 
-`now` is the time of the client. All times are in milliseconds since 1970 unless they say otherwise.
+`now` is the client's time. Times are in milliseconds since 1970 unless they say otherwise.
 
-A function that begins a read returns the future, or a function that waits for it. All reads of a
-step begin before the first wait, so they take one round trip.
+A function that begins a read returns the future, or a function that waits for it.
 """

@@ -1,4 +1,4 @@
-"""Items within a transaction: append, pop, put back, find."""
+"""Items: append, pop, put back, find."""
 
 from __future__ import annotations
 
@@ -35,20 +35,16 @@ from fdbqueue.types import (
 )
 
 BATCH_BYTES = 1_000_000
-"""The maximum payload of one shared transaction in bytes, a tenth of FoundationDB's limit."""
+"""The maximum payload of a shared transaction: a tenth of FoundationDB's limit."""
 
 ITEM_BYTES = 250
-"""The bytes of a transaction that an item takes, in addition to its payload."""
+"""The bytes of a transaction that an item takes besides its payload."""
 
 POPPED, EXPIRED = End("popped"), End("expired")
 
 
 class NewItem(NamedTuple):
-    """An item to push.
-
-    `payload` is the encoded value, `random` the last part of the key; `due` is `None` for an
-    available item.
-    """
+    """An item to push. `random` is the last part of its key."""
 
     level: Level
     payload: bytes
@@ -59,10 +55,7 @@ class NewItem(NamedTuple):
 
 
 class Tail:
-    """The end of a level, where a transaction appends items.
-
-    The constructor starts a snapshot read of the level's last row, so pushes never conflict.
-    """
+    """The end of a level, found by a snapshot read, so pushes never conflict."""
 
     __slots__ = ("_read", "level", "next_count")
 
@@ -72,10 +65,9 @@ class Tail:
         self._read = snapshot.get_range(level.begin, level.end, limit=1, reverse=True)
 
     def take_count(self, version: int) -> int:
-        """Return the count for the next new item of the level, given the read version.
+        """Return the count for the level's next item: the read version, or the last count plus one.
 
-        It is the read version, or the last item's count plus one if that is higher. Versions grow
-        faster than clients can push, so it exceeds the counts of all earlier items.
+        Versions grow faster than clients can push.
         """
         count = self.next_count
         if count is None:
@@ -109,14 +101,14 @@ class Items:
     # Totals and counters
 
     def tally(self, tr: Transaction, now: int, **changes: int) -> None:
-        """Add to tallies of the queue, by their names in `TALLIES`."""
+        """Add to tallies of the queue, by their names."""
         self.history.note_change(tr, now)
         tr.add(self.layout.tallies, encode_tallies(**changes))
 
     def begin_counters(
         self, tr: ReadTransaction, of: Callable[[Subspace], tuple[bytes, bytes]] = totals_range
     ) -> Callable[[], Counters]:
-        """Start to read the counters in a range of the queue."""
+        """Start to read the queue's counters."""
         subspace = self.layout.subspace
         rows = tr.get_range(*of(subspace), streaming_mode=WANT_ALL)
         return lambda: Counters(subspace, rows)
@@ -126,9 +118,8 @@ class Items:
     def at(self, tr: ReadTransaction, position: bytes) -> ItemRow | None:
         """Return the item that has, or first had, this position; `None` if it ended.
 
-        The transaction conflicts with every change of the item.
-
-        Cost: one read if the item is ready, otherwise five more in parallel.
+        The transaction conflicts with every change of it. Cost: one read if it is ready, otherwise
+        six.
         """
         layout = self.layout
         key = layout.items + position
@@ -153,9 +144,9 @@ class Items:
         reverse: bool,
         state: State,
     ) -> Iterator[ItemRow]:
-        """Iterate over the items in a state, reading them as needed.
+        """Iterate over the items in a state, except staged ones, reading as needed.
 
-        Keys are given as ready items have them; `limit` 0 means all. Staged items are not found.
+        Keys are given as for ready items; `limit` 0 means all.
         """
         layout = self.layout
         prefix, position = layout.prefix_of[state], layout.position
@@ -174,8 +165,7 @@ class Items:
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
         """Return up to `n` first items of the lowest priorities, or the highest with `at_max`.
 
-        Either way, the oldest item of a priority comes first. A pop conflicts on the range that
-        this reads.
+        The oldest of a priority comes first. A pop conflicts on the range that this reads.
         """
         begin, end = self.layout.all_items
         if not at_max:
@@ -203,8 +193,7 @@ class Items:
         """Start to read up to `n` items that clients may take, from `begin` to `end`.
 
         A `start` is `skipped` items behind `begin`, or groups in a priority that has any; with it,
-        read the options before waiting. Clients take the items `before`, of other priorities,
-        first.
+        read the options before waiting. Clients take the items `before` first.
         """
         if n == 0:  # which means no limit in FoundationDB
             return list
@@ -240,7 +229,7 @@ class Items:
     ) -> list[bytes]:
         """Append items to their levels, or store them as delayed; return their keys.
 
-        `tails` maps prefixes to the tails of the levels.
+        `tails` has each level's tail by prefix.
         """
         layout = self.layout
         changes: list[Change] = []
@@ -286,8 +275,7 @@ class Items:
     ) -> None:
         """Pop ready items that the transaction conflicts on, with all they own.
 
-        `items` come from `first`, and their payloads have been read. `staged` are the items behind
-        them, to be staged for other processes' pops.
+        The items behind them are `staged` for other processes' pops.
         """
         changes: list[Change] = []
         for item in items:

@@ -1,4 +1,4 @@
-"""The stored options of a queue within a transaction, and this client's cache of them."""
+"""The stored options of a queue, and this client's cache of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fdbqueue.types import Options, ReadTransaction, Transaction
 _log = logging.getLogger("fdbqueue")
 
 _FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
-"""Options that a client may omit when it opens a queue, and may change later."""
+"""Options that a client may omit when it opens a queue."""
 
 LIMITING = frozenset({"concurrency", "paused", "rate"})
 """The options that limit claims and pops."""
@@ -39,24 +39,21 @@ def reconcile_options(given: Options, stored: Options) -> Options:
 
 
 def has_kept(options: Options) -> bool:
-    """Return whether done items may be stored, including items no longer to be kept."""
+    """Return whether done items may be stored, even if none are kept now."""
     return (options.keep_seconds, options.keep_number) != (None, None)
 
 
 class StoredOptions:
-    """The stored options of one queue.
-
-    The first push stores the options of its client. Every push and claim reads the stored ones.
+    """The stored options of one queue. The first push stores the options of its client.
 
     Attributes:
         agreed: The options that the client last agreed with; at first, the given ones.
-        stored: Their stored form; `None` if unknown.
+        stored: Their stored form, if known.
         has_bounds: Whether they bound the queue or some groups.
-        max_attempts: The last value read; `None` also before that.
-        keeps_done: Whether done items are kept, as last read; true if unknown.
-        may_have_done: `has_kept`, as last read.
-        has_any_rate: Whether this client has found a rate, of the queue or of a group from which it
-            took items.
+        max_attempts: The last value read.
+        keeps_done: Whether done items are kept; true if unknown.
+        may_have_done: The last value of `has_kept`.
+        has_any_rate: Whether this client has found a rate of the queue or a group.
         has_groups: Whether this client has found that groups have or had items.
     """
 
@@ -115,13 +112,13 @@ class StoredOptions:
         self.has_bounds = options.max_size is not None or options.limited_groups
 
     def accept(self, changed: Iterable[str]) -> None:
-        """Accept any stored value of these options, because this client changes them."""
+        """Accept any stored value of options that this client changes."""
         given: dict[str, Any] = dict.fromkeys({*changed} & {*_FLEXIBLE})
         self._given = replace(self._given, **given)
         self.stored = None
 
     def forget(self) -> None:
-        """Assume that done items are kept, because this client changes the options."""
+        """Assume that done items are kept until the next read."""
         self._seen, self.keeps_done = None, True
 
     def is_paused(self, tr: Transaction) -> bool:

@@ -1,4 +1,4 @@
-"""Payloads within a transaction: small ones in the row of their item, others in pieces."""
+"""Payloads: small ones in the row of their item, others in pieces."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def number_of_pieces(content: bytes) -> int:
 
 
 def read_payloads(tr: ReadTransaction, layout: Layout, contents: list[bytes]) -> list[bytes]:
-    """Return the payloads for some contents; read the pieces of large ones."""
+    """Return the payloads of some contents."""
     pieces: dict[bytes, RangeResult] = {}
     for content in contents:
         if content.startswith(PIECES):
@@ -58,22 +58,19 @@ def read_payloads(tr: ReadTransaction, layout: Layout, contents: list[bytes]) ->
 
 
 def read_payload(tr: ReadTransaction, layout: Layout, content: bytes) -> bytes:
-    """Return the payload for a content; read the pieces of a large one."""
+    """Return the payload of a content."""
     return read_payloads(tr, layout, [content])[0]
 
 
 def own_id(layout: Layout, key: bytes) -> bytes:
-    """Return an id for the pieces of a payload that is written at this key after the push.
-
-    The item may still have other pieces, or a key without a UUID.
-    """
+    """Return an id for the pieces of a payload that is written after the push."""
     return hashlib.sha256(layout.position(key)).digest()[:UUID_SIZE]
 
 
 def with_small_row(tr: Transaction, layout: Layout, item: StoredItem) -> StoredItem:
-    """Return an item with its payload in pieces if it is too large for other states' rows.
+    """Return an item with a large payload in pieces.
 
-    Clients in other languages may store any payload in the row.
+    Clients in other languages may have stored it in the row.
     """
     if len(item.content) <= MAX_INLINE:
         return item

@@ -1,4 +1,4 @@
-"""Pushes within a transaction: agree on the options, stay below the bound, append the payloads."""
+"""Pushes: agree on the options, stay below the bound, append the payloads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAY_BE_LARGE = 5_000_000
 _LARGEST = 3_000  # bytes that an item with the longest names takes, in addition to its payload
 
 FindAt: TypeAlias = Callable[[Transaction, int, bytes], ItemRow | None]
-"""A function of a transaction, the time and a position: `Sweep.find`."""
+"""`Sweep.find`: a function of a transaction, the time and a position."""
 
 
 class PushRequest(NamedTuple):
@@ -44,9 +44,9 @@ class PushRequest(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """The item that a push stored, or the one that already has its unique key.
+    """The item that a push stored, or the holder of its unique key.
 
-    `found` is the item if it is not new and has not ended.
+    `found` is a holder that has not ended.
     """
 
     key: bytes
@@ -71,7 +71,7 @@ class Pusher:
             tr[self.layout.options] = encode_options(replace(options, limited_groups=True))
 
     def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> bool:
-        """Store new values of options; return true, because this wrote something."""
+        """Store new values of options; return true."""
         self._options.accept(changes)
         options = self._options.agree(tr)
         if "rate" in changes:
@@ -87,8 +87,7 @@ class Pusher:
     def push(self, tr: Transaction, now: int, requests: list[PushRequest]) -> list[list[bytes]]:
         """Append items to their levels; return the keys of each push's new items.
 
-        A push without room has no keys; with `as_many_as_fit`, it has the keys of the items that
-        fit.
+        Without room, a push has no keys, or, with `as_many_as_fit`, the keys of the items that fit.
         """
         begin, end = self.layout.waiters_and_options
         options = self._options
@@ -129,7 +128,7 @@ class Pusher:
         return pushed
 
     def push_alone(self, tr: Transaction, now: int, push: PushRequest) -> list[bytes]:
-        """Append items; return their keys. The rest of the transaction may rely on a refusal."""
+        """Append items; return their keys. The transaction may rely on a refusal."""
         (keys,) = self.push(tr, now, [push])
         if len(keys) < len(push.items):
             self._bounds.rely_on_full(tr, push.items)
@@ -140,9 +139,9 @@ class Pusher:
     ) -> list[Pushed]:
         """Push items, except where another item holds the unique key; return the items for all.
 
-        If the queue has no room, the result is empty, or ends before the first item without room.
-        The transaction conflicts with every change of the holders. `relies_on_full` says whether
-        the rest of the transaction may depend on the queue being full.
+        Without room, the result is empty, or ends before the first item without room. The
+        transaction conflicts with every change of the holders, and with `relies_on_full`, of a full
+        queue.
         """
         layout = self.layout
         names = [item.header.unique_key for item in push.items]

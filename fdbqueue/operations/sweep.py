@@ -1,4 +1,4 @@
-"""Sweeps within a transaction: leases end, delayed items become available, items expire."""
+"""Sweeps: leases end, delayed items become available, items expire."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ MAX_SWEPT = 256
 
 
 class Swept(NamedTuple):
-    """The progress of a sweep.
-
-    `all` means that nothing that was due is left, `expired` that no expired item is left.
-    """
+    """The progress of a sweep: whether nothing due, and no expired item, is left."""
 
     all: bool
     expired: bool
@@ -39,11 +36,10 @@ class Swept(NamedTuple):
 
 
 class Sweep:
-    """The sweeps of one queue, which do what its timers say.
+    """The sweeps of one queue. A client sweeps before it takes items.
 
-    A client sweeps before it takes items. If many are due, the earliest become available first, so
-    a client may take an item before one of a lower priority that became due later. Clients never
-    take an expired item, because the sweep deletes it first.
+    If many items are due, the earliest become available first, so a client may take an item before
+    one of a lower priority that became due later. Expired items are never taken.
     """
 
     def __init__(self, items: Items, claimed: ClaimedItems, schedules: Schedules) -> None:
@@ -72,9 +68,8 @@ class Sweep:
     ) -> Callable[[], Swept]:
         """Start the reads of a sweep of up to `limit` items of each kind.
 
-        From time to time, this first ends leases of another cluster. With `may_leave`, it only
-        deletes expired items if `limit` leases or items are due: all clients would conflict on
-        them.
+        With `may_leave`, a sweep of `limit` leases or items only deletes expired ones: all clients
+        would conflict on the others.
         """
         wrote = False
         # A try of the transaction that fails after this has looked in vain; the next look helps.
@@ -110,10 +105,7 @@ class Sweep:
         return finish
 
     def find(self, tr: Transaction, now: int, reference: bytes) -> ItemRow | None:
-        """Return the item with this reference; `None` if it ended.
-
-        If its lease or delay is over, or if it has expired, sweep it alone first.
-        """
+        """Return the item with this reference, swept if its timer is over; `None` if it ended."""
         found = self._items.at(tr, reference)
         timer = found and timer_over(tr, self._layout, found, now)
         if found is None or timer is None:
@@ -126,10 +118,7 @@ class Sweep:
         return self._items.at(tr, reference)
 
     def _end_timers(self, tr: Transaction, now: int, state: State, timers: list[KeyValue]) -> None:
-        """Make the items of these timers ready, and delete expired ones.
-
-        `state` is delayed, or ready for expired items. Timers without an item are skipped.
-        """
+        """Make the delayed items of these timers ready; delete expired ones."""
         layout, changes = self._layout, list[Change]()
         index = layout.dues if state == "delayed" else layout.expiries
         ends = [layout.unpack_timer_key(index, timer.key) for timer in timers]
@@ -149,7 +138,7 @@ class Sweep:
         self._items.transitions.perform(tr, now, changes)
 
     def seconds_left(self, tr: Transaction, now: int) -> float:
-        """Return the seconds until a lease ends or an item is due; `math.inf` without either."""
+        """Return the seconds until a lease ends or an item is due, or `math.inf`."""
         layout = self._layout
         first = partial(tr.snapshot.get_range, limit=1)
         leases, dues = first(*layout.range_of(layout.leases)), first(*layout.range_of(layout.dues))

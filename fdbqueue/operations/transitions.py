@@ -1,10 +1,8 @@
 """The transitions of items from state to state, and everything that follows from them.
 
-An item is a row in a state. Each operation says which transitions it wants; `Transitions` writes
-the rows and counters. The *maintainers* keep all else that depends on an item. None is called by
-name. See `docs/design/transitions.md`.
-
-Source: FoundationDB Record Layer, `FDBRecordStore.saveRecord` and `IndexMaintainer`.
+Each operation says which transitions it wants. `Transitions` writes the rows and counters; the
+*maintainers* keep all else that depends on an item. None is called by name. See
+`docs/design/transitions.md`.
 """
 
 from __future__ import annotations
@@ -101,15 +99,14 @@ TABLE: dict[tuple[Why, State | None, State | None], dict[str, int]] = {
     ("marked", "delayed", "delayed"): {},
     ("marked", "claimed", "claimed"): {},
 }
-"""Every transition: why, from which state and to which (`None`: there is no item), and its change
-of the tallies. `moved` counts items that come back without being new; waiting clients wake for
-them."""
+"""Every transition: why, from which state and to which (`None`: no item), and its change of the
+tallies. `moved` counts items that come back without being new."""
 
 TAKEN: tuple[Why, ...] = ("popped", "claimed", "staged")
 """The transitions that take ready items."""
 
 _SWEPT = ("due", "lease over", "expired", "trimmed")
-"""The transitions whose timers are already cleared, in one range."""
+"""The transitions whose timers are already cleared."""
 
 _level_of = attrgetter("before.item.level")
 
@@ -117,8 +114,7 @@ _level_of = attrgetter("before.item.level")
 class Change(NamedTuple):
     """A transition of one item, perhaps to another position.
 
-    `before` is `None` for a new item, `after` for one that is gone. `end` is how it ends, for its
-    batches.
+    A new item has no `before`, one that is gone no `after`. `end` is how it ends, for its batches.
     """
 
     why: Why
@@ -141,13 +137,11 @@ class EarlyMaintainer(Protocol):
     """Keeps what depends on items, and reads before their rows are written."""
 
     def begin(self, tr: Transaction, now: int, changes: Sequence[Change], /) -> Finish | None:
-        """Start the reads for some transitions, before anything is written for them.
-
-        Add the read conflicts as well: the engine compares them with earlier writes.
+        """Start the reads for some transitions, and add read conflicts, before anything is written.
 
         Returns:
-            A function that waits for the reads and writes, called after the rows are written;
-                `None` if there is nothing to do.
+            A function that waits for the reads and writes, called after the rows are written, or
+                `None`.
         """
         ...
 
@@ -155,8 +149,8 @@ class EarlyMaintainer(Protocol):
 class Transitions:
     """The transitions of one queue's items.
 
-    Only `history` sees plain items, so a queue without a feature does not pay for it. A plain item
-    has no header, no group, no slot and a small payload, and is neither dead nor done.
+    A plain item has no header, no group, no slot and a small payload, and is neither dead nor done.
+    Unused features cost it nothing.
 
     Attributes:
         history: The only maintainer that sees every transition.
@@ -188,9 +182,9 @@ class Transitions:
     ) -> None:
         """Perform transitions of items that the transaction conflicts on, at most one of each.
 
-        `are_first` means that ready items are the first of their levels, in a range that the
-        transaction has read. This clears one range per level. `is_marked` means that the queue has
-        the mark that it has timers, a key that all clients share.
+        With `are_first`, ready items are the first of their levels in a range that the transaction
+        has read, and one range per level is cleared. `is_marked` says that the queue has the mark
+        of timers.
         """
         if not changes:
             return
@@ -236,7 +230,7 @@ class Transitions:
                     tr.clear(timer[0])
 
     def _store(self, tr: Transaction, why: Why, row: ItemRow) -> bool:
-        """Store a row and its timer; return whether a sweep has to look at the timer."""
+        """Store a row and its timer; return whether a sweep has to look at it."""
         layout, state, item = self._layout, row.state, row.item
         if state == "ready":
             tr[item.key] = item.value

@@ -15,10 +15,9 @@ _MAX_WOKEN = 16  # by a client that finds items for which nobody was woken
 
 
 class Waiter(NamedTuple):
-    """A client that waits. Another transaction clears its key to wake it.
+    """A waiting client. Another transaction clears its key to wake it.
 
-    `neighbours` are keys that change when a client next to it begins or ceases to wait. The
-    sentinel is the client that has waited longest.
+    The keys of `neighbours` change when a client next to it begins or ceases to wait.
     """
 
     key: bytes
@@ -35,14 +34,9 @@ def has_items(tr: Transaction, layout: Layout) -> bool:
 class Waiters:
     """The clients that wait for items of one queue, in the order in which they began.
 
-    A wake-up clears the newest keys. It can be in vain: the client may be dead or not visible yet,
-    or two transactions may clear the same key. So the client's neighbours watch its key, and the
-    oldest client, the sentinel, watches the keys that every push changes. See
-    `docs/design/wakeups.md`.
-
-    Args:
-        layout: The keys of the queue.
-        prefix: The prefix of these waiters: poppers, claimers, or all.
+    A wake-up, which clears the newest keys, can be in vain: the client may be dead or not visible
+    yet, or another wake-up clears the same key. So its neighbours watch its key, and the oldest
+    client, the sentinel, watches the keys that every push changes. See `docs/design/wakeups.md`.
     """
 
     def __init__(self, layout: Layout, prefix: bytes) -> None:
@@ -60,14 +54,13 @@ class Waiters:
     def wait(
         self, tr: Transaction, key: bytes | None, name: bytes, *, is_first: bool = False
     ) -> Waiter:
-        """Begin to wait, or continue.
+        """Begin to wait, or continue, after finding nothing to take.
 
         Args:
-            tr: A transaction, which must also read that there is nothing to take.
+            tr: A transaction that also reads that there is nothing to take.
             key: The key of the client, if it waited before.
             name: A new name, a UUID that begins with the time, in case it has lost its key.
-            is_first: Whether the client's process waits for the first time. It may replace dead
-                processes, so this wakes the newest and the oldest client.
+            is_first: Wake the newest and the oldest client, because they may be dead.
         """
         is_new = key is None or not tr[key].present()
         if key is None or is_new:
@@ -87,10 +80,7 @@ class Waiters:
         return Waiter(key, older + newer, is_sentinel=not older, is_alone=is_alone)
 
     def _newer_name(self, tr: Transaction, name: bytes) -> bytes:
-        """Return the name, or one with a later time if a client with a later name waits.
-
-        So names sort by commit order, and only one client takes itself for the oldest.
-        """
+        """Return the name, with a later time if needed, so that names sort by commit order."""
         for row in tr.get_range(self._begin, self._end, limit=1, reverse=True):
             newest: bytes = self._layout.unpack_entry_key(self.prefix, row.key)
             if newest[_TIME:] == name[_TIME:]:
@@ -103,8 +93,8 @@ class Waiters:
     def leave(self, tr: Transaction, key: bytes, *, has_found: bool) -> None:
         """End a wait that no other transaction has ended.
 
-        With `has_found`, the client found an item without a wake-up, so the sentinel may be dead.
-        This wakes it, and others if more items are left.
+        With `has_found`, the client found an item without a wake-up, so this wakes the sentinel,
+        and others if more items are left.
         """
         tr.clear(key)
         if has_found:

@@ -1,4 +1,4 @@
-"""The limits of a claim (pause, rate, concurrency), and how transactions keep below a bound."""
+"""The limits of a claim, and how transactions keep below a bound."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ if TYPE_CHECKING:
     from fdbqueue.operations.items import Items
 
 First: TypeAlias = Callable[[Transaction, int], Sequence[StoredItem]]
-"""A function that reads up to `n` first items in a transaction."""
+"""Reads up to `n` first items in a transaction."""
 
 
 class Places:
     """Numbered places below a bound; a transaction takes one for each item that it adds.
 
-    Places are never written; transactions only conflict on them. A transaction reads the number of
-    taken places by a snapshot, and chooses places at random between it and the bound. Two
-    transactions conflict if they choose the same place, or if one chooses a place below the number
-    that the other read. See `docs/design/bounded-pushes.md` for the proof that the bound is never
-    exceeded. It requires that all other operations leave the number of taken places unchanged or
-    lower it.
+    Places are never written. A transaction reads the number of taken places by a snapshot, and
+    chooses places at random between it and the bound. Two transactions conflict if they choose the
+    same place, or if one chooses a place below the number that the other read.
 
-    A transaction that also ends items sees their places as free. It conflicts with every other
-    operation that ends or moves these items, so each place is freed only once.
+    The bound is never exceeded if all other operations leave the number of taken places unchanged
+    or lower it (proof: `docs/design/bounded-pushes.md`). A transaction that also ends items may
+    reuse their places: it conflicts with every other end of these items.
     """
 
     def __init__(self, randrange: Callable[[int, int], int] | None = None) -> None:
@@ -48,7 +46,7 @@ class Places:
     ) -> None:
         """Take `n` places, for which there is room, in addition to the transaction's own.
 
-        `taken` includes the transaction's own. `choose` replaces the default `random.randrange`.
+        `taken` includes its own. `choose` replaces `random.randrange`.
         """
         choose = choose or self._randrange
         assert choose is not None
@@ -77,9 +75,7 @@ class Slots:
     """The slots of one queue, which enforce its concurrency limit.
 
     A claimed item holds one slot. Only their number is stored; `Places` keeps claims below the
-    limit. A claim conflicts with an acknowledgement that frees a slot only if it saw no free one.
-
-    Cost: a claim reads one counter, whatever the limit is.
+    limit. A claim conflicts with the release of a slot only if it saw no free one.
     """
 
     def __init__(self, items: Items, places: Places) -> None:
@@ -98,7 +94,7 @@ class Slots:
     ) -> Sequence[StoredItem]:
         """Return up to `n` first items that may be claimed; none if the queue is paused.
 
-        `options` are as the transaction read them, and `n` is at least 1.
+        `n` is at least 1.
         """
         if options is not None:
             if options.paused:
@@ -113,7 +109,7 @@ class Slots:
         return first(tr, n) if n else []
 
     def hold(self, tr: Transaction, now: int, options: Options | None, n: int) -> tuple[bytes, ...]:
-        """Take slots for `n` admitted items; return the slots that each of them holds."""
+        """Take slots for `n` admitted items; return the slots of each of them."""
         if options is not None and options.rate is not None:
             self._rate.note(tr, now, options, n)
         if options is None or options.concurrency is None or n == 0:

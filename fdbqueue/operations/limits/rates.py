@@ -1,4 +1,4 @@
-"""The rates of groups and queues within a transaction: how many items may start now."""
+"""The rates of groups and queues: how many items may start now."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ _FOREIGN = 1 << 62  # milliseconds
 
 
 class Starts:
-    """When items of one queue were started.
+    """When items of one queue, or of its groups, were started.
 
-    A group is a name, or `None` for the whole queue. A group with a rate has one row for each
-    transaction that started items of it, and a count of these starts. A start is forgotten once it
-    is older than the rate's period.
-
-    Its age has to pass by both the versions of the database and the clock of the client that looks.
-    By versions, no window of this length has more starts than the rate allows. If a recovery, which
-    advances the versions, falls into the window, the clocks decide.
+    A group is a name, or `None` for the queue. Each transaction that started items of a group with
+    a rate left a row; a counter has their sum. A start is forgotten once it is older than the
+    rate's period, by both the versions of the database and the client's clock. So by versions, no
+    period has more starts than the rate allows; if a recovery advances the versions, the clocks
+    decide.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -62,8 +60,8 @@ class Starts:
     ) -> tuple[int, int]:
         """Return how many items of a group may start now, and the time when more may.
 
-        Forgets starts that are too old, unless more than `n` may start anyway. Conflicts with all
-        transactions that start items of the group.
+        Forgets old starts unless more than `n` may start anyway. Conflicts with all starts of the
+        group.
         """
         most, period = rate
         left = most - self.number(tr, group)
@@ -75,11 +73,7 @@ class Starts:
     def _forget_old(
         self, tr: Transaction, now: int, group: str | None, period: int
     ) -> tuple[int, int]:
-        """Forget some of a group's old starts.
-
-        Returns:
-            Their number, and the time when more of them may be too old.
-        """
+        """Forget some old starts; return their number, and the time when more may be old."""
         version = tr.get_read_version().wait()
         begin, end = self._layout.range_of(self._layout.group_key(self._layout.starts, group))
         rows = tr.snapshot.get_range(begin, end, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
@@ -108,7 +102,7 @@ class Starts:
         tr.clear(self.counter(group))
 
     def forget(self, tr: Transaction, now: int, group: str, period: int) -> bool:
-        """Forget up to 100 starts of a group older than `period`; return whether none is left."""
+        """Forget up to 100 starts older than `period`; return whether none is left."""
         self.room(tr, now, group, (0, period))
         return self.number(tr, group) == 0
 
@@ -116,9 +110,8 @@ class Starts:
 class QueueRate:
     """The rate of one queue.
 
-    Transactions that start items conflict with each other. A queue over its rate has a timer: the
-    sweep that finds it wakes waiting clients. Claims read the rate with the other options. Pops
-    look for it once the last sweep of their process has found one.
+    A queue over its rate has a timer: the sweep that finds it wakes clients. Pops look for a rate
+    once the last sweep of their process has found one.
     """
 
     def __init__(self, layout: Layout, options: StoredOptions) -> None:
@@ -134,7 +127,7 @@ class QueueRate:
         return min(n, self._starts.room(tr, now, None, rate, n - 1)[0])
 
     def note(self, tr: Transaction, now: int, options: Options | None, n: int) -> None:
-        """Record that the transaction starts `n` items, for which there must be room."""
+        """Record that the transaction starts `n` items."""
         rate = _rate_of(options)
         if rate is None or n == 0:
             return
@@ -153,7 +146,7 @@ class QueueRate:
         return self.room(tr, now, self._options.read(tr), n) if self._options.has_any_rate else n
 
     def note_popped(self, tr: Transaction, now: int, n: int) -> None:
-        """Record that the transaction pops `n` items, for which there must be room."""
+        """Record that the transaction pops `n` items."""
         self.note(tr, now, self._options.read(tr), n)
 
     def may_pop(self, tr: Transaction, now: int) -> bool:

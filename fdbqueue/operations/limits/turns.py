@@ -1,4 +1,4 @@
-"""Whose turn it is: the next items of a priority's groups, as one transaction finds them.
+"""Whose turn it is: the next items of a priority's groups.
 
 Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
 """
@@ -41,11 +41,11 @@ class Turn:
         key: The key that every change of the turn changes.
         own: The group's stored settings.
         settings: The settings that apply to it.
-        passes: The passes of the items that were found, and of the next one.
-        is_limited: Whether a limit allows no more than these items.
-        following: The row of the item behind those to take, once conflicts are known.
-        stale: The turns that were met in vain on the way to this one.
-        is_idle: For items without a group: whether they are known to be gone.
+        passes: The passes of the found items, and of the next one.
+        is_limited: Whether a limit allows no more than these.
+        following: The row behind the items to take, once conflicts are known.
+        stale: The turns met in vain on the way to this one.
+        is_idle: Whether the items without a group are known to be gone.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Turn:
         self._begin_read(level.begin, n)
 
     def begin_limits(self, layout: Layout, settings: GroupSettings) -> None:
-        """Start to read the group's claimed and started counts, as far as they are limited."""
+        """Start to read the group's claimed and started counts, if limited."""
         self.settings, group = settings, self.level.group
         if group is not None and settings.concurrency is not None:
             self._claimed = self._reads[layout.group_key(layout.group_slots, group)]
@@ -87,7 +87,7 @@ class Turn:
 
     @property
     def started_left(self) -> float:
-        """How many more items its rate allows, if no start is forgotten."""
+        """How many more items its rate allows before any start is forgotten."""
         return _left(self.settings.rate and self.settings.rate[0], self._started)
 
     @property
@@ -175,8 +175,8 @@ class Turns:
     ) -> list[StoredItem]:
         """Return up to `n` items of a range of priorities, in the order of their turns.
 
-        `found` are the first items in the order of their keys, or none; the transaction takes the
-        items `before` first. Skip `skipped` groups of the first priority that has any.
+        `found` are the first items by key, or none. The transaction takes the items `before` first.
+        Skip `skipped` groups of the first priority that has any.
         """
         level_of = self._levels.level_of
         items: list[StoredItem] = []
@@ -208,8 +208,7 @@ class Turns:
         """Return up to `n` (at least 1) next items of a priority, in the order of the turns.
 
         Conflicts with every change of the turns up to theirs, unless `tr` is a snapshot. The
-        transaction takes the items `before` first. `skipped` turns are passed over if there are
-        more.
+        transaction takes the items `before` first. Skip `skipped` turns if there are more.
         """
         taken = Counter(item.level.group for item in before)
         turns = self._all(tr, level, n, skipped)
@@ -244,10 +243,7 @@ class Turns:
         return found
 
     def _all(self, tr: ReadTransaction, level: Level, n: int, skipped: int) -> Iterator[Turn]:
-        """Yield the turn of the items without a group, then the others in order.
-
-        Reads turns as needed, first as many as `n` items may need.
-        """
+        """Yield the turn of the items without a group, then the others in order, as needed."""
         layout, rest, reads = self._layout, level.rest, _snapshot(tr)
         key, limit = layout.group_key, n + skipped
         begin, end = layout.range_of(layout.turns + rest)

@@ -1,7 +1,4 @@
-"""Groups within a transaction: the stored turns, and which groups are held, until when.
-
-Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
-"""
+"""Groups: the stored turns, and which groups are held, until when."""
 
 from __future__ import annotations
 
@@ -48,19 +45,17 @@ _turn_of = attrgetter("turn")
 class Groups:
     """The groups of one queue, which take turns within a priority (`docs/design/groups.md`).
 
-    A group with ready items of a priority has one turn there, at its pass, unless it is *held*. A
-    group that may have no more items claimed or started, or that is paused, is held: it has no
-    turns. They return with the transaction that frees one of its slots, or with a sweep once its
-    rate allows more. A group with a concurrency of one is a sequence: after a failure, it is held
-    until the failed item is available again.
+    A group with ready items of a priority has one turn there, at its pass, unless it is *held*:
+    paused, or allowed no more claimed or started items. Its turns return with the transaction that
+    frees a slot, or with a sweep once its rate allows more. A group with a concurrency of one is a
+    sequence: after a failure, it is held until the failed item is available again.
 
     Taking an item moves its group's turn back by the item's cost over the group's weight. A group
     without items starts again at the highest pass that was taken, or at its own if that is higher.
-    The items without a group are one more group, without a stored turn. The next transaction that
-    takes an item of a group finds that they are gone.
+    The items without a group are one more group, without a stored turn.
 
-    A push to a group that has ready items reads one key, which only the first and the last of these
-    items change.
+    A push to a group with ready items reads one key, which only the first and the last of them
+    change.
     """
 
     def __init__(self, layout: Layout, levels: Levels, options: StoredOptions) -> None:
@@ -77,7 +72,7 @@ class Groups:
     ) -> Callable[[], None] | None:
         """Start the reads for transitions of items of groups.
 
-        An item that becomes ready conflicts with any change to whether its group has ready items.
+        An item that becomes ready conflicts with changes to whether its group has ready items.
         """
         taken: list[StoredItem] = []
         members: dict[Level, Value] = {}
@@ -120,7 +115,7 @@ class Groups:
         return finish
 
     def prefetch(self, tr: Transaction, level: Level) -> Value:
-        """Start to read whether a group has ready items; the client caches what was read."""
+        """Start to read whether a group has ready items, for the client's cache."""
         return tr[self._layout.group_members + level.packed_group + level.rest]
 
     # Taking
@@ -186,7 +181,7 @@ class Groups:
     ) -> None:
         """Move back the turn of a group from which `n` items were taken.
 
-        `n_so_far` includes items taken in the group's other turns.
+        `n_so_far` includes items taken in its other turns.
         """
         layout, level, group = self._layout, turn.level, turn.level.group
         rest = level.rest
@@ -229,10 +224,7 @@ class Groups:
         self._begin_shares_again(tr, rest, pass_)
 
     def _forget_idle(self, tr: Transaction, now: int, rest: bytes) -> None:
-        """Forget some groups without ready items of a priority that gain nothing by being known.
-
-        Call it after recording the transaction's starts.
-        """
+        """Forget some idle groups, after recording the transaction's starts."""
         layout = self._layout
         # A pass that is not above the highest one that was taken is no disadvantage any more.
         taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
@@ -249,7 +241,7 @@ class Groups:
             tr.clear(row.key)
 
     def _begin_shares_again(self, tr: Transaction, rest: bytes, pass_: int) -> None:
-        """Restart all shares behind a group without items, if nobody has a turn."""
+        """Restart all shares behind an idle group, if nobody has a turn."""
         turns = self._layout.range_of(self._layout.turns + rest)
         rows, others = (
             tr.snapshot.get_range(*turns, limit=1),
@@ -286,10 +278,7 @@ class Groups:
         return not tr[held].present()
 
     def _note_failed(self, tr: Transaction, now: int, failed: ItemRow) -> None:
-        """Hold a sequence until its failed item, just delayed, is available again.
-
-        If the sequence already waits for an item, it waits for the one due last.
-        """
+        """Hold a sequence until its failed item, or the one due last, is available again."""
         group = failed.item.level.group
         if group is not None and read_settings(tr.snapshot, self._layout, group).is_sequence:
             awaited = tr[self._awaited(group)].value
@@ -327,14 +316,11 @@ class Groups:
         return [self._goes_on(tr, now, group) for group in groups].count(True)
 
     def settle_all(self, tr: Transaction, now: int) -> None:
-        """Let the next sweeps settle all groups, after new default settings or a clear.
-
-        A transaction that has not seen these settings commits before them, or never.
-        """
+        """Let the next sweeps settle all groups."""
         self._settle_from(tr, now, _FIRST_GROUP)
 
     def is_settling(self, reads: ReadTransaction) -> bool:
-        """Return whether the next sweeps have groups left to settle."""
+        """Return whether the next sweeps have groups to settle."""
         return reads[self._progress].present()
 
     def _settle_from(self, tr: Transaction, due: int, group: bytes) -> None:
@@ -361,10 +347,7 @@ class Groups:
             tr.clear(self._progress)
 
     def take_back(self, tr: Transaction, position: bytes, time: int) -> None:
-        """Forget the start of an item at a time.
-
-        Call it before freeing the item's slot, which lets its group go on.
-        """
+        """Forget the start of an item at a time, before its slot is freed."""
         group = self._levels.level_of(self._layout.items + position).group
         if group is not None:
             self._starts.take_back(tr, group, time)
@@ -372,7 +355,7 @@ class Groups:
     def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
         """Hold a group that may have no more items claimed or started; release any other.
 
-        With `is_new_rate`, a group may go on earlier than its timer says.
+        With `is_new_rate`, its timer may be too late.
         """
         held = tr[self._held(group)].value
         settings = read_settings(tr, self._layout, group)
@@ -401,10 +384,7 @@ class Groups:
         return limit is not None and decode_count(reads[self._slot(group)].value) >= limit
 
     def is_held_wrongly(self, reads: ReadTransaction, group: str) -> bool:
-        """Return whether a group is held although it may go on, or the reverse.
-
-        A group with a timer is held rightly: a sweep looks at it.
-        """
+        """Return whether a group without a timer is held although it may go on, or the reverse."""
         settings = read_settings(reads, self._layout, group)
         held, is_full = reads[self._held(group)].value, self._is_full(reads, group, settings)
         if held:
@@ -492,7 +472,7 @@ class Groups:
                 self._set_turns(tr, group, own)
 
     def _set_turns(self, tr: Transaction, group: str, own: bytes) -> None:
-        """Store a group's settings in its turns, so that clients find both at once."""
+        """Store a group's settings in its turns, where clients find both at once."""
         layout = self._layout
         for rest, pass_ in self._passes(tr, group).items():
             tr[layout.turn_key(layout.turns, rest, pass_, group)] = own

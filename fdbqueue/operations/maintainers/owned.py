@@ -1,7 +1,7 @@
 """The rows that an item owns besides its own, and that are deleted with it.
 
-These are the pieces of a large payload, failed attempts, a job's steps, its wait for a signal and
-its own batch, the result of a done item, and the way from a moved item's first position.
+These are the pieces of a payload, failed attempts, a job's steps, its wait for a signal and its own
+batch, a done item's result, and the way from a moved item's first position.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OwnedRows:
             tr[self._layout.returned + self._layout.position(key)] = returned
 
     def _delete(self, tr: Transaction, before: ItemRow, after: ItemRow | None) -> None:
-        """Delete what an item no longer owns: in a new state, at a new position, or gone."""
+        """Delete what an item no longer owns in a new state, at a new position, or gone."""
         layout, item = self._layout, before.item
         header, position = item.header, layout.position(item.key)
         if after is not None and after.key == before.key:

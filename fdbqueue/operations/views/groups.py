@@ -64,7 +64,7 @@ def list_groups(
 ) -> list[GroupInfo]:
     """Return up to `limit` (at least 1) groups after a name, in order of their names.
 
-    These are the groups that have ready, delayed or claimed items, or settings.
+    They have ready, delayed or claimed items, or settings.
     """
     spaces = layout.group_counts, layout.group_slots, layout.group_settings, layout.group_delays
     begun = [
