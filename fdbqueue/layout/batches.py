@@ -1,4 +1,4 @@
-"""The stored form of batches: jobs whose ends another job waits for."""
+"""The stored form of batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from fdbqueue.types import OnDead
 Ending: TypeAlias = Literal[
     "done", "discarded", "cancelled", "dead", "removed", "expired", "popped"
 ]
-"""The ways in which an item ends, or becomes a dead letter."""
 
 Stage: TypeAlias = Literal["open", "closing", "closed"]
 
@@ -51,12 +50,12 @@ class StoredBatch(NamedTuple):
     """The definition of a batch, which changes only when it closes or is cancelled.
 
     Attributes:
-        on_dead: What happens to its other jobs when one becomes a dead letter.
+        on_dead: What happens to its other jobs when one dies.
         stage: A closing batch takes no more jobs, and counts as one job itself.
         cancelled: Whether its jobs, or the waiting item of the kind `"after"`, must not begin.
-        job: The first position of the job whose step waits for it, or empty.
-        jobs: The first 100 jobs that the item follows: their queue's prefix (empty for its own) and
-            first position.
+        job: The first position of the job whose step waits for it.
+        jobs: The first 100 jobs that the item follows: queue prefix (empty for its own) and first
+            position.
     """
 
     on_dead: OnDead
@@ -94,7 +93,7 @@ def encode_counts(counts: BatchCounts) -> bytes:
 
 
 def decode_counts(value: bytes | None) -> BatchCounts:
-    """Return a batch's counts; zeros for a missing counter."""
+    """Return a batch's counts, or zeros."""
     return BatchCounts(*decode_fields(value or b"", len(BatchCounts._fields)))
 
 
@@ -103,10 +102,10 @@ class Membership(NamedTuple):
 
     Attributes:
         subspace: The prefix of the batch's queue; empty for the job's own.
-        id: The first position of the item that waits for the batch; random if a step does.
+        id: The first position of the item that waits; random if a step does.
         cancels: Whether a job that dies cancels the others.
-        step: The name of the step that gets the job's result, or empty.
-        job: The first position of the job of that step, or empty.
+        step: The step that gets the job's result.
+        job: The first position of that step's job.
     """
 
     subspace: bytes
@@ -116,12 +115,12 @@ class Membership(NamedTuple):
     job: bytes = b""
 
     def layout(self, own: Layout) -> Layout:
-        """Return the layout of the batch's queue, given the job's."""
+        """Return the layout of the batch's queue."""
         return layout_at(self.subspace, own)
 
 
 def layout_at(prefix: bytes, own: Layout) -> Layout:
-    """Return the layout of the queue with a prefix; `own` for an empty one."""
+    """Return the layout of a queue's prefix; `own` for an empty one."""
     return _layout_of(prefix) if prefix else own
 
 
@@ -134,27 +133,23 @@ encode_membership, _decode_membership = record_codec(Membership)
 
 
 def memberships_of(batch: bytes) -> list[Membership]:
-    """Decode the batch of a header or follower, which may be empty."""
+    """Decode the batch of a header or follower, if any."""
     return [_decode_membership(batch)] if batch else []
 
 
 def is_link(batch: bytes) -> bool:
-    """Return whether a job counts in a batch of another queue."""
+    """Return whether a job counts in another queue's batch."""
     return any(each.subspace for each in memberships_of(batch))
 
 
 def may_be_member(item: object) -> bool:
-    """Return false if a claimed item is known to count in no batch."""
+    """Return false if a claimed item counts in no batch."""
     metadata = getattr(item, "metadata", None)
     return metadata is not NO_HEADER and not (metadata and not Header(*metadata).batch)
 
 
 def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
-    """Return a job's payload with a batch's counts as keyword arguments.
-
-    >>> with_counts(b'{"job":"report","kwargs":{"of":"May"}}', BatchCounts(3, 2, 1))
-    b'{"job":"report","kwargs":{"of":"May","done":2,"dead":1,"cancelled":0}}'
-    """
+    """Return a job's payload with a batch's counts as keyword arguments."""
     value: Any = json.loads(payload)
     ends = {"done": counts.done, "dead": counts.dead, "cancelled": counts.cancelled}
     return json_bytes({**value, "kwargs": {**value.get("kwargs", {}), **ends}})
@@ -169,10 +164,7 @@ Change = Callable[[Membership], Membership]
 
 
 def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
-    """Map the references to batches in a row by `change`; return its value.
-
-    The key lacks the queue's prefix.
-    """
+    """Map the references to batches in a row without its queue's prefix; return its value."""
 
     def changed(batch: bytes) -> bytes:
         (membership,) = memberships_of(batch)
@@ -198,7 +190,7 @@ def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
 
 
 def refer(membership: Membership, subspace: bytes | None) -> Membership:
-    """Return a reference to a batch by another prefix; to no batch for `None`."""
+    """Return a reference to a batch by another prefix, or to none."""
     if subspace is None:
         # A follower keeps its row, because a header counts it. No batch of its queue has the id.
         return membership._replace(subspace=b"", cancels=False)
@@ -206,10 +198,9 @@ def refer(membership: Membership, subspace: bytes | None) -> Membership:
 
 
 def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]) -> bytes:
-    """Map the references to other queues in a row; return its value.
+    """Map the references to other queues in a row without its queue's prefix; return its value.
 
-    The key lacks the queue's prefix. `other` returns a queue's new prefix, or `None` if it does not
-    exist.
+    `other` returns a queue's new prefix, if any.
     """
 
     def changed(membership: Membership) -> Membership:
@@ -230,6 +221,6 @@ def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]
 
 
 def linking_ranges(layout: Layout) -> list[tuple[bytes, bytes]]:
-    """Return the ordered ranges of unfinished jobs' rows that may refer to a batch."""
+    """Return the ordered ranges of rows that may refer to a batch."""
     prefixes = layout.items, layout.claims, layout.delayed, layout.followers
     return sorted(map(layout.range_of, prefixes))

@@ -13,10 +13,7 @@ from fdbqueue.errors import InvalidValue, PayloadTooLarge, UnknownCodec
 from fdbqueue.types import Codec, Json
 
 MAX_NESTING = 100
-"""The maximum depth of nested lists, objects and tuples in a value.
-
-Python's default recursion limit allows it; many other JSON libraries stop at 128.
-"""
+"""The maximum depth of a value. Many other JSON libraries stop at 128."""
 
 MAX_RETURNED = 90_000  # bytes of JSON that a handler may return, to be stored as one value
 
@@ -87,7 +84,7 @@ class JsonCodec:
         return _encoder.encode(value).encode()
 
     def restore(self, value: object, /) -> bytes:
-        """Return the payload of a value that `decode` returned, however deeply nested."""
+        """Return the payload of a value from `decode`, however deeply nested."""
         return json_bytes(value)
 
     def decode(self, payload: bytes, /) -> Any:
@@ -119,7 +116,6 @@ def _check_json(value: Json) -> None:
 
 
 _Element: TypeAlias = "tuple[Any, ...] | list[Any] | UUID | str | bytes | float | None"
-"""An element of a tuple that the tuple layer packs."""
 
 
 def _check_tuple(value: Iterable[_Element], levels: int) -> None:
@@ -155,7 +151,7 @@ class TupleCodec:
         return self.restore(value)
 
     def restore(self, value: tuple[Any, ...], /) -> bytes:
-        """Return the payload of a value that `decode` returned."""
+        """Return the payload of a value from `decode`."""
         return fdb_tuple.pack(value)
 
     def decode(self, payload: bytes, /) -> Any:
@@ -167,7 +163,7 @@ CODECS: dict[str, Codec] = {"json": JsonCodec(), "bytes": BytesCodec(), "tuple":
 
 
 class MissingCodec:
-    """A placeholder for a codec that this program lacks. Encoding and decoding fail."""
+    """A placeholder for a codec that this program lacks."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -195,7 +191,7 @@ def codec_named(codec: str | Codec) -> Codec:
 
 
 def stored_codec(name: str) -> str | Codec:
-    """Return the codec of a stored name, or a placeholder for a custom codec."""
+    """Return the codec of a stored name, or a placeholder."""
     return name if name in CODECS else MissingCodec(name)
 
 

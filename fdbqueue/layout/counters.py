@@ -12,13 +12,13 @@ from fdbqueue.types import KeyValue
 
 
 def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of all counters, without the cost of a `Layout`."""
+    """Return the range of all counters, without a slow `Layout`."""
     prefix: bytes = subspace.key()
     return prefix + Layout.counts, prefix + Layout.totals + b"\xff"
 
 
 def totals_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of the counters for all attributes of `Counters` but `levels`."""
+    """Return the range of the counters without `Counters.levels`."""
     prefix: bytes = subspace.key()
     return prefix + Layout.totals, prefix + Layout.totals + b"\xff"
 
@@ -30,8 +30,8 @@ class Counters:
         levels: The nonzero numbers of ready items, by level prefix.
         taken: The number of items popped or claimed.
         completed: The number popped or acknowledged.
-        claimed: The number claimed or staged for waiting pops now.
-        rejected: The number of items for which the queue had no room.
+        claimed: The number claimed or staged now.
+        rejected: The number of pushed items without room.
     """
 
     __slots__ = ("claimed", "completed", "levels", "pushed", "rejected", "taken", "tallies")

@@ -28,9 +28,7 @@ class Level(NamedTuple):
 
     Attributes:
         prefix: The prefix of its items' keys.
-        begin: The first key that an item may have.
-        end: The key behind the last one.
-        counter: The key of its counter, or `None`.
+        end: The key behind its last item's.
         of_priority: The prefix of the priority's items, of all groups.
         rest: The priority in the keys of groups; null in a FIFO queue.
         packed_group: The group in the keys of groups; empty without one.
@@ -50,15 +48,8 @@ class Level(NamedTuple):
 class Filter(NamedTuple):
     """The filters of a search, which an item must all match.
 
-    `agent`, `error` and `client` ignore case.
-
-    Attributes:
-        agent: Text within the name of a task's agent.
-        id: Text within the id.
-        error: Text within the last failed attempt's error.
-        client: Text within the name of the client that has claimed the item.
-        job: The job's name, or its end behind a dot.
-        group: The group; empty for items without one.
+    `agent`, `id`, `error` and `client` match parts of texts, all but `id` in any case. `job` may be
+    the end of a name behind a dot. An empty `group` matches items without one.
     """
 
     priority: Any = None
@@ -93,7 +84,7 @@ class GroupSettings(NamedTuple):
         weight: Its share, in proportion to other groups' weights.
         concurrency: The maximum number of claimed items.
         in_order: Whether a failed item blocks later ones, at a concurrency of 1.
-        max_size: The maximum number of ready, delayed and claimed items.
+        max_size: The maximum number of unfinished items.
     """
 
     weight: float | None = None
@@ -133,10 +124,7 @@ def decode_group_settings(value: bytes | None) -> GroupSettings:
 class StoredItem:
     """An item as stored while ready.
 
-    Attributes:
-        key: Its key. The other states keep only the position in it.
-        content: The payload, or a reference to its pieces.
-        turn: Its group's turn that led to it, or `None`.
+    `content` is its payload, or a reference to its pieces; `turn` its group's turn that led to it.
     """
 
     __slots__ = ("content", "header", "key", "level", "turn", "value")
@@ -174,16 +162,12 @@ class ItemRow(NamedTuple):
     Attributes:
         item: The item, with its key while ready.
         attempts: The number of claims; for a ready or delayed item, of failed attempts.
-        due: When a delayed item becomes available.
-        token: The identity of its claim. An item staged for a pop has none, nor a row of its own.
+        token: The identity of its claim. An item staged for a pop has none, nor a row.
         lease_end: The version at which its lease ends.
-        slots: The slots that it holds while claimed.
         lease: The value of its lease's timer, to be stored.
         error: Why it died, or was discarded or cancelled.
-        outcome: How a done item ended.
-        started_at: When the client that ended it claimed it, if known.
-        client: The name of that client.
-        log: The log of that client.
+        started_at: When its last client claimed it, if known.
+        client: The name of the client that ended it.
     """
 
     state: State

@@ -12,10 +12,9 @@ from fdbqueue.layout.values import record_codec
 from fdbqueue.types import Missed, Overlap
 
 StepKind: TypeAlias = Literal["step", "commit", "sleep", "wait", "run"]
-"""A call of a function, a call in a transaction, a sleep, a signal, or another job."""
+"""A function, a function in a transaction, a sleep, a signal, or another job."""
 
 StepState: TypeAlias = Literal["done", "failed", "timed out", "waiting"]
-"""The end of a step, or `waiting`: the job goes on with it later."""
 
 
 SKEW = 60_000
@@ -29,9 +28,9 @@ class StoredStep(NamedTuple):
         began_at: When the job first came to it.
         failures: How often its function has failed.
         due: When the job goes on at the latest; `None` for never.
-        key: The key of the signal that it waits for, or the id of the job that it runs.
+        key: The key of its signal, or the id of the job that it runs.
         value: Its result as JSON, once it is done.
-        number: How many steps of the job were stored before it.
+        number: How many steps were stored before it.
         queue: The queue prefix of the job that it runs; empty for its own.
     """
 
@@ -70,9 +69,7 @@ class NamedStep(NamedTuple):
 
 
 def is_over(due: int | None, now: int) -> bool:
-    """Return whether a suspended job that runs again may go on.
-
-    `SKEW` allows for a clock behind that of the client that woke the job.
+    """Return whether a suspended job may go on; `SKEW` allows for a clock that is behind.
 
     >>> is_over(10_000, 9_000), is_over(100_000, 9_000), is_over(None, 9_000)
     (True, False, False)
@@ -84,10 +81,7 @@ def is_over(due: int | None, now: int) -> bool:
 
 
 class Timing(NamedTuple):
-    """When a schedule is due: by a cron expression, or at an interval.
-
-    `every` is in milliseconds, 0 for an expression; `tz` is the expression's time zone.
-    """
+    """When a schedule is due: by a cron expression, or `every` so many milliseconds."""
 
     cron: str = ""
     every: int = 0
@@ -97,10 +91,7 @@ class Timing(NamedTuple):
 class Definition(NamedTuple):
     """The item that a schedule pushes, and its timing.
 
-    Attributes:
-        level: The prefix of its level, without the prefix of all items.
-        missed: What happens to ticks that were not found in time.
-        overlap: What happens to a tick while the last item is unfinished.
+    The item's `level` lacks the prefix of all items.
     """
 
     timing: Timing
@@ -132,7 +123,7 @@ class StoredSchedule(NamedTuple):
     skipped: int = 0
 
     def unique_key(self, name: str) -> str | None:
-        """Return its items' unique key if ticks do not overlap; otherwise `None`."""
+        """Return its items' unique key, if ticks do not overlap."""
         return None if self.definition.overlap == "allow" else f"schedule {name}"
 
 
@@ -148,7 +139,7 @@ def decode_schedule(value: bytes) -> StoredSchedule:
 
 
 MAX_ROW = 100_000
-"""The maximum size of a schedule's row: FoundationDB's limit of a value."""
+"""The maximum size of a schedule's row."""
 
 _STATE_SIZE = 1_500  # bytes of the state of a schedule, apart from the level of its last item
 

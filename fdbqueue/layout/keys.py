@@ -21,7 +21,7 @@ from fdbqueue.layout.values import SLOT_OF_QUEUE, pieces_id, time_of, unpack_sta
 from fdbqueue.types import KeyValue, Priority, State
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
-"""The streaming mode of range reads that return all rows in one reply."""
+"""The streaming mode of range reads that return all rows at once."""
 
 # (count, random) as the tuple layer packs them: an integer from zero, and bytes. And the same after
 # a priority that is an integer of either sign.
@@ -33,13 +33,13 @@ _TEXT = rb"\x02[^\x00]*(?:\x00\xff[^\x00]*)*\x00"
 _GROUP = b"(" + _TEXT + b")?"
 _ITEM_KEY = re.compile(_COUNT_AND_RANDOM, re.DOTALL)
 GROUPED_ITEM_KEY = re.compile(_GROUP + _COUNT_AND_RANDOM, re.DOTALL)
-"""The key of an item behind its priority; match 1 is its packed group, or `None`."""
+"""The key of an item behind its priority; match 1 is its packed group."""
 INTEGER_ITEM_KEY = re.compile(
     rb"(\x14|" + _POSITIVE + b"|" + _NEGATIVE + b")" + _GROUP + _COUNT_AND_RANDOM, re.DOTALL
 )
 """The key of an item behind the prefix of all items, with an integer priority.
 
-Match 1 is the packed priority, match 2 the packed group, or `None`.
+Match 1 is the packed priority, match 2 the packed group.
 """
 FIRST_COUNT = b"\x14"
 """The first byte of a packed count, which sorts after all groups."""
@@ -68,13 +68,12 @@ def unpack_priority(packed: bytes) -> Any:
 
 
 def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
-    """Return the key of a client's receipt; `hour` since 1970 is when the client started."""
+    """Return the key of a client's receipt, by its start in hours since 1970."""
     return bytes(receipts.key()) + _client_key(hour, client_id)
 
 
 @functools.lru_cache(maxsize=1_000)
 def _client_key(hour: int, client_id: bytes) -> bytes:
-    """Return a receipt's key without its prefix."""
     return fdb_tuple.pack((hour, client_id))
 
 
@@ -118,12 +117,8 @@ class Layout:
     A *level* is the prefix of all items of one priority. The *position* of an item is its key
     without the prefix of the key space; indexes store it.
 
-    `x_key` builds a key, and `unpack_x_key` reads its parts. `x_prefix` builds the prefix of
-    several keys, `x_range` and `x_before` build a range.
-
-    >>> layout = Layout(Subspace(("q",)))
-    >>> layout.unpack_item_key(layout.item_key(layout.level_prefix(7), 0, b"r" * 16))
-    (7, 0, b'rrrrrrrrrrrrrrrr')
+    `x_key` builds a key, and `unpack_x_key` reads its parts. `x_prefix` builds a prefix, `x_range`
+    and `x_before` a range.
     """
 
     items = _OfItems(0)
@@ -257,7 +252,7 @@ class Layout:
 
     @staticmethod
     def item_key(prefix: bytes, count: int, random: bytes) -> bytes:
-        """Return the key of an item in the level with this prefix."""
+        """Return the key of an item in a level."""
         # Equal to fdb.tuple.pack((count, random)) for counts below 2**63, and several times faster.
         # A test compares both.
         size = (count.bit_length() + 7) // 8
@@ -270,7 +265,7 @@ class Layout:
 
     @staticmethod
     def unpack_count(key: bytes, prefix: bytes) -> int | None:
-        """Return the count in an item's key; `None` for another key."""
+        """Return the count in an item's key, or `None`."""
         if _ITEM_KEY.fullmatch(key, len(prefix)) is None:
             return None
         begin = len(prefix) + 1
@@ -281,15 +276,12 @@ class Layout:
         return None if prefix == self.items else unpack_priority(prefix[len(self.items) :])
 
     def unpack_item_key(self, key: bytes) -> tuple[Any, ...]:
-        """Return (priority, count, random), or (index, random), from an item's key.
-
-        A group precedes the count.
-        """
+        """Return (priority, group, count, random), without missing parts, from an item's key."""
         return fdb_tuple.unpack(key[len(self.items) :])
 
     @staticmethod
     def is_item_key(key: bytes, prefix: bytes) -> bool:
-        """Return whether a key that starts with a level's prefix is an item's."""
+        """Return whether a key with a level's prefix is an item's."""
         return _ITEM_KEY.fullmatch(key, len(prefix)) is not None
 
     def item_id(self, key: bytes, origin: bytes | None = None) -> str:
@@ -320,7 +312,7 @@ class Layout:
 
     @staticmethod
     def entry_key(index: bytes, *names: bytes | str | int | None) -> bytes:
-        """Return the key of an index's entry for one or several names."""
+        """Return the key of an index's entry for some names."""
         return index + fdb_tuple.pack(names)
 
     @staticmethod
@@ -335,7 +327,7 @@ class Layout:
 
     @staticmethod
     def entries_before(index: bytes, time: int) -> tuple[bytes, bytes]:
-        """Return the range of an index's entries before a time."""
+        """Return the range of entries before a time."""
         return Layout.entry_key(index, 0), Layout.entry_key(index, time)
 
     @staticmethod
@@ -344,7 +336,7 @@ class Layout:
         return Layout.entry_key(index, *Layout.unpack_entry(dated, key)[1:])
 
     def counter_key(self, prefix: bytes) -> bytes:
-        """Return the counter's key for the level with this prefix."""
+        """Return the key of a level's counter."""
         return self.counts + prefix[len(self.items) :]
 
     def unpack_counter_key(self, key: bytes) -> Any:
@@ -354,7 +346,7 @@ class Layout:
     # Failed attempts
 
     def attempt_key(self, position: bytes, number: int) -> bytes:
-        """Return the key of an item's failed attempt."""
+        """Return the key of a failed attempt."""
         return self.timer_key(self.attempts + position, number, b"")
 
     def attempts_range(self, position: bytes) -> tuple[bytes, bytes]:
@@ -383,11 +375,11 @@ class Layout:
         return self.owned_prefix(self.steps, position) + fdb_tuple.pack((name,))
 
     def follower_key(self, position: bytes, number: int) -> bytes:
-        """Return the key of the batch of a job that follows an item."""
+        """Return the key of a follower's batch."""
         return self.owned_prefix(self.followers, position) + fdb_tuple.pack((number,))
 
     def followers_range(self, position: bytes) -> tuple[bytes, bytes]:
-        """Return the range of the batches of jobs that follow an item."""
+        """Return the range of an item's followers' batches."""
         return self.range_of(self.owned_prefix(self.followers, position))
 
     def unpack_step_key(self, key: bytes) -> str:
@@ -426,20 +418,20 @@ class Layout:
 
     @staticmethod
     def timer_key(index: bytes, when: int, position: bytes) -> bytes:
-        """Return the key of a timer; `when` is a time, or the version of a lease's end."""
+        """Return the key of a timer; `when` is a time, or a lease's version."""
         size = (when.bit_length() + 7) // 8
         return b"%b%c%b%b" % (index, 0x14 + size, when.to_bytes(size, "big"), position)
 
     @staticmethod
     def unpack_timer_key(index: bytes, key: bytes) -> tuple[int, bytes]:
-        """Return the time or version of a timer, and its item's position."""
+        """Return a timer's time or version, and its item's position."""
         begin = len(index) + 1
         end = begin + key[begin - 1] - 0x14
         return int.from_bytes(key[begin:end], "big"), key[end:]
 
     @staticmethod
     def schedule_reference(name: str) -> bytes:
-        """Return the reference that a schedule's timer has instead of a position."""
+        """Return the reference of a schedule's timer, instead of a position."""
         return fdb_tuple.pack((None, name))
 
     @staticmethod
@@ -452,7 +444,7 @@ class Layout:
 
     @staticmethod
     def group_reference(group: str) -> bytes:
-        """Return the reference of a held group in its timer."""
+        """Return the reference of a held group's timer."""
         return fdb_tuple.pack((None, None, group))
 
     @staticmethod
@@ -465,17 +457,17 @@ class Layout:
 
     @staticmethod
     def queue_reference() -> bytes:
-        """Return the reference in the timer of the queue's rate, or of settling groups."""
+        """Return the reference of the timer of the queue's rate and groups."""
         return Layout.group_reference("")
 
     def is_timer_of_queue(self, key: bytes) -> bool:
-        """Return whether a key is a timer with the queue's reference."""
+        """Return whether a key is a timer of the queue itself."""
         is_timer = key.startswith(self.dues)
         return is_timer and self.unpack_timer_key(self.dues, key)[1] == self.queue_reference()
 
     @staticmethod
     def is_position(reference: bytes) -> bool:
-        """Return whether a timer's reference is an item's."""
+        """Return whether a timer's reference is a position."""
         # No position begins with null: neither a priority nor an index can be null.
         return not reference.startswith(_OF_NOTHING)
 
@@ -497,7 +489,7 @@ class Layout:
 
     @staticmethod
     def group_key(index: bytes, group: str | None, rest: bytes = b"") -> bytes:
-        """Return a group's key, in a priority, in a space that begins with the group."""
+        """Return a group's key, in a priority, in a space of groups."""
         return index + _packed_group(group) + rest
 
     def counters_of_group(self, group: str) -> list[bytes]:
@@ -506,7 +498,7 @@ class Layout:
 
     @staticmethod
     def group_level_prefix(space: bytes, group: str, rest: bytes) -> bytes:
-        """Return the prefix of a group's items with a priority, in the space of a state."""
+        """Return the prefix of a group's items with a priority, in a state."""
         return Layout.group_key(space + (b"" if rest == _NULL else rest), group)
 
     @staticmethod
@@ -533,7 +525,7 @@ class Layout:
         return number, fdb_tuple.unpack(group)[0]
 
     def start_key(self, group: str | None, time: int, version: int) -> bytes:
-        """Return the key of a group's or queue's starts in one transaction."""
+        """Return the key of the starts of a transaction."""
         return self.group_key(self.starts, group, fdb_tuple.pack((time, version)))
 
     def starts_at(self, group: str | None, time: int) -> tuple[bytes, bytes]:
@@ -548,21 +540,21 @@ class Layout:
     # Pops that wait, and the items staged for them
 
     def request_key(self, version: int, name: bytes) -> bytes:
-        """Return the key of a process's request at a read version."""
+        """Return the key of a process's request."""
         return self.requests + fdb_tuple.pack((version, name))
 
     def unpack_request_key(self, key: bytes) -> tuple[int, bytes]:
-        """Return the version and process name of a request or result part."""
+        """Return the version and process name of a request or result."""
         _, version, name, *_ = self.subspace.unpack(key)
         return version, name
 
     def result_prefix(self, request: bytes) -> bytes:
-        """Return the prefix of the parts of a request's result."""
+        """Return the prefix of a request's result."""
         return self.results + request[len(self.requests) :]
 
     @property
     def leader_ends(self) -> bytes:
-        """A key that is never written: requests and the end of a leader conflict on it."""
+        """A key on which requests and the end of a leader conflict."""
         return self.leader + fdb_tuple.pack(("ends",))
 
     def staged_items(self, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
@@ -574,7 +566,7 @@ class Layout:
     # The queue itself
 
     def known_ranges(self) -> list[tuple[bytes, bytes]]:
-        """Return the ordered ranges of all keys that the queue may have."""
+        """Return the ordered ranges of all keys of the queue."""
         known: list[bytes] = []
         for prefix in sorted([self.receipts.key(), *self._of_kind(_Prefix)]):
             if not (known and prefix.startswith(known[-1])):
@@ -582,7 +574,7 @@ class Layout:
         return [(prefix, prefix + b"\xff") for prefix in known]
 
     def lasting_ranges(self) -> list[tuple[bytes, bytes]]:
-        """Return the ordered ranges of the keys that are valid in another database."""
+        """Return the ordered ranges of keys that are valid in another database."""
         begin, stop = self.range_of(self.subspace.key())
         ranges: list[tuple[bytes, bytes]] = []
         passing = (self.receipts.key(), self.arrivals, self.waiters, self.requests, self.leader)
@@ -592,7 +584,7 @@ class Layout:
         return [*ranges, (begin, stop)]
 
     def newest_waiter(self, waiters: bytes) -> bytes:
-        """Return the key of the name of the newest client of this kind."""
+        """Return the key of the newest waiting client's name."""
         return self.arrivals + waiters[len(self.waiters) :]
 
     @staticmethod
@@ -604,6 +596,6 @@ class Layout:
     def places_between(prefix: bytes, kind: int, begin: int, end: int) -> tuple[bytes, bytes]:
         """Return a range of numbered places to conflict on.
 
-        `kind` is 0 for places that transactions take, 1 for those below what they saw taken.
+        `kind` is 0 for places that are taken, 1 for those below what was seen taken.
         """
         return prefix + fdb_tuple.pack((kind, begin)), prefix + fdb_tuple.pack((kind, end))

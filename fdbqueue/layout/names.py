@@ -14,18 +14,13 @@ _MAX_NAME = 255  # bytes of UTF-8
 
 
 def names_with(prefix: str) -> tuple[bytes, bytes]:
-    """Return the range of the names that begin with a text.
-
-    >>> begin, end = names_with("mail/")
-    >>> begin <= name_key("mail/out") < end, begin <= name_key("mail") < end
-    (True, False)
-    """
+    """Return the range of the names that begin with a text."""
     begin: bytes = NAMES.pack((prefix,))[:-1]
     return begin, begin + b"\xff"  # no name contains this byte
 
 
 def name_key(name: str) -> bytes:
-    """Return the key that holds the prefix of the queue with a name; raise `InvalidQueueName`."""
+    """Return the key of a queue name; raise `InvalidQueueName`."""
     if not isinstance(name, str):
         raise InvalidQueueName(name, "a name must be text")
     if not name or name != name.strip() or not name.isprintable():
@@ -36,19 +31,19 @@ def name_key(name: str) -> bytes:
 
 
 def renames_key(name: str) -> bytes:
-    """Return the key of the number that the next queue with this name gets."""
+    """Return the key of the number of the name's next queue."""
     return RENAMES.pack((name,))
 
 
 def default_subspace(name: str, number: int) -> Subspace:
-    """Return the subspace of a new queue with this name and number."""
+    """Return the subspace of a name's new queue."""
     return ROOT[1][name][number] if number else ROOT[name]
 
 
 def first_name(prefix: bytes) -> str | None:
     """Return the original name of the queue with this prefix.
 
-    `None` for a queue that was restored or copied, or never had a name.
+    A restored or copied queue has none.
     """
     match ROOT.unpack(prefix) if ROOT.contains(prefix) else ():
         case (str(name),) | (1, str(name), _):
@@ -63,7 +58,7 @@ def restored_subspace(uuid: bytes) -> Subspace:
 
 
 def unfinished_key(name: str) -> bytes:
-    """Return the key of the UUID under which a restore of this name writes."""
+    """Return the key of the UUID of an unfinished restore."""
     name_key(name)  # raises for a text that cannot be a name
     return ROOT[5].pack((name,))
 

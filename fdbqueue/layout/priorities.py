@@ -25,7 +25,6 @@ from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind, State
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 MAX_LEVEL = 5_000
-"""The limit of a key up to the priority, in bytes."""
 _INTEGER = "a 64-bit integer"
 _OMITTED = "omitted: this queue has no priorities"
 _CACHED = 1024  # levels
@@ -37,10 +36,10 @@ class Levels:
     """The levels of a FIFO queue: one per group, each in order of arrival."""
 
     position_parts = 2
-    """The number of elements in the position of an item without a group."""
+    """The number of elements of an ungrouped item's position."""
 
     level_of_valid: Callable[[Any], Level]
-    """Returns the level of a priority that is known to be valid."""
+    """Returns the level of a valid priority."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -49,21 +48,21 @@ class Levels:
         self.level_of_valid = lambda _: only
 
     def level(self, priority: Priority | None) -> Level:
-        """Return the level of a priority; raise `InvalidPriority` for an invalid one."""
+        """Return the level of a priority; raise `InvalidPriority`."""
         if priority is not None:
             raise InvalidPriority(priority, _OMITTED)
         return self._only
 
     def from_json(self, value: PriorityJson) -> Priority:
-        """Raise `InvalidPriority`: a FIFO queue has no priorities."""
+        """Raise `InvalidPriority`."""
         raise InvalidPriority(value, _OMITTED)
 
     def level_of(self, key: bytes) -> Level:
-        """Return the level of an item's key; raise `ForeignKey` for another key."""
+        """Return the level of an item's key; raise `ForeignKey`."""
         return self._level_in(self._only, key)
 
     def in_group(self, level: Level, group: str | None) -> Level:
-        """Return the level of a group's items with the priority of a level."""
+        """Return a level's counterpart for another group."""
         return level if group == level.group else self._in_group(level, group)
 
     def _new_level_in(self, level: Level, group: str | None) -> Level:
@@ -77,7 +76,7 @@ class Levels:
         return level if match[1] is None else self._in_group(level, unpack_priority(match[1]))
 
     def item(self, key: bytes, value: bytes) -> StoredItem:
-        """Return the item with this key and value; raise `ForeignKey` for another key."""
+        """Return the item with this key and value; raise `ForeignKey`."""
         return StoredItem(key, value, self.level_of(key))
 
     def row(self, state: State, key: bytes, stored: bytes) -> ItemRow:
@@ -138,7 +137,7 @@ class Priorities(Levels):
         return self._layout.counter_key(prefix)
 
     def level(self, priority: Priority | None) -> Level:
-        """Return the level of a priority; raise `InvalidPriority` if it has another type."""
+        """Return the level of a priority; raise `InvalidPriority`."""
         kinds = self._kinds
         if kinds is None:
             if isinstance(priority, int) and not isinstance(priority, bool):
@@ -164,7 +163,7 @@ class Priorities(Levels):
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 
     def level_of(self, key: bytes) -> Level:
-        """Return the level of an item's key; raise `ForeignKey` for another key."""
+        """Return the level of an item's key; raise `ForeignKey`."""
         if self._kinds is None:
             match = INTEGER_ITEM_KEY.fullmatch(key, len(self._layout.items))
             if match is not None:
@@ -175,7 +174,7 @@ class Priorities(Levels):
         raise ForeignKey(key)
 
     def from_json(self, value: PriorityJson) -> Priority:
-        """Return the priority of a `priority_as_json` value; raise `InvalidPriority`."""
+        """Return the priority of `priority_as_json`; raise `InvalidPriority`."""
         given: Any = value
         if isinstance(value, list):
             kinds = self._kinds
@@ -186,7 +185,7 @@ class Priorities(Levels):
 
 
 class TaskLevels(Priorities):
-    """The levels of a task queue. All levels of one urgency share a counter."""
+    """The levels of a task queue, with a counter for each urgency."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout, RANK)
@@ -199,7 +198,7 @@ _INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def priority_as_json(priority: tuple[Any, ...] | bytes | str | float | None) -> Json:
-    """Return a priority as a JSON value: tuples as lists, bytes in base64, infinities by name.
+    """Return a priority as JSON: tuples as lists, bytes in base64, infinities by name.
 
     >>> priority_as_json((1, float("inf"), b"x"))
     [1, 'Infinity', 'eA==']
@@ -214,7 +213,6 @@ def priority_as_json(priority: tuple[Any, ...] | bytes | str | float | None) -> 
 
 
 def _part_from_json(part: object, kind: type) -> Any:
-    """Convert a part of a JSON priority if possible."""
     if kind is float and type(part) is int and abs(part) < 2**1023:
         return float(part)
     if kind is float and isinstance(part, str):

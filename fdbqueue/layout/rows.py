@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class RowCodec(ABC, Generic[_T]):
-    """The conversion between rows and the items or tasks that users see."""
+    """The conversion of one queue's rows."""
 
     def __init__(self, layout: Layout, levels: Levels, codec: Codec) -> None:
         self._layout = layout
@@ -54,7 +54,7 @@ class RowCodec(ABC, Generic[_T]):
         return payload
 
     def decode(self, item: StoredItem, payload: bytes) -> _T:
-        """Return a stored item as its user sees it; raise `UndecodableItem`."""
+        """Return a stored item as users see it; raise `UndecodableItem`."""
         try:
             value = self._codec.decode(payload)
         except (ValueError, TypeError, RecursionError) as error:
@@ -93,7 +93,7 @@ class RowCodec(ABC, Generic[_T]):
         return self._layout.position(key)
 
     def pushed_at(self, item: _T | str) -> datetime | None:
-        """Return when an item was pushed, by its client's clock; `None` if unknown."""
+        """Return when an item was pushed; `None` if unknown."""
         return self._layout.pushed_at(self.key_of(item))
 
     def key_of(self, item: _T | str) -> bytes:
@@ -128,7 +128,7 @@ class TaskRowCodec(RowCodec[Task]):
     def public(
         self, key: bytes, value: TaskRecord, priority: Any, header: Header = NO_HEADER
     ) -> Task:
-        """Return a task as its user sees it."""
+        """Return a task as users see it."""
         urgency, deadline, cost = priority
         created = self._layout.pushed_at(key)
         if created is None:

@@ -28,10 +28,10 @@ Moment: TypeAlias = datetime
 """A time, for code that must not be able to read a clock."""
 
 HEADER_MARK = b"\xffheader:"
-"""The first bytes of an item's value if the value has a header."""
+"""The first bytes of an item's value with a header."""
 
 PIECES = b"\xffpieces:"
-"""The first bytes of an item's content if its payload is in pieces."""
+"""The first bytes of an item's content in pieces."""
 
 MARKS = (PIECES, HEADER_MARK)
 """A payload that begins with one of these is split into pieces."""
@@ -39,7 +39,7 @@ MARKS = (PIECES, HEADER_MARK)
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 
 MAX_INLINE = 10_000
-"""The largest payload, in bytes, that is stored in the row of its item."""
+"""The largest payload, in bytes, that is stored in its item's row."""
 
 # The size of the metadata or the header of an item, which follows; and then its value.
 _SIZE = struct.Struct(">H")
@@ -61,7 +61,7 @@ _KINDS: dict[str | None, Any] = {
 _UNSET = {"priorities": None, "max_size": None, "has_groups": True}
 """The values of options that are not stored, where they are not the defaults.
 
-Early queues have no mark for groups, so without it they may have some.
+An old queue may lack the mark for groups.
 """
 
 
@@ -69,13 +69,13 @@ UNDECODABLE = (
     *(ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError),
     *(RecursionError, struct.error),
 )
-"""The errors of reading bytes that are not of this layout."""
+"""The errors of reading bytes of another layout."""
 
 
 def record_codec(record: type[_R]) -> tuple[Callable[[_R], bytes], Callable[[bytes], _R]]:
     """Return the functions that encode and decode a record of this type.
 
-    A field is stored behind its number. Defaults are not stored, so a record may get another field
+    A field is stored behind its number unless it has its default, so a record may get another field
     at its end. Decoding other bytes raises one of `UNDECODABLE`.
     """
     kind: Any = record
@@ -108,7 +108,6 @@ class Header(NamedTuple):
 
     Attributes:
         attempts: The number of failed attempts since the last retry by hand.
-        expires: When it expires; `None` for never.
         unique: The unique key that it holds until it ends, or `None`.
         origin: Its first position, which its id encodes, if it was moved.
         since: When it became ready, unless that was at its push.
@@ -116,20 +115,18 @@ class Header(NamedTuple):
         key: Its unique key, if a claim frees it or its period ends it. While the item holds a key
             that a claim frees, `unique` is the same.
         key_ends: When that key's period ends; `None` if a claim frees it.
-        schedule: The schedule that pushed it, or `None`.
-        tick: The tick for which it did so.
+        tick: The tick for which its schedule pushed it.
         blocks: Whether that schedule's next tick may wait for its end.
         steps: The number of its job's stored steps.
-        waits: The signal for which it last waited, as `Layout.signal_wait`, or empty.
-        batch: The batch of which it is a job, as `Membership`, or empty.
+        waits: The signal for which it last waited, as `Layout.signal_wait`.
+        batch: The batch of which it is a job, as `Membership`.
         awaits: Whether it waits, or has waited, for the batch with its id.
         cost: What it adds to its group's pass, as a multiple of the usual.
         earlier_attempts: The number of failed attempts before its retry by hand.
         followers: The number of jobs that follow it, each with a row until it ends.
-        alone: `NEXT` or `NOW` if it runs alone in its worker after a lease ran out, or 0.
-        unknown: When a worker that does not know its job first met it since its last claim, or
-            `None`.
-        step: The step in which its job is suspended, or empty.
+        alone: `NEXT` or `NOW` if it runs alone in its worker after a lease ran out.
+        unknown: When a worker that does not know its job first met it since its last claim.
+        step: The step in which its job is suspended.
     """
 
     attempts: int = 0
@@ -174,7 +171,7 @@ class Header(NamedTuple):
         return self._replace(batch=b"", followers=0) if self.batch or self.followers else self
 
     def anew(self) -> Header:
-        """Return the header of an item that returns after its steps and batch were deleted."""
+        """Return the `counted` header of an item whose steps and batch were deleted."""
         header = self.counted()
         if header.steps or header.awaits:
             header = header._replace(steps=0, waits=b"", awaits=False)
@@ -186,7 +183,7 @@ NO_HEADER = Header()
 _encode_header, _decode_header = record_codec(Header)
 
 NEXT, NOW = 1, 2
-"""Values of `Header.alone`: its next attempt, or the present one, runs alone."""
+"""Values of `Header.alone`: the next attempt, or the present one."""
 
 
 def header_of(value: bytes) -> tuple[Header, bytes]:
@@ -212,12 +209,12 @@ def pieces_reference(id: bytes, size: int) -> bytes:
 
 
 def pieces_id(content: bytes) -> bytes:
-    """Return the id of a payload's pieces from a content."""
+    """Return the id of a content's pieces."""
     return content[len(PIECES) + _SIZE_BYTES :]
 
 
 def payload_size(content: bytes) -> int:
-    """Return the size of a payload from a content."""
+    """Return the size of a content's payload."""
     if not content.startswith(PIECES):
         return len(content)
     begin = len(PIECES)
@@ -243,7 +240,7 @@ def decode_holder(value: bytes) -> tuple[bytes, int | None]:
 
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
-    """Return a row in any state but ready: metadata, then the item's value."""
+    """Return a row in any state but ready."""
     packed: bytes = fdb_tuple.pack(metadata)
     return _SIZE.pack(len(packed)) + packed + value
 
@@ -264,7 +261,7 @@ ROW_METADATA: dict[State, tuple[str, ...]] = {
 }
 """The fields of `ItemRow` that precede an item's value, in order.
 
-A state gets another field at its end. Rows without it have its default.
+A state gets another field at its end; older rows have its default.
 """
 
 PARKED: tuple[State, ...] = tuple(state for state in ROW_METADATA if state != "claimed")
@@ -272,7 +269,7 @@ PARKED: tuple[State, ...] = tuple(state for state in ROW_METADATA if state != "c
 
 
 def encode_request(pops: Iterable[tuple[int, bool]], is_next: bool) -> bytes:
-    """Encode each pop's number of items and end, and whether the process leads next."""
+    """Encode each pop's number and end, and whether the process leads next."""
     return fdb_tuple.pack((is_next, *chain.from_iterable(pops)))
 
 
@@ -283,13 +280,13 @@ def decode_request(value: bytes) -> list[tuple[int, bool]]:
 
 
 def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
-    """Encode the positions and values of the items staged for each pop."""
+    """Encode the positions and values staged for each pop."""
     packed: bytes = fdb_tuple.pack(tuple(tuple(items) for items in pops))
     return packed
 
 
 def unpack_staged(result: bytes) -> list[list[tuple[bytes, bytes]]]:
-    """Decode `pack_staged`; raise one of `UNDECODABLE` for other bytes."""
+    """Decode `pack_staged`; raise one of `UNDECODABLE`."""
     return [[(position, value) for position, value in items] for items in fdb_tuple.unpack(result)]
 
 
@@ -323,7 +320,7 @@ MAX_LOG = 8_000
 """The maximum size of the log of an attempt, in bytes."""
 
 MAX_TRACEBACK = 30_000
-"""The maximum size of a traceback, in bytes; a claim of many items has `text_room`."""
+"""The maximum size of a traceback, in bytes; see also `text_room`."""
 
 
 class Report(NamedTuple):
@@ -339,7 +336,7 @@ NO_REPORT = Report()
 
 
 def text_room(n: int) -> int:
-    """Return how many bytes of a log or traceback to store for each of `n` items of a claim."""
+    """Return the maximum bytes of a log or traceback for each of `n` items of a claim."""
     return 1_500_000 // max(1, n)
 
 
@@ -362,11 +359,7 @@ class Lease(NamedTuple):
     report: Report = NO_REPORT
 
     def left(self, now: int) -> int:
-        """Return the remaining milliseconds; 0 or less if it is over.
-
-        >>> Lease(1000, 5000).left(4600), Lease(1000, 5000).left(0), Lease(1000, 5000).left(6000)
-        (400, 1000, -1000)
-        """
+        """Return the remaining milliseconds; 0 or less if it is over."""
         return min(self.length, self.clock_end - now)
 
 
@@ -380,7 +373,7 @@ def encode_lease(seconds: float, now: int, client: str, report: Report = NO_REPO
 
 
 def decode_lease(value: bytes) -> Lease | None:
-    """Decode `encode_lease`; return `None` for the empty value that a repair stores."""
+    """Decode `encode_lease`; return `None` for the empty value of a repair."""
     if not value:
         return None
     length, clock_end, client, *reported = fdb_tuple.unpack(value)
@@ -388,7 +381,7 @@ def decode_lease(value: bytes) -> Lease | None:
 
 
 class StoredAttempt(NamedTuple):
-    """A failed attempt. `retried_at` and `retried_by` describe its dead letter's retry."""
+    """A failed attempt, with the retry of its dead letter."""
 
     ended_at: int
     client: str
@@ -453,17 +446,17 @@ _FIELD_BYTES = 8
 
 @functools.lru_cache(256)
 def encode_count(count: int) -> bytes:
-    """Return a number in the form that atomic `add` expects."""
+    """Return a number for atomic `add`."""
     return count.to_bytes(8, "little", signed=True)
 
 
 def decode_count(value: bytes | None) -> int:
-    """Return the number in a counter; zero for a missing counter."""
+    """Return the number in a counter, or zero."""
     return 0 if value is None else int.from_bytes(value, "little", signed=True)
 
 
 def encode_pass(number: int) -> bytes:
-    """Encode a group's pass for `decode_count`, in twelve bytes, because eight may overflow."""
+    """Encode a group's pass in twelve bytes for `decode_count`, because eight may overflow."""
     return number.to_bytes(12, "little", signed=True)
 
 
@@ -500,8 +493,7 @@ TALLIES = (
 - `failed`: failed attempts. `retried`: items returned after a failure, or from the dead letters.
 - `died`: items that became dead letters. `dead`, `delayed`: the present ones.
 - `expired`, `removed`: items that ended in these ways.
-- `moved`: items pushed or returned that were not new. `put_back`: popped items that returned; they
-  count as moved too.
+- `moved`: items pushed or returned that were not new, with `put_back`, the popped ones.
 - `expiring`: ready items that will expire. `paused`: 1 if the queue is paused.
 - `done`: acknowledged and cancelled items that are kept.
 - `unknown`: ready and delayed items whose job no worker that met it knows.
@@ -522,11 +514,11 @@ def decode_tallies(value: bytes) -> dict[str, int]:
 
 
 SAMPLED = ("pushed", "taken", "completed", "failed", "died")
-"""The totals that begin a sample; histograms of waiting and run times follow."""
+"""The totals that begin a sample, before two histograms."""
 
 
 def encode_sample(numbers: Sequence[int]) -> bytes:
-    """Return the value of a sample of a queue's totals."""
+    """Return the value of a sample."""
     last = max((place for place, number in enumerate(numbers) if number), default=-1)
     return fdb_tuple.pack(tuple(numbers[: last + 1]))
 
@@ -542,11 +534,10 @@ TIME_BOUNDS = tuple(round(10 * 2 ** (i / 2)) for i in range(53))
 """The upper bounds of histograms of times, in milliseconds: 10 ms to 8 days."""
 
 TIMES = len(TIME_BOUNDS) + 1
-"""The number of counters in a histogram of times."""
 
 
 def encode_times(times: Iterable[int]) -> bytes:
-    """Return times in milliseconds as a change of a histogram, for atomic `add`."""
+    """Return times in milliseconds as a change of a histogram."""
     fields = [0] * TIMES
     for time in times:
         fields[bisect_right(TIME_BOUNDS, time)] += 1
@@ -554,15 +545,12 @@ def encode_times(times: Iterable[int]) -> bytes:
 
 
 def decode_times(value: bytes | None) -> tuple[int, ...]:
-    """Return the number of times below each bound; the last number counts longer ones."""
+    """Return the number of times below each bound, and of longer ones."""
     return tuple(decode_fields(value or b"", TIMES))
 
 
 def encode_receipt(sequence: int, try_number: int) -> bytes:
-    """Encode one try of a client's operation.
-
-    The number is negative if the try only keeps an earlier one from committing.
-    """
+    """Encode one try, negative if it only keeps an earlier one from committing."""
     return _RECEIPT.pack(sequence, try_number)
 
 
@@ -579,7 +567,7 @@ LAST_MILLISECOND = (_LAST_TIME - _EPOCH) // timedelta(milliseconds=1)
 """The end of the year 9999, the last time that can be shown."""
 
 NEVER = LAST_MILLISECOND + 1
-"""The due time of an item that waits for a batch, or for a signal without a time-out."""
+"""The due time of an item that waits without a time-out."""
 
 
 def time_as_json(time: datetime | None) -> str | None:
@@ -588,7 +576,7 @@ def time_as_json(time: datetime | None) -> str | None:
 
 
 def as_json(value: Any) -> Any:
-    """Return a record with its fields by name, times as text, and durations in seconds."""
+    """Return a record by field, with times as text, and durations in seconds."""
     if isinstance(value, datetime):
         return time_as_json(value)
     if isinstance(value, timedelta):
@@ -603,7 +591,11 @@ def as_json(value: Any) -> Any:
 
 
 def utc_time(milliseconds: float) -> datetime:
-    """Return a time from its milliseconds since 1970; the years 1 to 9999 bound it."""
+    """Return a time from its milliseconds since 1970; the years 1 to 9999 bound it.
+
+    >>> utc_time(2**63).year
+    9999
+    """
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except (ValueError, OverflowError):
@@ -650,10 +642,7 @@ def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
 
 
 class StoredWorker(NamedTuple):
-    """The row of a worker. `queues` has the concurrency of each.
-
-    `seen` is the time of this row, and `end` that of its expiry.
-    """
+    """The row of a worker. `queues` has the concurrency of each; the row expires at `end`."""
 
     name: str
     host: str
@@ -670,7 +659,11 @@ encode_worker, _decode_worker = record_codec(StoredWorker)
 
 
 def decode_worker(value: bytes) -> StoredWorker | None:
-    """Return the row of a worker; `None` for bytes that no worker wrote."""
+    """Return the row of a worker; `None` for other bytes.
+
+    >>> decode_worker(b"anything") is None
+    True
+    """
     try:
         return _decode_worker(value)
     except UNDECODABLE:

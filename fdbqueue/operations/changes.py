@@ -256,10 +256,7 @@ class Changes:
         level: Level,
         tails: dict[bytes, Tail],
     ) -> bytes:
-        """Move a ready, delayed or dead item to the end of a level; return its new key.
-
-        `tails` has the tails of the transaction's earlier moves.
-        """
+        """Move a ready, delayed or dead item to the end of a level; return its new key."""
         layout, item = self._layout, row.item
         position, header = layout.position(item.key), item.header
         attempts: list[KeyValue] = []

@@ -66,7 +66,6 @@ Extension: TypeAlias = tuple[Claim, Report | None]
 
 
 def _claimed_header(header: Header) -> Header:
-    """Return the header of an item while it is claimed."""
     frees_key = header.unique is not None and header.key is not None
     unique = None if frees_key else header.unique
     return header._replace(unknown=None, step="", unique=unique)
@@ -75,7 +74,7 @@ def _claimed_header(header: Header) -> Header:
 class ClaimRequest(NamedTuple):
     """A claim of `n` items among the first `within`, with a lease in seconds.
 
-    The token is the claim's identity: a UUID with the time of the try.
+    The token identifies the claim: a UUID with the time of the try.
     """
 
     n: int
@@ -99,8 +98,8 @@ class ClaimRequest(NamedTuple):
 class AckRequest(NamedTuple):
     """An acknowledgement.
 
-    `discarded` is why the items are discarded. `may_keep` is false if the queue keeps no done
-    items; then `returned`, the result as JSON, is set only if another job waits for it.
+    `discarded` is why the items are discarded. If the queue keeps no done items (`may_keep`), the
+    result in `returned` is set only if another job waits for it.
     """
 
     claim: Claim
@@ -158,8 +157,7 @@ class ClaimedItems:
     ) -> list[Claim | None]:
         """Claim items; return a claim for each request. An item that cannot be decoded fails.
 
-        Two transactions conflict on an item's key, or on the range of its group's turn. Each item
-        holds the `slots` from `Slots.hold`.
+        Two transactions conflict on an item's key, or on the range of its group's turn.
         """
         layout = self._layout
         claims: list[Claim | None] = []
@@ -287,7 +285,7 @@ class ClaimedItems:
             note_end(tr, self._layout, now, before.item, end._replace(returned=returned))
 
     def ack(self, tr: Transaction, now: int, request: AckRequest) -> None:
-        """Acknowledge a claim; the queue's options say whether done items are kept."""
+        """Acknowledge a claim; raise `LeaseLost`."""
         (lost,) = self.ack_each(tr, now, [request])
         if lost is not None:
             raise lost
@@ -325,7 +323,6 @@ class ClaimedItems:
         rows: list[ItemRow],
         begun_options: BegunOptions | None,
     ) -> list[Change]:
-        """Return the transitions of claimed items that end."""
         options = begun_options and begun_options()
         keeps = options is not None and options.keeps_done
         changes: list[Change] = []
@@ -353,7 +350,7 @@ class ClaimedItems:
     # Cancel
 
     def _uncancelled(self, tr: Transaction, now: int, claim: Claim) -> list[ItemRow]:
-        """Return a claim's items; end the items that were cancelled meanwhile."""
+        """Return a claim's items, without the cancelled ones, which end."""
         rows = self._claimed(claim, self._begin(tr, claim))
         cancelled = [row for row in rows if row.item.header.cancelled is not None]
         if cancelled:
@@ -368,7 +365,7 @@ class ClaimedItems:
         self._perform(tr, now, self._ended(now, request, rows, options))
 
     def cancel(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Mark a claimed item to end with its claim, and wake its worker; return true."""
+        """Mark a claimed item to end with its claim; wake its worker; return true."""
         marked = row.with_header(row.item.header._replace(cancelled=now))
         self._perform(tr, now, [Change("marked", row, marked)])
         tr.add(self._layout.cancel_counter, ONE)
@@ -506,10 +503,7 @@ class ClaimedItems:
         self._changes.fail(tr, now, failed, error, traceback, dead)
 
     def bury(self, tr: Transaction, now: int, claim: Claim, why: str | None = None) -> bool:
-        """Turn a claim's items into dead letters, without counting the attempt; return true.
-
-        `why` is `None` if earlier attempts were the last.
-        """
+        """Turn a claim's items into dead letters, without counting the attempt; return true."""
         changes: list[Change] = []
         for row in self._uncancelled(tr, now, claim):
             header, position = row.item.header, self._layout.position(row.key)
@@ -537,7 +531,7 @@ class ClaimedItems:
         return swept
 
     def end_over(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
-        """End leases that are over by version and clock; renew leases that the clock leaves."""
+        """End leases that are over; renew leases that the clock leaves."""
         layout = self._layout
         ends = [layout.unpack_timer_key(layout.leases, timer.key) for timer in timers]
         claims = read_all(tr, [layout.claims + position for _, position in ends])

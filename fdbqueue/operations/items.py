@@ -157,13 +157,13 @@ class Items:
         )
 
     def keys_of_end(self, reference: bytes, position: bytes) -> list[bytes]:
-        """Return the keys to watch until an item becomes done or dead, or is moved."""
+        """Return the keys to watch until an item is done, dead or moved."""
         layout = self.layout
         ends = [layout.prefix_of[state] + position for state in sorted(ENDED)]
         return [*ends, layout.moved + reference]
 
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
-        """Return up to `n` first items of the lowest priorities, or the highest with `at_max`.
+        """Return up to `n` items of the lowest priorities, or the highest with `at_max`.
 
         The oldest of a priority comes first. A pop conflicts on the range that this reads.
         """
@@ -192,8 +192,8 @@ class Items:
     ) -> Callable[[], list[StoredItem]]:
         """Start to read up to `n` items that clients may take, from `begin` to `end`.
 
-        A `start` is `skipped` items behind `begin`, or groups in a priority that has any; with it,
-        read the options before waiting. Clients take the items `before` first.
+        A `start` is `skipped` items, or groups of a priority, behind `begin`; with it, read the
+        options before waiting. Clients take the items `before` first.
         """
         if n == 0:  # which means no limit in FoundationDB
             return list
@@ -217,7 +217,7 @@ class Items:
         return finish
 
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
-        """Start to read whether the item popped from this key exists, in any state."""
+        """Start to read whether a popped item exists, in any state."""
         layout, position = self.layout, self.layout.position(key)
         reads = [tr[prefix + position] for prefix in layout.prefix_of.values()]
         return [*reads, tr[layout.moved + (header.origin or position)]]
@@ -227,10 +227,7 @@ class Items:
     def append(
         self, tr: Transaction, now: int, items: Iterable[NewItem], tails: dict[bytes, Tail]
     ) -> list[bytes]:
-        """Append items to their levels, or store them as delayed; return their keys.
-
-        `tails` has each level's tail by prefix.
-        """
+        """Append items to their levels' tails, or store them as delayed; return their keys."""
         layout = self.layout
         changes: list[Change] = []
         keys: list[bytes] = []
@@ -275,7 +272,7 @@ class Items:
     ) -> None:
         """Pop ready items that the transaction conflicts on, with all they own.
 
-        The items behind them are `staged` for other processes' pops.
+        Items behind them are `staged` for other processes.
         """
         changes: list[Change] = []
         for item in items:

@@ -75,7 +75,7 @@ def _next_subspace(tr: Transaction, name: str) -> tuple[Subspace, int]:
 
 
 def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
-    """Keep other queues from using the subspace of a queue that is being renamed, for good."""
+    """Keep other queues from ever using the subspace of a queue that is being renamed."""
     next_subspace, number = _next_subspace(tr, name)
     if subspace.key() == next_subspace.key():
         tr[renames_key(name)] = encode_count(number + 1)
@@ -93,7 +93,7 @@ def drop_unfinished(tr: Transaction, name: str) -> bool:
 
 
 def register(tr: Transaction, name: str, subspace: Subspace) -> None:
-    """Store the location of the queue with this name; raise `QueueRenamed` if it has another."""
+    """Store the location of the queue with this name; raise `QueueRenamed`."""
     stored = find(tr, name)
     if stored is not None and stored.key() != subspace.key():
         raise QueueRenamed(name)

@@ -19,7 +19,6 @@ _FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
 """Options that a client may omit when it opens a queue."""
 
 LIMITING = frozenset({"concurrency", "paused", "rate"})
-"""The options that limit claims and pops."""
 
 
 def reconcile_options(given: Options, stored: Options) -> Options:
@@ -50,7 +49,6 @@ class StoredOptions:
         agreed: The options that the client last agreed with; at first, the given ones.
         stored: Their stored form, if known.
         has_bounds: Whether they bound the queue or some groups.
-        max_attempts: The last value read.
         keeps_done: Whether done items are kept; true if unknown.
         may_have_done: The last value of `has_kept`.
         has_any_rate: Whether this client has found a rate of the queue or a group.
@@ -97,7 +95,7 @@ class StoredOptions:
         return self.agreed
 
     def agree_with(self, tr: Transaction, stored: bytes | None) -> None:
-        """Adopt the stored options; store the given ones if there are none yet."""
+        """Adopt the stored options, or store the given ones."""
         if stored is None:
             self._agree_on(self._given, None)
             tr[self._layout.options] = encode_options(self._given)

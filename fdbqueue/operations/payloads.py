@@ -35,13 +35,13 @@ def write_payload(
 
 
 def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
-    """Store bytes of any size in several values behind a prefix."""
+    """Store bytes in pieces behind a prefix."""
     for number, offset in enumerate(range(0, len(payload), _PIECE_SIZE)):
         tr[Layout.entry_key(prefix, number)] = payload[offset : offset + _PIECE_SIZE]
 
 
 def number_of_pieces(content: bytes) -> int:
-    """Return the number of pieces of a content's payload."""
+    """Return the number of pieces of a content."""
     return math.ceil(payload_size(content) / _PIECE_SIZE)
 
 

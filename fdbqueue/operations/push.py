@@ -28,7 +28,6 @@ _MAY_BE_LARGE = 5_000_000
 _LARGEST = 3_000  # bytes that an item with the longest names takes, in addition to its payload
 
 FindAt: TypeAlias = Callable[[Transaction, int, bytes], ItemRow | None]
-"""`Sweep.find`: a function of a transaction, the time and a position."""
 
 
 class PushRequest(NamedTuple):
@@ -44,10 +43,7 @@ class PushRequest(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """The item that a push stored, or the holder of its unique key.
-
-    `found` is a holder that has not ended.
-    """
+    """The item that a push stored, or the unfinished holder of its unique key (`found`)."""
 
     key: bytes
     found: ItemRow | None
@@ -172,7 +168,6 @@ class Pusher:
         return pushed
 
     def _holder(self, tr: Transaction, now: int, name: str, value: bytes | None) -> Pushed | None:
-        """Return the holder of a unique key with this value; `None` if the key is free."""
         if value is None:
             return None
         position, ends = decode_holder(value)

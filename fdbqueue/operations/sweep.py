@@ -24,7 +24,7 @@ _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another clust
 
 _FEW = 32
 MAX_SWEPT = 256
-"""The maximum number of items of each kind that one transaction sweeps."""
+"""The maximum number of items of each kind in one sweep."""
 
 
 class Swept(NamedTuple):
@@ -50,10 +50,7 @@ class Sweep:
         self._foreign_look = 0  # the time of the last look for leases of another cluster
 
     def sweep(self, tr: Transaction, now: int) -> Swept:
-        """Sweep up to 256 items of each kind.
-
-        Conflicts with any claim, acknowledgement, pop or sweep of the same items.
-        """
+        """Sweep up to 256 items of each kind; conflict with any change of them."""
         version = tr.get_read_version().wait()
         return self.begin_sweep(tr, now, version, MAX_SWEPT, may_leave=False)()
 
@@ -118,7 +115,6 @@ class Sweep:
         return self._items.at(tr, reference)
 
     def _end_timers(self, tr: Transaction, now: int, state: State, timers: list[KeyValue]) -> None:
-        """Make the delayed items of these timers ready; delete expired ones."""
         layout, changes = self._layout, list[Change]()
         index = layout.dues if state == "delayed" else layout.expiries
         ends = [layout.unpack_timer_key(index, timer.key) for timer in timers]

@@ -41,7 +41,7 @@ def has_expired(expires: int | None, now: int) -> bool:
 
 
 def is_last(attempts: int, options: Options | None) -> bool:
-    """Return whether a claimed item that failed this often becomes a dead letter."""
+    """Return whether an item that failed this often becomes a dead letter."""
     max_attempts = None if options is None else options.max_attempts
     return max_attempts is not None and attempts >= max_attempts
 
@@ -73,7 +73,7 @@ def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
 
 
 def timer_over(tr: ReadTransaction, layout: Layout, row: ItemRow, now: int) -> bytes | None:
-    """Return the key of an item's timer if it is over by its version or time."""
+    """Return the key of an item's timer if it is over."""
     timer, expires = row.timer(layout), row.item.header.expires
     if row.state == "claimed":
         is_over = not row.is_staged and row.lease_end <= tr.get_read_version().wait()
@@ -99,7 +99,7 @@ def drop_ended(
 ) -> int:
     """Delete up to `limit` rows whose time is over, without conflicts; return their number.
 
-    `entries` is the prefix of the rows, `ends` that of their index by end.
+    `entries` is their prefix, `ends` that of their index by end.
     """
     rows = [*tr.snapshot.get_range(*layout.entries_before(ends, now + 1), limit=limit)]
     for each in rows:

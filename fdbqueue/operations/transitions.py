@@ -103,7 +103,6 @@ TABLE: dict[tuple[Why, State | None, State | None], dict[str, int]] = {
 tallies. `moved` counts items that come back without being new."""
 
 TAKEN: tuple[Why, ...] = ("popped", "claimed", "staged")
-"""The transitions that take ready items."""
 
 _SWEPT = ("due", "lease over", "expired", "trimmed")
 """The transitions whose timers are already cleared."""
@@ -114,7 +113,7 @@ _level_of = attrgetter("before.item.level")
 class Change(NamedTuple):
     """A transition of one item, perhaps to another position.
 
-    A new item has no `before`, one that is gone no `after`. `end` is how it ends, for its batches.
+    A new item has no `before`, one that is gone no `after`. `end` is for its batches.
     """
 
     why: Why
@@ -140,8 +139,7 @@ class EarlyMaintainer(Protocol):
         """Start the reads for some transitions, and add read conflicts, before anything is written.
 
         Returns:
-            A function that waits for the reads and writes, called after the rows are written, or
-                `None`.
+            A function that waits and writes, called after the rows are written, or `None`.
         """
         ...
 
@@ -149,13 +147,9 @@ class EarlyMaintainer(Protocol):
 class Transitions:
     """The transitions of one queue's items.
 
-    A plain item has no header, no group, no slot and a small payload, and is neither dead nor done.
-    Unused features cost it nothing.
-
-    Attributes:
-        history: The only maintainer that sees every transition.
-        groups: The maintainer that reads first if an item is not plain.
-        followers: The other maintainers, called if any item is not plain.
+    Only `history` sees plain items, so unused features cost nothing. A plain item has no header, no
+    group, no slot and a small payload, and is neither dead nor done. For other items, `groups`
+    reads before the rows are written, and `followers` follow.
     """
 
     def __init__(
@@ -182,9 +176,8 @@ class Transitions:
     ) -> None:
         """Perform transitions of items that the transaction conflicts on, at most one of each.
 
-        With `are_first`, ready items are the first of their levels in a range that the transaction
-        has read, and one range per level is cleared. `is_marked` says that the queue has the mark
-        of timers.
+        With `are_first`, ready items are the first of their levels in a range that was read, and
+        one range per level is cleared. `is_marked` says that the queue has the mark of timers.
         """
         if not changes:
             return
@@ -290,7 +283,6 @@ class Transitions:
 
 
 def _is_plain(change: Change) -> bool:
-    """Return whether no feature depends on an item, before and after its transition."""
     for row in (change.before, change.after):
         if row is None:
             continue

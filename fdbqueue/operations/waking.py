@@ -17,7 +17,7 @@ _MAX_WOKEN = 16  # by a client that finds items for which nobody was woken
 class Waiter(NamedTuple):
     """A waiting client. Another transaction clears its key to wake it.
 
-    The keys of `neighbours` change when a client next to it begins or ceases to wait.
+    The keys of `neighbours` change when clients next to it come or go.
     """
 
     key: bytes
@@ -54,13 +54,11 @@ class Waiters:
     def wait(
         self, tr: Transaction, key: bytes | None, name: bytes, *, is_first: bool = False
     ) -> Waiter:
-        """Begin to wait, or continue, after finding nothing to take.
+        """Begin to wait, or continue, in a transaction that reads that there is nothing to take.
 
-        Args:
-            tr: A transaction that also reads that there is nothing to take.
-            key: The key of the client, if it waited before.
-            name: A new name, a UUID that begins with the time, in case it has lost its key.
-            is_first: Wake the newest and the oldest client, because they may be dead.
+        A client without a key, or whose key was cleared, gets the new `name`, a UUID that begins
+        with the time. The first client of a process (`is_first`) wakes the newest and the oldest
+        client, which may be dead.
         """
         is_new = key is None or not tr[key].present()
         if key is None or is_new:

@@ -37,7 +37,7 @@ FAST = 3 * 3_600_000
 """The milliseconds by which a clock may be fast, as in Debian's cron."""
 
 DECLARED = 86_400_000
-"""The milliseconds for which a schedule goes on after its last declaration."""
+"""The milliseconds for which a declared schedule goes on."""
 
 _MAX_BYTES = 3_000_000  # of schedules and their items that one transaction stores
 _PUSHED = 100  # ticks of a schedule that one transaction pushes
@@ -114,7 +114,7 @@ def has_stopped(schedule: StoredSchedule, now: int) -> bool:
 
 
 def _first_tick(schedule: StoredSchedule, now: int) -> int | None:
-    """Return the tick with which a schedule begins or goes on, even if a clock is behind."""
+    """Return a schedule's next tick, even if this client's clock is behind."""
     last = schedule.last or now
     return next_tick(schedule.definition.timing, last if now < last <= now + FAST else now)
 
@@ -160,8 +160,8 @@ class Schedules:
     ) -> None:
         """Add a schedule, or give it another definition.
 
-        An existing schedule keeps its state, and its next tick unless its timing changed or a clock
-        was set back.
+        An existing one keeps its state, and its next tick unless its timing changed or a clock was
+        set back.
         """
         before = self.get(tr, name)
         after = (before or StoredSchedule(definition))._replace(

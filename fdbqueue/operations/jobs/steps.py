@@ -33,10 +33,8 @@ from fdbqueue.operations.timers import drop_ended
 from fdbqueue.types import Claim, ReadTransaction, Transaction
 
 MAX_STEPS = 10_000
-"""The maximum number of steps of a job."""
 
 MAX_SIGNALLED = 1_000
-"""The maximum number of jobs that wait for one signal."""
 
 _MAX_DROPPED = 10  # signals that have ended, which a new one deletes
 
@@ -66,7 +64,7 @@ class DurableSteps:
     # Under the claim of the job
 
     def begin(self, tr: ReadTransaction, claim: Claim, name: str) -> tuple[StoredStep | None, int]:
-        """Return a step of a claimed job, or `None`, and its number of steps; raise `LeaseLost`."""
+        """Return a step of a claimed job, if any, and its number of steps; raise `LeaseLost`."""
         row = self._claimed.claimed(tr, claim)
         return self._get(tr, self._layout.position(row.key), name), row.item.header.steps
 
@@ -159,10 +157,7 @@ class DurableSteps:
 
         The jobs are a batch: each stores its end in its step, and the last one makes this job
         ready. `push(numbers)` pushes the jobs of these steps, and returns their queues' prefixes
-        and ids.
-
-        Returns:
-            The steps, if all jobs have ended or a step does something else; `None` if suspended.
+        and ids. The result is `None` if this job is suspended.
         """
         row = self._claimed.claimed(tr, claim)
         position = self._layout.position(row.key)
@@ -241,9 +236,9 @@ class DurableSteps:
     def without(
         self, tr: ReadTransaction, dead: ItemRow, name: str
     ) -> tuple[ItemRow, list[bytes]] | None:
-        """Return a dead letter without a step and all later ones, to retry it.
+        """Return a dead letter without a step and all later ones, and the keys to clear then.
 
-        The second result is the keys to clear then; `None` if there is no such step.
+        Return `None` without such a step.
         """
         layout = self._layout
         position = layout.position(dead.key)

@@ -36,11 +36,8 @@ class Bounds:
     """The bounds of one queue and its groups.
 
     An item occupies one place from its push until it ends. Only pushes, schedules and retries of
-    dead letters take places; `put_back` may exceed the bound. The counters in a transaction's
-    snapshot are exact. `Places` keeps pushes below a bound.
-
-    A push reads its groups' settings only if the queue's options say that some group has a
-    `max_size`.
+    dead letters take places; `put_back` may exceed the bound. `Places` keeps pushes below a bound.
+    A push reads its groups' settings only if some group has a bound.
     """
 
     def __init__(self, items: Items, places: Places) -> None:
@@ -51,7 +48,7 @@ class Bounds:
     def begin(
         self, tr: Transaction, options: Options, groups: Iterable[str | None]
     ) -> Callable[[], Rooms] | None:
-        """Start to read the bounds that new items of some groups meet, if any."""
+        """Start to read the bounds of the queue and some groups, if any."""
         if options.max_size is None and not options.limited_groups:
             return None
         names = [group for group in {*groups} if group is not None and options.limited_groups]
@@ -127,7 +124,7 @@ class Bounds:
     # Refuse
 
     def rely_on_full(self, tr: Transaction, items: list[NewItem]) -> None:
-        """Conflict with every operation that makes room for refused items."""
+        """Conflict with every operation that makes room."""
         for group in self._rooms(tr, self._items.options.agreed, _numbers(items)):
             self._rely_on_full(tr, group)
 

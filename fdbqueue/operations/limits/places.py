@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fdbqueue.operations.items import Items
 
 First: TypeAlias = Callable[[Transaction, int], Sequence[StoredItem]]
-"""Reads up to `n` first items in a transaction."""
 
 
 class Places:
@@ -44,9 +43,9 @@ class Places:
         n: int,
         choose: Callable[[int, int], int] | None = None,
     ) -> None:
-        """Take `n` places, for which there is room, in addition to the transaction's own.
+        """Take `n` places, for which there is room; `taken` includes the transaction's own.
 
-        `taken` includes its own. `choose` replaces `random.randrange`.
+        `choose` replaces `random.randrange`.
         """
         choose = choose or self._randrange
         assert choose is not None
@@ -74,8 +73,8 @@ class Places:
 class Slots:
     """The slots of one queue, which enforce its concurrency limit.
 
-    A claimed item holds one slot. Only their number is stored; `Places` keeps claims below the
-    limit. A claim conflicts with the release of a slot only if it saw no free one.
+    Each claimed item holds one. `Places` keeps claims below the limit. A claim conflicts with the
+    release of a slot only if it saw no free one.
     """
 
     def __init__(self, items: Items, places: Places) -> None:
@@ -92,10 +91,7 @@ class Slots:
         options: Options | None,
         first: First,
     ) -> Sequence[StoredItem]:
-        """Return up to `n` first items that may be claimed; none if the queue is paused.
-
-        `n` is at least 1.
-        """
+        """Return up to `n` (at least 1) first items that may be claimed; none while paused."""
         if options is not None:
             if options.paused:
                 return []
@@ -109,7 +105,7 @@ class Slots:
         return first(tr, n) if n else []
 
     def hold(self, tr: Transaction, now: int, options: Options | None, n: int) -> tuple[bytes, ...]:
-        """Take slots for `n` admitted items; return the slots of each of them."""
+        """Take slots for `n` admitted items; return the slots of each."""
         if options is not None and options.rate is not None:
             self._rate.note(tr, now, options, n)
         if options is None or options.concurrency is None or n == 0:

@@ -25,19 +25,18 @@ class Starts:
     A group is a name, or `None` for the queue. Each transaction that started items of a group with
     a rate left a row; a counter has their sum. A start is forgotten once it is older than the
     rate's period, by both the versions of the database and the client's clock. So by versions, no
-    period has more starts than the rate allows; if a recovery advances the versions, the clocks
-    decide.
+    period has more starts than the rate allows; after a recovery, the clocks decide.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def counter(self, group: str | None) -> bytes:
-        """Return the key of the number of a group's remembered starts."""
+        """Return the key of a group's number of starts."""
         return self._layout.group_key(self._layout.start_counts, group)
 
     def number(self, reads: ReadTransaction, group: str | None) -> int:
-        """Return the number of a group's remembered starts."""
+        """Return a group's number of starts."""
         return decode_count(reads[self.counter(group)].value)
 
     def add(self, tr: Transaction, now: int, group: str | None, n: int) -> None:
@@ -47,7 +46,7 @@ class Starts:
         tr.add(self.counter(group), encode_count(n))
 
     def take_back(self, tr: Transaction, group: str | None, time: int) -> None:
-        """Forget the start of a group's item at a time."""
+        """Forget the start of an item at a time."""
         for row in tr.snapshot.get_range(*self._layout.starts_at(group, time)):
             if decode_count(row.value) > 0:
                 tr.add_read_conflict_key(row.key)
@@ -73,7 +72,7 @@ class Starts:
     def _forget_old(
         self, tr: Transaction, now: int, group: str | None, period: int
     ) -> tuple[int, int]:
-        """Forget some old starts; return their number, and the time when more may be old."""
+        """Forget some old starts; return their number, and when more may be old."""
         version = tr.get_read_version().wait()
         begin, end = self._layout.range_of(self._layout.group_key(self._layout.starts, group))
         rows = tr.snapshot.get_range(begin, end, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
@@ -96,7 +95,7 @@ class Starts:
         return number, due
 
     def clear(self, tr: Transaction, group: str | None) -> None:
-        """Forget all starts of a group, of any age."""
+        """Forget all starts of a group."""
         layout = self._layout
         tr.clear_range(*layout.range_of(layout.group_key(layout.starts, group)))
         tr.clear(self.counter(group))
@@ -194,7 +193,6 @@ def _rate_of(options: Options | None) -> Rate | None:
 
 
 def _age(began_at: int, version: int) -> int:
-    """Return the milliseconds since a start, by the versions of the database."""
     since = version - began_at
     # A higher version is that of another cluster, from whose backup the queue was restored.
     return _FOREIGN if since < 0 else since * 1000 // VERSIONS

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fdbqueue.layout.priorities import Levels
 
 NO_SETTINGS = encode_group_settings(GroupSettings())
-"""The stored settings of a group that has none of its own."""
 
 IDLE = b"idle"
 """Follows the pass of the items without a group while there are none."""
@@ -39,11 +38,9 @@ class Turn:
 
     Attributes:
         key: The key that every change of the turn changes.
-        own: The group's stored settings.
-        settings: The settings that apply to it.
         passes: The passes of the found items, and of the next one.
         is_limited: Whether a limit allows no more than these.
-        following: The row behind the items to take, once conflicts are known.
+        following: The row behind the items to take.
         stale: The turns met in vain on the way to this one.
         is_idle: Whether the items without a group are known to be gone.
     """
@@ -82,7 +79,7 @@ class Turn:
 
     @property
     def claimed_left(self) -> float:
-        """How many more items the group's concurrency allows."""
+        """How many more items its concurrency allows."""
         return _left(self.settings.concurrency, self._claimed)
 
     @property
@@ -176,7 +173,7 @@ class Turns:
         """Return up to `n` items of a range of priorities, in the order of their turns.
 
         `found` are the first items by key, or none. The transaction takes the items `before` first.
-        Skip `skipped` groups of the first priority that has any.
+        Skip `skipped` groups of the first priority with groups.
         """
         level_of = self._levels.level_of
         items: list[StoredItem] = []
@@ -207,8 +204,8 @@ class Turns:
     ) -> list[StoredItem]:
         """Return up to `n` (at least 1) next items of a priority, in the order of the turns.
 
-        Conflicts with every change of the turns up to theirs, unless `tr` is a snapshot. The
-        transaction takes the items `before` first. Skip `skipped` turns if there are more.
+        Conflicts with every change of the turns up to theirs, unless `tr` is a snapshot. The other
+        arguments are those of `in_turns`.
         """
         taken = Counter(item.level.group for item in before)
         turns = self._all(tr, level, n, skipped)
@@ -243,7 +240,6 @@ class Turns:
         return found
 
     def _all(self, tr: ReadTransaction, level: Level, n: int, skipped: int) -> Iterator[Turn]:
-        """Yield the turn of the items without a group, then the others in order, as needed."""
         layout, rest, reads = self._layout, level.rest, _snapshot(tr)
         key, limit = layout.group_key, n + skipped
         begin, end = layout.range_of(layout.turns + rest)

@@ -62,14 +62,14 @@ _FAILED: dict[Ending, str] = {
     "removed": "the job was cancelled",
     "expired": "the job has expired",
 }
-"""The errors of steps whose jobs ended without a result or error."""
+"""The errors of steps whose jobs ended without one."""
 
 _PLACES = Places()
 # One for all queues: jobs of one batch that are in several queues may end in one transaction.
 
 
 def get_batch(tr: ReadTransaction, layout: Layout, position: bytes) -> StoredBatch | None:
-    """Return the definition of a batch, or `None`; conflict with its changes."""
+    """Return a batch, or `None`; conflict with its changes."""
     value = tr[layout.batches + position].value
     return None if value is None else decode_batch(value)
 
@@ -80,7 +80,7 @@ def get_counts(tr: ReadTransaction, layout: Layout, position: bytes) -> BatchCou
 
 
 def put_batch(tr: Transaction, layout: Layout, position: bytes, batch: StoredBatch) -> None:
-    """Store the definition of a batch."""
+    """Store a batch."""
     tr[layout.batches + position] = encode_batch(batch)
 
 
@@ -99,7 +99,7 @@ def clear_batch(tr: Transaction, layout: Layout, id: bytes) -> None:
 
 
 def count_pushed(tr: Transaction, layout: Layout, position: bytes, id: str, n: int) -> None:
-    """Count jobs that the transaction pushes for a batch; raise `BatchClosed`."""
+    """Count pushed jobs of a batch; raise `BatchClosed`."""
     batch = get_batch(tr, layout, position)
     if batch is None or batch.stage != "open":
         raise BatchClosed(id)
@@ -172,8 +172,7 @@ def count_end(
 ) -> None:
     """Count the ends of jobs in their batches; make a batch's item ready with its last end.
 
-    `own` is the layout of the jobs' queue, `ended_at` the position of one of them. A batch is
-    listed once for each of its jobs.
+    `own` is the layout of the jobs' queue, `ended_at` the position of one of them.
     """
     of_batch: dict[tuple[bytes, bytes], list[Membership]] = {}
     for membership in memberships:
@@ -212,10 +211,8 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes
     """Count jobs of a queue that will be emptied as cancelled, in other queues' batches.
 
     Their rows forget these batches, so each job counts once. A queue without such jobs costs one
-    read. `after` is the previous call's result, at first empty.
-
-    Returns:
-        The last key that this call handled; `None` if no job is left.
+    read. `after` is the last key of the previous call, at first empty; the result is that of this
+    call, or `None` at the end.
     """
     if not tr[own.linked].present():
         return None
@@ -266,7 +263,7 @@ def end_batch(
 
 
 def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> None:
-    """Make an item ready that waits for nothing. Its steps that wait for other jobs fail."""
+    """Make an item ready that waits for nothing. Its waiting steps fail."""
     for step in _waiting_steps(tr, layout, position):
         _store_result(tr, layout, now, position, step, _GONE)
     delay, value = decode_metadata(tr[layout.delayed + position].value or b"")
@@ -277,7 +274,7 @@ def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> Non
 
 
 def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes) -> bool:
-    """Return whether a cancelled batch, its own or the awaited one, keeps an item back."""
+    """Return whether its own batch, or an awaited one, keeps an item from beginning."""
     batches = [each for each in memberships_of(header.batch) if each.cancels]
     awaited = get_batch(tr, own, first) if header.awaits else None
     if awaited is not None and awaited.kind == "after" and awaited.cancelled:
@@ -314,13 +311,12 @@ def _end_some(
     """Take places for ends in a batch that is not open, or make its item ready if they are last.
 
     Return whether they are last. Without a job in `ended`, the batch ends its own part now; a batch
-    that is created closed has already done so. `counts` come from a snapshot read of this
-    transaction.
+    that is created closed has already done so. `counts` come from a snapshot read.
 
     The batch counts as one more job, which ends when it is closed, so P jobs have T = P + 1 ends.
     Each end that commits after the first step of closing calls this function. It sees m earlier
-    ends, by a snapshot, and either takes one of T - 1 places (see `Places`), or, if m = T - 1,
-    makes the item ready.
+    ends, and either takes one of T - 1 places (see `Places`), or, if m = T - 1, makes the item
+    ready.
 
     Proof that exactly one transaction makes it ready: P, and the number of ends before the first
     step of closing, are final, because pushes and ends read the definition, which that step
@@ -351,7 +347,7 @@ def make_ready(
     kind: BatchKind,
     counts: BatchCounts,
 ) -> None:
-    """Make the item that waits for a batch due now; one that follows it gets the counts."""
+    """Make the item that waits for a batch due now, with the counts if it follows the batch."""
     stored = tr[layout.delayed + position].value
     if stored is None:
         moved = tr[layout.moved + position].value

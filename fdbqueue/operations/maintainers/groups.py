@@ -53,9 +53,6 @@ class Groups:
     Taking an item moves its group's turn back by the item's cost over the group's weight. A group
     without items starts again at the highest pass that was taken, or at its own if that is higher.
     The items without a group are one more group, without a stored turn.
-
-    A push to a group with ready items reads one key, which only the first and the last of them
-    change.
     """
 
     def __init__(self, layout: Layout, levels: Levels, options: StoredOptions) -> None:
@@ -152,7 +149,7 @@ class Groups:
         taking: Taking,
         are_claimed: bool,
     ) -> None:
-        """Record that ready items were deleted: taken if found in turns, otherwise removed."""
+        """Record that ready items were taken, or removed if not found in turns."""
         stale = dict.fromkeys(each for turn in taking for each in turn.stale)
         for others in [each for each in stale if each.level.group is None]:
             tr[others.key] = encode_pass(others.passes[0]) + IDLE
@@ -253,7 +250,6 @@ class Groups:
     # Returning
 
     def _begin_turn(self, tr: Transaction, level: Level) -> None:
-        """Give a turn to a group that had no ready items of a priority, unless it is held."""
         layout, group, rest = self._layout, level.group or "", level.rest
         self._options.note_groups(tr)
         tr[layout.group_members + level.packed_group + rest] = b""
@@ -304,7 +300,7 @@ class Groups:
     def end_holds(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> int:
         """Release the groups of these deleted timers if their rates allow it; return their number.
 
-        The queue's own timer stands for groups that wait to be settled.
+        The queue's own timer stands for groups to settle.
         """
         layout = self._layout
         references = {layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers}
@@ -355,7 +351,7 @@ class Groups:
     def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
         """Hold a group that may have no more items claimed or started; release any other.
 
-        With `is_new_rate`, its timer may be too late.
+        `is_new_rate` says that its timer may be too late.
         """
         held = tr[self._held(group)].value
         settings = read_settings(tr, self._layout, group)
@@ -377,7 +373,7 @@ class Groups:
             self._release(tr, group)
 
     def _is_full(self, reads: ReadTransaction, group: str, settings: GroupSettings) -> bool:
-        """Return whether a group may have no more items claimed, whatever its rate allows."""
+        """Return whether a group may have no more items claimed."""
         if settings.paused or (settings.is_sequence and reads[self._awaited(group)].present()):
             return True
         limit = settings.concurrency
@@ -472,7 +468,6 @@ class Groups:
                 self._set_turns(tr, group, own)
 
     def _set_turns(self, tr: Transaction, group: str, own: bytes) -> None:
-        """Store a group's settings in its turns, where clients find both at once."""
         layout = self._layout
         for rest, pass_ in self._passes(tr, group).items():
             tr[layout.turn_key(layout.turns, rest, pass_, group)] = own

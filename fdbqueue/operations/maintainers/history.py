@@ -1,8 +1,8 @@
 """The history of a queue: samples of its totals, waiting times and run times, within a day.
 
-Totals only grow, so the events of a period are the difference between two samples. The first
-transaction of a period that changes the totals stores their old values. Nothing happened in a
-period without a sample. See `docs/design/history.md`.
+The events of a period are the difference between two samples. The first transaction of a period
+that changes the totals stores their old values. Nothing happened in a period without a sample. See
+`docs/design/history.md`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENDED = ("acked", "failed", "lease over")
 
 _SHORT, _LONG = 30, 900
 _KEPT = {_SHORT: 120, _LONG: 96}
-"""The maximum number of samples, by their periods in seconds."""
+"""The number of samples that are kept, by their periods in seconds."""
 
 _WINDOWS = ((300, _SHORT), (3_600, _SHORT), (86_400, _LONG))
 
@@ -62,7 +62,7 @@ class History:
         }
 
     def begin_again(self, tr: Transaction, now: int) -> None:
-        """Store empty samples after a clear, because clients may not look for them again."""
+        """Store empty samples after a clear."""
         for key in self._sample_keys(now).values():
             tr[key] = encode_sample(())
 
@@ -154,7 +154,6 @@ def _window(
     present: tuple[int, ...],
     now: int,
 ) -> HistoryWindow:
-    """Return what changed within the last `seconds`, in periods of `period` seconds."""
     first = _number(period, now) + 1 - seconds // period
     # A client whose clock is ahead stores a sample too early: later ones may have smaller totals.
     ends = pairwise(accumulate([*samples.values(), present], _larger))

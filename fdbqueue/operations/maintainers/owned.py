@@ -38,7 +38,6 @@ class OwnedRows:
             tr[self._layout.returned + self._layout.position(key)] = returned
 
     def _delete(self, tr: Transaction, before: ItemRow, after: ItemRow | None) -> None:
-        """Delete what an item no longer owns in a new state, at a new position, or gone."""
         layout, item = self._layout, before.item
         header, position = item.header, layout.position(item.key)
         if after is not None and after.key == before.key:
@@ -61,7 +60,6 @@ class OwnedRows:
     def _end_waits(
         self, tr: Transaction, position: bytes, header: Header, following: Header
     ) -> None:
-        """Clear the wait for a signal, and the own batch, that an item no longer has."""
         layout = self._layout
         if header.waits and header.waits != following.waits:
             tr.clear(layout.signal_waits + header.waits)

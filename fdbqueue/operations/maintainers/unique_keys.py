@@ -53,7 +53,6 @@ class UniqueKeys:
     # Periods
 
     def _begin_period(self, tr: Transaction, row: ItemRow) -> bool:
-        """Let a new item hold its key for a period; return whether it has one."""
         layout, name, ends = self._layout, row.item.header.key, row.item.header.key_ends
         if name is None or ends is None:
             return False
@@ -91,7 +90,6 @@ class UniqueKeys:
 
 
 def _freed_by(row: ItemRow | None) -> str | None:
-    """Return the unique key that a returning item's claim has freed."""
     header = NO_HEADER if row is None or row.state in ENDED else row.item.header
     return None if header.unique else header.held_while_waiting
 

@@ -12,7 +12,6 @@ from fdbqueue.layout.values import Moment, decode_count, utc_time
 from fdbqueue.types import ReadTransaction
 
 HeldBy: TypeAlias = Literal["paused", "concurrency", "rate", "retry"]
-"""The reason why the ready items of a group are not handed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +19,10 @@ class GroupInfo:
     """A group of a queue at one moment.
 
     Attributes:
-        name: Its name.
         ready: The number of its ready items.
         claimed: The number of its claimed items.
         weight: Its share of a priority, in proportion to other groups' weights.
         concurrency: The maximum number of claimed items; `None` for no limit.
-        paused: Whether it is paused.
         rate: The maximum number of starts in a period, and the period in seconds; `None` for no
             limit.
         in_order: Whether a failed item is tried again before later ones, at a concurrency of 1.
@@ -64,7 +61,7 @@ def list_groups(
 ) -> list[GroupInfo]:
     """Return up to `limit` (at least 1) groups after a name, in order of their names.
 
-    They have ready, delayed or claimed items, or settings.
+    They have unfinished items or settings.
     """
     spaces = layout.group_counts, layout.group_slots, layout.group_settings, layout.group_delays
     begun = [

@@ -201,7 +201,6 @@ def _has(text: str | None, part: str | None) -> bool:
 def _begin_held(
     tr: ReadTransaction, layout: Layout, rate: QueueRate, item: StoredItem
 ) -> Callable[[Options | None], ItemHeldBy | None]:
-    """Start to read, by snapshots, what holds a ready item back."""
     reads: ReadTransaction = getattr(tr, "snapshot", tr)
     group = item.level.group
     held = None if group is None else reads[layout.group_key(layout.held_groups, group)]
@@ -225,7 +224,6 @@ def _begin_held(
 
 
 def _begin_ahead(tr: ReadTransaction, item: StoredItem) -> Callable[[], int | None]:
-    """Start to count the items of its group ahead of a ready item."""
     if item.level.group is None:
         return lambda: None
     reads: ReadTransaction = getattr(tr, "snapshot", tr)
@@ -297,7 +295,6 @@ def _waits_for_batch(
 
 
 def _is_followed(tr: ReadTransaction, own: Layout, layout: Layout, first: bytes, id: bytes) -> bool:
-    """Return whether the item of a batch still follows the item with this first position."""
     rows = tr.get_range(*layout.followers_range(first))
     return any(
         each.id == id and each.layout(layout).subspace.key() == own.subspace.key()

@@ -30,7 +30,7 @@ class Numbers:
         self._first_key = first_key
 
     def stats(self, tr: ReadTransaction, given: Options) -> QueueStats:
-        """Return the statistics of the queue; `given` are its options before its first push."""
+        """Return the queue's statistics; `given` are its options before the first push."""
         begun = self._items.begin_counters(tr, counters_range)
         options = self._items.options.begin_read(tr)
         finish = begin_stats(tr, self._layout.subspace, begun(), self._first_key)
@@ -112,7 +112,6 @@ def _counts_by_priority(layout: Layout, counters: Counters) -> dict[Any, int]:
 def _begin_oldest(
     tr: ReadTransaction, layout: Layout, counters: Counters, first_key: FirstKey
 ) -> Callable[[], Moment | None]:
-    """Start to read when the oldest ready item of some levels was pushed."""
     # All items of a FIFO queue are in one level, which has no counter.
     prefixes = [*islice(counters.levels, _MAX_LEVELS)] or [layout.items]
     firsts = [(prefix, first_key(tr, prefix + b"\x00")) for prefix in prefixes]
