@@ -98,7 +98,7 @@ def decode_counts(value: bytes | None) -> BatchCounts:
 
 
 class Membership(NamedTuple):
-    """A batch that counts a job's end, as named by the job's header or a follower's row.
+    """A batch that counts a job's end, as stored in a header or for a follower.
 
     Attributes:
         subspace: The prefix of the batch's queue; empty for the job's own.

@@ -46,7 +46,7 @@ class Level(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """The filters of a search, which an item must all match.
+    """The filters of a search.
 
     `agent`, `id`, `error` and `client` match parts of texts, all but `id` in any case. `job` may be
     the end of a name behind a dot. An empty `group` matches items without one.

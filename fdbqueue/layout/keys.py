@@ -63,7 +63,7 @@ def _packed_group(group: str | None) -> bytes:
 
 
 def unpack_priority(packed: bytes) -> Any:
-    """Return a priority as packed in the prefix of its level."""
+    """Return a priority from the prefix of its level."""
     return fdb_tuple.unpack(packed)[0]
 
 
@@ -265,7 +265,7 @@ class Layout:
 
     @staticmethod
     def unpack_count(key: bytes, prefix: bytes) -> int | None:
-        """Return the count in an item's key, or `None`."""
+        """Return the count in an item's key; `None` for another key."""
         if _ITEM_KEY.fullmatch(key, len(prefix)) is None:
             return None
         begin = len(prefix) + 1
@@ -461,7 +461,7 @@ class Layout:
         return Layout.group_reference("")
 
     def is_timer_of_queue(self, key: bytes) -> bool:
-        """Return whether a key is a timer of the queue itself."""
+        """Return whether a key is the queue's own timer."""
         is_timer = key.startswith(self.dues)
         return is_timer and self.unpack_timer_key(self.dues, key)[1] == self.queue_reference()
 
@@ -525,7 +525,7 @@ class Layout:
         return number, fdb_tuple.unpack(group)[0]
 
     def start_key(self, group: str | None, time: int, version: int) -> bytes:
-        """Return the key of the starts of a transaction."""
+        """Return the key of a group's or queue's starts in a transaction."""
         return self.group_key(self.starts, group, fdb_tuple.pack((time, version)))
 
     def starts_at(self, group: str | None, time: int) -> tuple[bytes, bytes]:
@@ -554,7 +554,7 @@ class Layout:
 
     @property
     def leader_ends(self) -> bytes:
-        """A key on which requests and the end of a leader conflict."""
+        """A key that is never written, for conflicts with a leader's end."""
         return self.leader + fdb_tuple.pack(("ends",))
 
     def staged_items(self, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
@@ -589,7 +589,7 @@ class Layout:
 
     @staticmethod
     def range_of(prefix: bytes) -> tuple[bytes, bytes]:
-        """Return the range of all packed keys with a prefix."""
+        """Return the range of all keys with a prefix."""
         return prefix + b"\x00", prefix + b"\xff"
 
     @staticmethod

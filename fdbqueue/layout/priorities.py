@@ -39,7 +39,6 @@ class Levels:
     """The number of elements of an ungrouped item's position."""
 
     level_of_valid: Callable[[Any], Level]
-    """Returns the level of a valid priority."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout

@@ -25,7 +25,7 @@ _R = TypeVar("_R", bound=tuple[Any, ...])
 LAYOUT_VERSION = 1
 
 Moment: TypeAlias = datetime
-"""A time, for code that must not be able to read a clock."""
+"""A time, for code that must not read a clock."""
 
 HEADER_MARK = b"\xffheader:"
 """The first bytes of an item's value with a header."""

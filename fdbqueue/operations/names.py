@@ -28,13 +28,13 @@ _MAX_OTHERS = 10
 
 
 def find(tr: Transaction, name: str) -> Subspace | None:
-    """Return the subspace of the queue with this name, or `None`."""
+    """Return the subspace of a name's queue, or `None`."""
     prefix = tr[name_key(name)].value
     return None if prefix is None else decode_subspace(prefix)
 
 
 def find_existing(tr: Transaction, name: str) -> Subspace:
-    """Return the subspace of the queue with this name; raise `QueueNotFound`."""
+    """Return the subspace of a name's queue; raise `QueueNotFound`."""
     subspace = find(tr, name)
     if subspace is not None:
         return subspace

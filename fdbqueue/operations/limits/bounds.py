@@ -21,7 +21,7 @@ Rooms: TypeAlias = "dict[str | None, Room]"
 
 
 class Room(NamedTuple):
-    """The number of a queue's or group's items, and its bound."""
+    """The size of a queue or group, and its bound."""
 
     taken: int
     bound: int
