@@ -1,4 +1,4 @@
-"""The stored form of batches: jobs whose ends another job waits for."""
+"""The stored form of batches."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ from fdbqueue.types import OnDead
 Ending: TypeAlias = Literal[
     "done", "discarded", "cancelled", "dead", "removed", "expired", "popped"
 ]
-"""The ways in which an item ends, or becomes a dead letter."""
 
 Stage: TypeAlias = Literal["open", "closing", "closed"]
 
 BatchKind: TypeAlias = Literal["then", "after", "run"]
-"""The one that waits for a batch: the item that follows it, which gets its counts; an item that
-runs only if all others were done; or a step of a job, which gets their results."""
+"""The waiter: an item that gets the counts, an item that runs only if all others were done, or a
+step that gets the results."""
 
 
 class End(NamedTuple):
-    """The end of an item: how, the handler's result as JSON, and the error, if known."""
+    """The end of an item; `returned` is the handler's result as JSON."""
 
     outcome: Ending
     returned: bytes | None = None
@@ -51,14 +50,12 @@ class StoredBatch(NamedTuple):
     """The definition of a batch, which changes only when it closes or is cancelled.
 
     Attributes:
-        on_dead: What happens to its other jobs when one becomes a dead letter.
-        stage: While closing, it takes no jobs, but has not ended its own part: it counts as one
-            more job, which ends when the batch is closed.
+        on_dead: What happens to its other jobs when one dies.
+        stage: A closing batch takes no more jobs, and counts as one job itself.
         cancelled: Whether its jobs, or the waiting item of the kind `"after"`, must not begin.
-        kind: What waits for it.
-        job: The first position of the job that waits for it in a step; otherwise empty.
-        jobs: The first 100 jobs that the item follows: their queue's prefix (empty for the
-            item's own queue) and first position.
+        job: The first position of the job whose step waits for it.
+        jobs: The first 100 jobs that the item follows: queue prefix (empty for its own) and first
+            position.
     """
 
     on_dead: OnDead
@@ -91,28 +88,24 @@ class BatchCounts(NamedTuple):
 
 
 def encode_counts(counts: BatchCounts) -> bytes:
-    """Return a change of a batch's counts, for atomic `add`.
-
-    >>> decode_counts(encode_counts(BatchCounts(pushed=3, done=1)))
-    BatchCounts(pushed=3, done=1, dead=0, cancelled=0)
-    """
+    """Return a change of a batch's counts, for atomic `add`."""
     return encode_fields(counts)
 
 
 def decode_counts(value: bytes | None) -> BatchCounts:
-    """Return a batch's counts; zeros for a missing counter."""
+    """Return a batch's counts, or zeros."""
     return BatchCounts(*decode_fields(value or b"", len(BatchCounts._fields)))
 
 
 class Membership(NamedTuple):
-    """A batch in which a job counts when it ends, as its header or a follower's row names it.
+    """A batch that counts a job's end, as stored in a header or for a follower.
 
     Attributes:
         subspace: The prefix of the batch's queue; empty for the job's own.
-        id: The first position of the item that waits for the batch; random bytes if a step does.
+        id: The first position of the item that waits; random if a step does.
         cancels: Whether a job that dies cancels the others.
-        step: The name of the step that gets the job's result; empty if none does.
-        job: The first position of the job of that step; empty without one.
+        step: The step that gets the job's result.
+        job: The first position of that step's job.
     """
 
     subspace: bytes
@@ -122,12 +115,12 @@ class Membership(NamedTuple):
     job: bytes = b""
 
     def layout(self, own: Layout) -> Layout:
-        """Return the layout of the batch's queue, given the job's."""
+        """Return the layout of the batch's queue."""
         return layout_at(self.subspace, own)
 
 
 def layout_at(prefix: bytes, own: Layout) -> Layout:
-    """Return the layout of the queue with a prefix, or `own` for an empty one."""
+    """Return the layout of a queue's prefix; `own` for an empty one."""
     return _layout_of(prefix) if prefix else own
 
 
@@ -140,27 +133,23 @@ encode_membership, _decode_membership = record_codec(Membership)
 
 
 def memberships_of(batch: bytes) -> list[Membership]:
-    """Decode the batch of a header or follower; return an empty list for no bytes."""
+    """Decode the batch of a header or follower, if any."""
     return [_decode_membership(batch)] if batch else []
 
 
 def is_link(batch: bytes) -> bool:
-    """Return whether a job counts in a batch of another queue."""
+    """Return whether a job counts in another queue's batch."""
     return any(each.subspace for each in memberships_of(batch))
 
 
 def may_be_member(item: object) -> bool:
-    """Return false if a claimed item is known to count in no batch."""
+    """Return false if a claimed item counts in no batch."""
     metadata = getattr(item, "metadata", None)
     return metadata is not NO_HEADER and not (metadata and not Header(*metadata).batch)
 
 
 def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
-    """Return a job's payload with a batch's counts as keyword arguments.
-
-    >>> with_counts(b'{"job":"report","kwargs":{"of":"May"}}', BatchCounts(3, 2, 1))
-    b'{"job":"report","kwargs":{"of":"May","done":2,"dead":1,"cancelled":0}}'
-    """
+    """Return a job's payload with a batch's counts as keyword arguments."""
     value: Any = json.loads(payload)
     ends = {"done": counts.done, "dead": counts.dead, "cancelled": counts.cancelled}
     return json_bytes({**value, "kwargs": {**value.get("kwargs", {}), **ends}})
@@ -175,10 +164,7 @@ Change = Callable[[Membership], Membership]
 
 
 def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
-    """Return the value of a queue's row with its references to batches mapped by `change`.
-
-    The key lacks the queue's prefix.
-    """
+    """Map the references to batches in a row without its queue's prefix; return its value."""
 
     def changed(batch: bytes) -> bytes:
         (membership,) = memberships_of(batch)
@@ -204,7 +190,7 @@ def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
 
 
 def refer(membership: Membership, subspace: bytes | None) -> Membership:
-    """Return a reference to a batch by another prefix; to no batch for `None`."""
+    """Return a reference to a batch by another prefix, or to none."""
     if subspace is None:
         # A follower keeps its row, because a header counts it. No batch of its queue has the id.
         return membership._replace(subspace=b"", cancels=False)
@@ -212,10 +198,9 @@ def refer(membership: Membership, subspace: bytes | None) -> Membership:
 
 
 def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]) -> bytes:
-    """Return the value of a queue's row with its references to other queues mapped.
+    """Map the references to other queues in a row without its queue's prefix; return its value.
 
-    The key lacks the queue's prefix. `other` returns the bytes to use instead of these, or `None`
-    if there is no such queue.
+    `other` returns a queue's new prefix, if any.
     """
 
     def changed(membership: Membership) -> Membership:
@@ -236,6 +221,6 @@ def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]
 
 
 def linking_ranges(layout: Layout) -> list[tuple[bytes, bytes]]:
-    """Return the ordered ranges of unfinished jobs' rows that may refer to a batch."""
+    """Return the ordered ranges of rows that may refer to a batch."""
     prefixes = layout.items, layout.claims, layout.delayed, layout.followers
     return sorted(map(layout.range_of, prefixes))

@@ -1,7 +1,4 @@
-"""Codecs of values: JSON, raw bytes, tuples, or a custom one.
-
-Stored bytes are never unpickled or evaluated.
-"""
+"""Codecs of values. Stored bytes are never unpickled or evaluated."""
 
 from __future__ import annotations
 
@@ -16,11 +13,7 @@ from fdbqueue.errors import InvalidValue, PayloadTooLarge, UnknownCodec
 from fdbqueue.types import Codec, Json
 
 MAX_NESTING = 100
-"""The maximum depth of nested lists, objects and tuples in a value.
-
-Every Python reads and writes this depth with its default recursion limit of 1,000. So do the JSON
-libraries of other languages, many of which stop at 128.
-"""
+"""The maximum depth of a value. Many other JSON libraries stop at 128."""
 
 MAX_RETURNED = 90_000  # bytes of JSON that a handler may return, to be stored as one value
 
@@ -53,8 +46,6 @@ def parse_json(text: str | bytes) -> Any:
 def json_bytes(value: object) -> bytes:
     r"""Return the JSON text, in UTF-8, of any value that a queue holds.
 
-    UTF-8 cannot encode a lone surrogate. It is escaped, so that every stored value can be written.
-
     >>> json_bytes({"half a character": chr(0xD83D)})
     b'{"half a character":"\\ud83d"}'
     """
@@ -63,11 +54,7 @@ def json_bytes(value: object) -> bytes:
 
 
 def encode_returned(value: Any, holder: str = "a result") -> bytes:
-    """Return a handler's result as JSON; raise `InvalidValue` or `PayloadTooLarge`.
-
-    >>> decode_json(encode_returned({"sent": 3}))
-    {'sent': 3}
-    """
+    """Return a handler's result as JSON; raise `InvalidValue` or `PayloadTooLarge`."""
     try:
         encoded = JsonCodec().encode(value)
     except (TypeError, ValueError) as error:
@@ -84,13 +71,10 @@ def decode_json(stored: bytes | None) -> Any:
 
 
 class JsonCodec:
-    """JSON values, stored as text in UTF-8. `None` is JSON's `null`, a value like any other.
+    """JSON values, stored as text in UTF-8.
 
-    The codec rejects what JSON cannot represent: tuples, keys that are not text, NaN and infinity.
-    It also rejects nesting deeper than `MAX_NESTING`, which some programs cannot read.
-
-    >>> JsonCodec().encode({"to": "ada@example.com"})
-    b'{"to":"ada@example.com"}'
+    Tuples, keys that are not text, NaN, infinity, and nesting deeper than `MAX_NESTING` are
+    rejected.
     """
 
     def encode(self, value: Json, /) -> bytes:
@@ -100,7 +84,7 @@ class JsonCodec:
         return _encoder.encode(value).encode()
 
     def restore(self, value: object, /) -> bytes:
-        """Return the payload of a value that `decode` returned, however deeply nested."""
+        """Return the payload of a value from `decode`, however deeply nested."""
         return json_bytes(value)
 
     def decode(self, payload: bytes, /) -> Any:
@@ -132,7 +116,6 @@ def _check_json(value: Json) -> None:
 
 
 _Element: TypeAlias = "tuple[Any, ...] | list[Any] | UUID | str | bytes | float | None"
-"""An element of a tuple that the tuple layer packs."""
 
 
 def _check_tuple(value: Iterable[_Element], levels: int) -> None:
@@ -144,11 +127,7 @@ def _check_tuple(value: Iterable[_Element], levels: int) -> None:
 
 
 class BytesCodec:
-    """Bytes, stored unchanged.
-
-    >>> BytesCodec().encode(b"as is")
-    b'as is'
-    """
+    """Bytes, stored unchanged."""
 
     def encode(self, value: object, /) -> bytes:
         """Return the value itself; raise `TypeError` unless it is bytes."""
@@ -162,13 +141,7 @@ class BytesCodec:
 
 
 class TupleCodec:
-    """Tuples of the tuple layer's types: text, bytes, numbers, UUIDs, tuples.
-
-    Tuples may be nested up to `MAX_NESTING` levels deep.
-
-    >>> TupleCodec().decode(TupleCodec().encode((1, "a", None)))
-    (1, 'a', None)
-    """
+    """Tuples of the tuple layer's types, nested up to `MAX_NESTING` levels deep."""
 
     def encode(self, value: tuple[Any, ...], /) -> bytes:
         """Return the packed tuple; raise `TypeError` or `ValueError`."""
@@ -178,7 +151,7 @@ class TupleCodec:
         return self.restore(value)
 
     def restore(self, value: tuple[Any, ...], /) -> bytes:
-        """Return the payload of a value that `decode` returned."""
+        """Return the payload of a value from `decode`."""
         return fdb_tuple.pack(value)
 
     def decode(self, payload: bytes, /) -> Any:
@@ -190,7 +163,7 @@ CODECS: dict[str, Codec] = {"json": JsonCodec(), "bytes": BytesCodec(), "tuple":
 
 
 class MissingCodec:
-    """A placeholder for a codec that this program lacks. Encoding and decoding fail."""
+    """A placeholder for a codec that this program lacks."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -205,11 +178,7 @@ class MissingCodec:
 
 
 def codec_named(codec: str | Codec) -> Codec:
-    """Return the codec with this name, or a custom codec itself.
-
-    >>> codec_named("bytes").decode(b"x")
-    b'x'
-    """
+    """Return the codec with this name, or a custom codec itself."""
     if isinstance(codec, str):
         if codec not in CODECS:
             raise UnknownCodec(codec, CODECS)
@@ -222,16 +191,12 @@ def codec_named(codec: str | Codec) -> Codec:
 
 
 def stored_codec(name: str) -> str | Codec:
-    """Return the codec of a stored name, or a placeholder for a custom codec.
-
-    >>> stored_codec("json"), stored_codec("Pictures").name
-    ('json', 'Pictures')
-    """
+    """Return the codec of a stored name, or a placeholder."""
     return name if name in CODECS else MissingCodec(name)
 
 
 def codec_name(codec: str | Codec) -> str:
-    """Return the name under which a codec is stored; for a custom codec, its class name."""
+    """Return a codec's stored name; for a custom codec, its class name."""
     if isinstance(codec, (str, MissingCodec)):
         return codec if isinstance(codec, str) else codec.name
     return type(codec).__name__

@@ -12,16 +12,13 @@ from fdbqueue.types import KeyValue
 
 
 def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of a queue's counters: of its levels, and its totals.
-
-    For many queues this is much faster than making a `Layout` of each.
-    """
+    """Return the range of all counters, without a slow `Layout`."""
     prefix: bytes = subspace.key()
     return prefix + Layout.counts, prefix + Layout.totals + b"\xff"
 
 
 def totals_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of the counters that suffice for all numbers but `Counters.levels`."""
+    """Return the range of the counters without `Counters.levels`."""
     prefix: bytes = subspace.key()
     return prefix + Layout.totals, prefix + Layout.totals + b"\xff"
 
@@ -31,12 +28,10 @@ class Counters:
 
     Attributes:
         levels: The nonzero numbers of ready items, by level prefix.
-        pushed: The number of items pushed.
-        taken: The number popped or claimed.
+        taken: The number of items popped or claimed.
         completed: The number popped or acknowledged.
-        claimed: The number claimed now, including those staged for waiting pops.
-        rejected: The number for which the queue had no room.
-        tallies: The tallies of the queue, by name.
+        claimed: The number claimed or staged now.
+        rejected: The number of pushed items without room.
     """
 
     __slots__ = ("claimed", "completed", "levels", "pushed", "rejected", "taken", "tallies")

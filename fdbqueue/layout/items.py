@@ -1,4 +1,4 @@
-"""Items as they are stored, their levels and groups."""
+"""Stored items, their levels and groups."""
 
 from __future__ import annotations
 
@@ -26,17 +26,11 @@ if TYPE_CHECKING:
 class Level(NamedTuple):
     """The items of one priority that have the same group, or none.
 
-    A FIFO queue has one level for each group, and one for the items without a group.
-
     Attributes:
         prefix: The prefix of its items' keys.
-        begin: The first key that an item may have.
-        end: The key behind the last one.
-        counter: The key of its counter, or `None`.
-        priority: The priority; `None` in a FIFO queue.
-        of_priority: The prefix of all items of the priority.
+        end: The key behind its last item's.
+        of_priority: The prefix of the priority's items, of all groups.
         rest: The priority in the keys of groups; null in a FIFO queue.
-        group: The group; `None` for the items without one.
         packed_group: The group in the keys of groups; empty without one.
     """
 
@@ -52,18 +46,10 @@ class Level(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """The filters of a search, which an item must all match. `None` matches any item.
+    """The filters of a search.
 
-    `agent`, `error` and `client` ignore case.
-
-    Attributes:
-        priority: The priority.
-        agent: Text within the name of a task's agent.
-        id: Text within the id.
-        error: Text within the last failed attempt's error.
-        client: Text within the name of the client that claimed the item.
-        job: The job's name, or the end of it behind a dot.
-        group: The group; an empty string for items without one.
+    `agent`, `id`, `error` and `client` match parts of texts, all but `id` in any case. `job` may be
+    the end of a name behind a dot. An empty `group` matches items without one.
     """
 
     priority: Any = None
@@ -76,7 +62,7 @@ class Filter(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The matching items in a state, in order, only those behind the item or id `after`.
+    """The matching items in a state, in order, behind `after`.
 
     Done items begin with the latest.
     """
@@ -88,20 +74,17 @@ class Selection(NamedTuple):
 
 
 Rate: TypeAlias = tuple[int, int]
-"""The most items that may be started in a time, and that time in milliseconds."""
+"""The maximum number of starts in a period, and the period in milliseconds."""
 
 
 class GroupSettings(NamedTuple):
-    """The settings of a group, or the defaults; `None` stands for the default, or for none.
+    """The settings of a group, or the defaults; `None` means the default, or no limit.
 
     Attributes:
         weight: Its share, in proportion to other groups' weights.
-        concurrency: The most of its items that may be claimed at a time.
-        paused: Whether none of its items are handed out.
-        rate: The most items that may start in a period, and the period.
-        in_order: Whether a failed item is tried again before those behind it, if one may be
-            claimed at a time.
-        max_size: The most ready, delayed and claimed items it may have.
+        concurrency: The maximum number of claimed items.
+        in_order: Whether a failed item blocks later ones, at a concurrency of 1.
+        max_size: The maximum number of unfinished items.
     """
 
     weight: float | None = None
@@ -119,7 +102,7 @@ class GroupSettings(NamedTuple):
 
     @property
     def is_sequence(self) -> bool:
-        """True if a failed item is tried again before those behind it."""
+        """True if a failed item blocks later ones until its retry."""
         return self.concurrency == 1 and self.in_order is not False
 
     def step(self, cost: float) -> int:
@@ -139,15 +122,9 @@ def decode_group_settings(value: bytes | None) -> GroupSettings:
 
 
 class StoredItem:
-    """An item as it is stored while ready.
+    """An item as stored while ready.
 
-    Attributes:
-        key: Its key. The other states keep only the position in it.
-        value: Its value.
-        level: Its level.
-        header: The header of its value.
-        content: The rest of its value: the payload, or a reference to its pieces.
-        turn: The turn of its group in which it was found, or `None`.
+    `content` is its payload, or a reference to its pieces; `turn` its group's turn that led to it.
     """
 
     __slots__ = ("content", "header", "key", "level", "turn", "value")
@@ -183,22 +160,14 @@ class ItemRow(NamedTuple):
     """An item in a state, with the metadata of its row. Times are in milliseconds since 1970.
 
     Attributes:
-        state: The state.
         item: The item, with its key while ready.
-        attempts: How often it was claimed; if it is ready or delayed, how often that failed.
-        due: When it becomes available, if it is delayed.
-        token: Its claim's identity; empty for an item staged for a pop, which counts as claimed
-            and has no row of its own.
+        attempts: The number of claims; for a ready or delayed item, of failed attempts.
+        token: The identity of its claim. An item staged for a pop has none, nor a row.
         lease_end: The version at which its lease ends.
-        slots: The slots that it holds while claimed.
-        lease: The value of its lease's timer, to store it; it is not read with the row.
-        died_at: When it became a dead letter.
-        error: Why it died, or was discarded or cancelled, if known.
-        finished_at: When it was done.
-        outcome: How it ended, if it is done.
-        started_at: When the client that ended it had claimed it, if known.
-        client: The name of that client.
-        log: The lines that it logged.
+        lease: The value of its lease's timer, to be stored.
+        error: Why it died, or was discarded or cancelled.
+        started_at: When its last client claimed it, if known.
+        client: The name of the client that ended it.
     """
 
     state: State
@@ -224,12 +193,12 @@ class ItemRow(NamedTuple):
 
     @property
     def is_staged(self) -> bool:
-        """True if it is staged for a pop, without a row of its own."""
+        """True if it is staged for a pop."""
         return self.state == "claimed" and not self.token
 
     @property
     def claimed_at(self) -> int:
-        """When it was claimed, in milliseconds since 1970."""
+        """When it was claimed."""
         return milliseconds_of(self.token)
 
     def with_header(self, header: Header) -> ItemRow:
@@ -247,7 +216,7 @@ class ItemRow(NamedTuple):
         return encode_metadata(metadata, value)
 
     def counters(self, layout: Layout) -> list[bytes]:
-        """Return the keys of the counters of its group and slots that count it."""
+        """Return the keys of the group and slot counters that include it."""
         keys = [layout.slots + slot for slot in self.slots]
         level = self.item.level
         # Items that are staged hold no slot of their groups.
@@ -256,7 +225,7 @@ class ItemRow(NamedTuple):
         return keys
 
     def timer(self, layout: Layout) -> tuple[bytes, bytes] | None:
-        """Return the key and value of its timer; `None` if it has none in its state."""
+        """Return the key and value of its timer, or `None`."""
         if self.state == "ready":
             index, time = layout.expiries, self.item.header.expires
         elif self.state in layout.timers_of:

@@ -1,4 +1,4 @@
-"""The rows of steps, signals and schedules, and the errors of jobs. Batches are in `batches`.
+"""The rows of steps, signals and schedules, and the errors of jobs.
 
 Times are in milliseconds since 1970.
 """
@@ -12,11 +12,9 @@ from fdbqueue.layout.values import record_codec
 from fdbqueue.types import Missed, Overlap
 
 StepKind: TypeAlias = Literal["step", "commit", "sleep", "wait", "run"]
-"""The kind of a step: a call of a function, in a transaction or not, a sleep, a wait for a signal,
-or another job."""
+"""A function, a function in a transaction, a sleep, a signal, or another job."""
 
 StepState: TypeAlias = Literal["done", "failed", "timed out", "waiting"]
-"""How a step has ended; while it is waiting, the job goes on with it later."""
 
 
 SKEW = 60_000
@@ -27,17 +25,13 @@ class StoredStep(NamedTuple):
     """A step of a job.
 
     Attributes:
-        kind: What the job does in it.
-        state: Whether it has ended, and how.
         began_at: When the job first came to it.
-        ended_at: When it ended; `None` until then.
         failures: How often its function has failed.
-        due: When the job goes on at the latest, if it sleeps or waits; `None` for never.
-        key: The key of the signal that it waits for, or the id of the job that it runs.
-        error: Its last error, or `None`.
+        due: When the job goes on at the latest; `None` for never.
+        key: The key of its signal, or the id of the job that it runs.
         value: Its result as JSON, once it is done.
-        number: How many steps of the job were stored before it.
-        queue: The queue prefix of the job that it runs; empty for its own queue.
+        number: How many steps were stored before it.
+        queue: The queue prefix of the job that it runs; empty for its own.
     """
 
     kind: StepKind
@@ -57,7 +51,7 @@ encode_step, decode_step = record_codec(StoredStep)
 
 
 class StoredSignal(NamedTuple):
-    """A signal that was sent: its JSON value, and when it is forgotten."""
+    """A sent signal: its JSON value, and when it is forgotten."""
 
     sent_at: int
     ends: int
@@ -75,10 +69,7 @@ class NamedStep(NamedTuple):
 
 
 def is_over(due: int | None, now: int) -> bool:
-    """Return whether a job that was suspended until a time, and runs again, may go on.
-
-    Another client found it due. This client's clock may be behind, and would suspend the job again
-    and again.
+    """Return whether a suspended job may go on; `SKEW` allows for a clock that is behind.
 
     >>> is_over(10_000, 9_000), is_over(100_000, 9_000), is_over(None, 9_000)
     (True, False, False)
@@ -90,10 +81,7 @@ def is_over(due: int | None, now: int) -> bool:
 
 
 class Timing(NamedTuple):
-    """When a schedule is due: by a cron expression of five or six fields, or at a fixed interval.
-
-    `every` is in milliseconds, 0 for an expression; `tz` is the time zone of the expression.
-    """
+    """When a schedule is due: by a cron expression, or `every` so many milliseconds."""
 
     cron: str = ""
     every: int = 0
@@ -103,13 +91,7 @@ class Timing(NamedTuple):
 class Definition(NamedTuple):
     """The item that a schedule pushes, and its timing.
 
-    Attributes:
-        timing: When it is due.
-        payload: The encoded value that it pushes.
-        level: The prefix of its level, without the prefix of all items.
-        missed: What happens to ticks that were not found in time.
-        overlap: What happens to a tick while the last one's item has not ended.
-        group: The group of the items, or `None`.
+    The item's `level` lacks the prefix of all items.
     """
 
     timing: Timing
@@ -124,13 +106,10 @@ class StoredSchedule(NamedTuple):
     """A schedule and its state.
 
     Attributes:
-        definition: What it pushes, and when.
-        next: Its next tick; `None` while it is paused, or if there is none.
+        next: Its next tick, or `None`.
         declared_at: When a worker last declared it; `None` if a call added it.
-        paused: Whether it is paused.
         last: The last tick for which it pushed an item, or `None`.
-        position: The position of that item; empty if there is none.
-        pushed: How many items it has pushed.
+        position: The position of that item, or empty.
         skipped: How many ticks found the last item unfinished or the queue full.
     """
 
@@ -144,7 +123,7 @@ class StoredSchedule(NamedTuple):
     skipped: int = 0
 
     def unique_key(self, name: str) -> str | None:
-        """Return its items' unique key if ticks do not overlap; otherwise `None`."""
+        """Return its items' unique key, if ticks do not overlap."""
         return None if self.definition.overlap == "allow" else f"schedule {name}"
 
 
@@ -152,13 +131,7 @@ encode_schedule, _decode_schedule = record_codec(StoredSchedule)
 
 
 def decode_schedule(value: bytes) -> StoredSchedule:
-    """Return the schedule with this value.
-
-    >>> timing = Timing("*/5 * * * *", tz="Europe/Lisbon")
-    >>> schedule = StoredSchedule(Definition(timing, b"{}", b"", "latest", "allow"), 300_000)
-    >>> decode_schedule(encode_schedule(schedule)) == schedule
-    True
-    """
+    """Return the schedule with this value."""
     schedule = _decode_schedule(value)
     definition = Definition(*schedule.definition)
     definition = definition._replace(timing=Timing(*definition.timing))
@@ -166,13 +139,13 @@ def decode_schedule(value: bytes) -> StoredSchedule:
 
 
 MAX_ROW = 100_000
-"""Bytes of the row of a schedule: FoundationDB's limit of a value."""
+"""The maximum size of a schedule's row."""
 
 _STATE_SIZE = 1_500  # bytes of the state of a schedule, apart from the level of its last item
 
 
 def schedule_size(definition: Definition) -> int:
-    """Return the most bytes that the row of a schedule with this definition may have."""
+    """Return the maximum size of a schedule's row in bytes."""
     largest = StoredSchedule(definition, position=definition.level)
     return len(encode_schedule(largest)) + _STATE_SIZE
 
@@ -211,9 +184,9 @@ class BatchNotFound(FdbqueueError, LookupError):
 
 
 class TooManyFollowing(FdbqueueError):
-    """A push after a job that already has as many followers as are allowed.
+    """A push after a job that already has the maximum number of followers.
 
-    A transaction in which it is raised must not commit.
+    The transaction that raises it must not commit.
 
     Attributes:
         id: The id of the job.
@@ -242,7 +215,7 @@ class TooManySteps(FdbqueueError):
 
 
 class TooManyWaiting(FdbqueueError):
-    """A signal for which more jobs wait than one transaction can wake.
+    """A signal with more waiting jobs than one transaction can wake.
 
     Attributes:
         name: The name of the signal.

@@ -21,7 +21,7 @@ from fdbqueue.layout.values import SLOT_OF_QUEUE, pieces_id, time_of, unpack_sta
 from fdbqueue.types import KeyValue, Priority, State
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
-"""The streaming mode for range reads that need all rows: they arrive in one reply."""
+"""The streaming mode of range reads that return all rows at once."""
 
 # (count, random) as the tuple layer packs them: an integer from zero, and bytes. And the same after
 # a priority that is an integer of either sign.
@@ -33,20 +33,20 @@ _TEXT = rb"\x02[^\x00]*(?:\x00\xff[^\x00]*)*\x00"
 _GROUP = b"(" + _TEXT + b")?"
 _ITEM_KEY = re.compile(_COUNT_AND_RANDOM, re.DOTALL)
 GROUPED_ITEM_KEY = re.compile(_GROUP + _COUNT_AND_RANDOM, re.DOTALL)
-"""The key of an item behind its priority; match 1 is its group as packed, or `None`."""
+"""The key of an item behind its priority; match 1 is its packed group."""
 INTEGER_ITEM_KEY = re.compile(
     rb"(\x14|" + _POSITIVE + b"|" + _NEGATIVE + b")" + _GROUP + _COUNT_AND_RANDOM, re.DOTALL
 )
-"""The key of an item without the prefix of all items, if its priority is an integer: match 1.
+"""The key of an item behind the prefix of all items, with an integer priority.
 
-Match 2 is its group as packed, or `None`.
+Match 1 is the packed priority, match 2 the packed group.
 """
 FIRST_COUNT = b"\x14"
-"""The first byte of a packed count. Groups, which are text, come before."""
+"""The first byte of a packed count, which sorts after all groups."""
 
 
 MAX_PREFIX = 4_900
-"""Bytes of the prefix of a queue; a key of it has at most 10,000."""
+"""The maximum size of a queue's prefix in bytes."""
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
@@ -63,21 +63,17 @@ def _packed_group(group: str | None) -> bytes:
 
 
 def unpack_priority(packed: bytes) -> Any:
-    """Return a priority as packed in the prefix of its level."""
+    """Return a priority from the prefix of its level."""
     return fdb_tuple.unpack(packed)[0]
 
 
 def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
-    """Return the key of a client's receipt; `hour` since 1970 is when the client started.
-
-    Receipts have a separate subspace: a queue's, that of the names, or the caller's.
-    """
+    """Return the key of a client's receipt, by its start in hours since 1970."""
     return bytes(receipts.key()) + _client_key(hour, client_id)
 
 
 @functools.lru_cache(maxsize=1_000)
 def _client_key(hour: int, client_id: bytes) -> bytes:
-    """Return a receipt's key without its prefix: the same for all operations of a client."""
     return fdb_tuple.pack((hour, client_id))
 
 
@@ -118,15 +114,11 @@ class _Counter(_OfItems):
 class Layout:
     """The keys of one queue.
 
-    A *level* is the prefix of all items of one priority. A FIFO queue has one level. The *position*
-    of an item is its key without the prefix of the key space; indexes store it.
+    A *level* is the prefix of all items of one priority. The *position* of an item is its key
+    without the prefix of the key space; indexes store it.
 
-    `x_key` builds a key, and `unpack_x_key` reads its parts. `x_prefix` builds the prefix of
-    several keys, `x_range` and `x_before` build a range. Nothing here reads or writes a row.
-
-    >>> layout = Layout(Subspace(("q",)))
-    >>> layout.unpack_item_key(layout.item_key(layout.level_prefix(7), 0, b"r" * 16))
-    (7, 0, b'rrrrrrrrrrrrrrrr')
+    `x_key` builds a key, and `unpack_x_key` reads its parts. `x_prefix` builds a prefix, `x_range`
+    and `x_before` a range.
     """
 
     items = _OfItems(0)
@@ -239,17 +231,17 @@ class Layout:
 
     @property
     def counters(self) -> tuple[bytes, ...]:
-        """The prefixes of counters that have no key at zero, and of the levels."""
+        """The prefixes of all `_Counter` keys."""
         return self._of_kind(_Counter)
 
     @property
     def indexes(self) -> tuple[bytes, ...]:
-        """The prefixes of all keys that lead to an item, a schedule or a signal."""
+        """The prefixes of all `_Index` keys."""
         return self._of_kind(_Index)
 
     @property
     def of_items(self) -> tuple[bytes, ...]:
-        """The prefixes of all keys, except totals, that a queue without items lacks."""
+        """The prefixes of all `_OfItems` keys."""
         return self._of_kind(_OfItems)
 
     # Items
@@ -260,7 +252,7 @@ class Layout:
 
     @staticmethod
     def item_key(prefix: bytes, count: int, random: bytes) -> bytes:
-        """Return the key of an item in the level with this prefix."""
+        """Return the key of an item in a level."""
         # Equal to fdb.tuple.pack((count, random)) for counts below 2**63, and several times faster.
         # A test compares both.
         size = (count.bit_length() + 7) // 8
@@ -273,26 +265,23 @@ class Layout:
 
     @staticmethod
     def unpack_count(key: bytes, prefix: bytes) -> int | None:
-        """Return the count in the key of a level's item; `None` for another key."""
+        """Return the count in an item's key; `None` for another key."""
         if _ITEM_KEY.fullmatch(key, len(prefix)) is None:
             return None
         begin = len(prefix) + 1
         return int.from_bytes(key[begin : begin + key[begin - 1] - 0x14], "big")
 
     def unpack_level_prefix(self, prefix: bytes) -> Any:
-        """Return the priority of the level with this prefix; `None` in a FIFO queue."""
+        """Return the priority of a level; `None` in a FIFO queue."""
         return None if prefix == self.items else unpack_priority(prefix[len(self.items) :])
 
     def unpack_item_key(self, key: bytes) -> tuple[Any, ...]:
-        """Return (priority, count, random), or (index, random), from an item's key.
-
-        An item of a group has the group before the count.
-        """
+        """Return (priority, group, count, random), without missing parts, from an item's key."""
         return fdb_tuple.unpack(key[len(self.items) :])
 
     @staticmethod
     def is_item_key(key: bytes, prefix: bytes) -> bool:
-        """Return whether a key that starts with a level's prefix is an item's."""
+        """Return whether a key with a level's prefix is an item's."""
         return _ITEM_KEY.fullmatch(key, len(prefix)) is not None
 
     def item_id(self, key: bytes, origin: bytes | None = None) -> str:
@@ -316,29 +305,14 @@ class Layout:
         return key
 
     def pushed_at(self, key: bytes) -> datetime | None:
-        """Return when an item was pushed, by its client's clock, or `None` if its key has no time.
-
-        >>> layout = Layout(Subspace(("q",)))
-        >>> layout.pushed_at(layout.item_key(layout.level_prefix(7), 0, b"any bytes")) is None
-        True
-        """
+        """Return when an item was pushed; `None` if its key has no time."""
         return time_of(self.unpack_item_key(key)[-1])
 
     # Entries and counters
 
     @staticmethod
     def entry_key(index: bytes, *names: bytes | str | int | None) -> bytes:
-        """Return the key of an index's entry for one or several names.
-
-        | Index | Names |
-        | --- | --- |
-        | schedules, waiting clients, spaces of groups | the name |
-        | samples | the length in seconds and the number of a period |
-        | a prefix of pieces | the number of the piece |
-        | idempotency keys, unique keys | the key |
-        | signals | the name and the key of the signal |
-        | the last two, by their hour or end | the time, and then the names |
-        """
+        """Return the key of an index's entry for some names."""
         return index + fdb_tuple.pack(names)
 
     @staticmethod
@@ -353,20 +327,16 @@ class Layout:
 
     @staticmethod
     def entries_before(index: bytes, time: int) -> tuple[bytes, bytes]:
-        """Return the range of an index's entries before a time, in milliseconds since 1970."""
+        """Return the range of entries before a time."""
         return Layout.entry_key(index, 0), Layout.entry_key(index, time)
 
     @staticmethod
     def undated_key(dated: bytes, index: bytes, key: bytes) -> bytes:
-        r"""Return the entry of an index to which a key of an index by time leads.
-
-        >>> Layout.undated_key(b"t", b"i", Layout.entry_key(b"t", 7, "a")) == b"i\x02a\x00"
-        True
-        """
+        """Return the entry to which a key of an index by time leads."""
         return Layout.entry_key(index, *Layout.unpack_entry(dated, key)[1:])
 
     def counter_key(self, prefix: bytes) -> bytes:
-        """Return the counter's key for the level with this prefix."""
+        """Return the key of a level's counter."""
         return self.counts + prefix[len(self.items) :]
 
     def unpack_counter_key(self, key: bytes) -> Any:
@@ -376,7 +346,7 @@ class Layout:
     # Failed attempts
 
     def attempt_key(self, position: bytes, number: int) -> bytes:
-        """Return the key of an item's failed attempt."""
+        """Return the key of a failed attempt."""
         return self.timer_key(self.attempts + position, number, b"")
 
     def attempts_range(self, position: bytes) -> tuple[bytes, bytes]:
@@ -392,18 +362,12 @@ class Layout:
 
     @staticmethod
     def owned_prefix(index: bytes, position: bytes) -> bytes:
-        """Return the prefix of an item's steps or followers, which it keeps if it moves.
-
-        >>> layout = Layout(Subspace(("q",)))
-        >>> at = [fdb_tuple.pack((priority, 7, b"random")) for priority in (1, 2)]
-        >>> layout.owned_prefix(layout.steps, at[0]) == layout.owned_prefix(layout.steps, at[1])
-        True
-        """
+        """Return the prefix of an item's steps or followers, even if it moved."""
         return index + fdb_tuple.pack((fdb_tuple.unpack(position)[-1],))
 
     @staticmethod
     def prefix_of_owned(index: bytes, key: bytes) -> bytes:
-        """Return the prefix that an item's steps, followers or pieces share, given one's key."""
+        """Return the prefix of a step, follower or piece and its siblings."""
         return index + fdb_tuple.pack(fdb_tuple.unpack(key[len(index) :])[:1])
 
     def step_key(self, position: bytes, name: str) -> bytes:
@@ -411,11 +375,11 @@ class Layout:
         return self.owned_prefix(self.steps, position) + fdb_tuple.pack((name,))
 
     def follower_key(self, position: bytes, number: int) -> bytes:
-        """Return the key of the batch of a job that follows an item."""
+        """Return the key of a follower's batch."""
         return self.owned_prefix(self.followers, position) + fdb_tuple.pack((number,))
 
     def followers_range(self, position: bytes) -> tuple[bytes, bytes]:
-        """Return the range of the batches of jobs that follow an item."""
+        """Return the range of an item's followers' batches."""
         return self.range_of(self.owned_prefix(self.followers, position))
 
     def unpack_step_key(self, key: bytes) -> str:
@@ -425,17 +389,12 @@ class Layout:
 
     @staticmethod
     def signal_wait(name: str, key: str, step: str, reference: bytes) -> bytes:
-        """Return the key of a step that waits for a signal, without the prefix of its space.
-
-        >>> wait = Layout.signal_wait("shipped", "order 7", "parcel", fdb_tuple.pack((5, b"r")))
-        >>> Layout(Subspace(("q",))).unpack_signal_wait(wait)[:1]
-        ('parcel',)
-        """
+        """Return the key of a step that waits for a signal, without its space."""
         return fdb_tuple.pack((name, key, step)) + reference
 
     @staticmethod
     def unpack_signal_wait(wait: bytes) -> tuple[str, bytes]:
-        """Return the step's name and its item's first position from a `signal_wait`."""
+        """Return the step's name and its item's first position."""
         _, _, step, *reference = fdb_tuple.unpack(wait)
         return step, fdb_tuple.pack(tuple(reference))
 
@@ -448,44 +407,36 @@ class Layout:
     # Pieces of payloads, and unique keys
 
     def pieces_prefix(self, content: bytes) -> bytes:
-        """Return the prefix of the payload pieces to which this content refers."""
+        """Return the prefix of the pieces of a content."""
         return self.pieces + fdb_tuple.pack((pieces_id(content),))
 
     def unique_key(self, key: str) -> bytes:
-        """Return the key that holds the position of a unique key's item."""
+        """Return the key of a unique key's holder."""
         return self.unique_keys + fdb_tuple.pack((key,))
 
     # Timers: when leases end, delayed items are due, and items expire
 
     @staticmethod
     def timer_key(index: bytes, when: int, position: bytes) -> bytes:
-        """Return the key of an item's timer; `when` is a time, or the version of a lease's end."""
+        """Return the key of a timer; `when` is a time, or a lease's version."""
         size = (when.bit_length() + 7) // 8
         return b"%b%c%b%b" % (index, 0x14 + size, when.to_bytes(size, "big"), position)
 
     @staticmethod
     def unpack_timer_key(index: bytes, key: bytes) -> tuple[int, bytes]:
-        """Return the time or version of a timer, and its item's position.
-
-        >>> Layout.unpack_timer_key(b"p", Layout.timer_key(b"p", 1000, b"position"))
-        (1000, b'position')
-        """
+        """Return a timer's time or version, and its item's position."""
         begin = len(index) + 1
         end = begin + key[begin - 1] - 0x14
         return int.from_bytes(key[begin:end], "big"), key[end:]
 
     @staticmethod
     def schedule_reference(name: str) -> bytes:
-        """Return what a schedule's timer has instead of a position."""
+        """Return the reference of a schedule's timer, instead of a position."""
         return fdb_tuple.pack((None, name))
 
     @staticmethod
     def unpack_schedule_reference(reference: bytes) -> str | None:
-        """Return the schedule's name from a timer's reference, or `None`.
-
-        >>> Layout.unpack_schedule_reference(Layout.schedule_reference("nightly"))
-        'nightly'
-        """
+        """Return the schedule of a timer's reference, or `None`."""
         if not reference.startswith(_NAMED):
             return None
         name: str = fdb_tuple.unpack(reference)[1]
@@ -493,16 +444,12 @@ class Layout:
 
     @staticmethod
     def group_reference(group: str) -> bytes:
-        """Return what a held group's timer has instead of a position."""
+        """Return the reference of a held group's timer."""
         return fdb_tuple.pack((None, None, group))
 
     @staticmethod
     def unpack_group_reference(reference: bytes) -> str | None:
-        """Return the group from a timer's reference, or `None`.
-
-        >>> Layout.unpack_group_reference(Layout.group_reference("ada"))
-        'ada'
-        """
+        """Return the group of a timer's reference, or `None`."""
         if not reference.startswith(_OF_NOTHING + _OF_NOTHING):
             return None
         group: str = fdb_tuple.unpack(reference)[2]
@@ -510,29 +457,22 @@ class Layout:
 
     @staticmethod
     def queue_reference() -> bytes:
-        """Return the reference in the timer of a queue over its rate, or settling its groups."""
+        """Return the reference of the timer of the queue's rate and groups."""
         return Layout.group_reference("")
 
     def is_timer_of_queue(self, key: bytes) -> bool:
-        """Return whether a key is a timer with the queue's reference."""
+        """Return whether a key is the queue's own timer."""
         is_timer = key.startswith(self.dues)
         return is_timer and self.unpack_timer_key(self.dues, key)[1] == self.queue_reference()
 
     @staticmethod
     def is_position(reference: bytes) -> bool:
-        """Return whether a timer's reference is an item's.
-
-        >>> Layout.is_position(Layout.group_reference("ada"))
-        False
-        """
+        """Return whether a timer's reference is a position."""
         # No position begins with null: neither a priority nor an index can be null.
         return not reference.startswith(_OF_NOTHING)
 
     def due_timers(self, version: int, now: int) -> list[tuple[bytes, bytes]]:
-        """Return the ranges of the timers that are over: of leases, delays and expiries.
-
-        Leases end by a version, the others at a time in milliseconds since 1970.
-        """
+        """Return the ranges of past timers: of leases (by version), delays and expiries."""
         after_version = self.timer_key(b"", version + 1, b"")
         after_now = self.timer_key(b"", now + 1, b"")
         return [
@@ -549,40 +489,33 @@ class Layout:
 
     @staticmethod
     def group_key(index: bytes, group: str | None, rest: bytes = b"") -> bytes:
-        """Return a group's key, in a priority, in a space that begins with the group."""
+        """Return a group's key, in a priority, in a space of groups."""
         return index + _packed_group(group) + rest
 
     def counters_of_group(self, group: str) -> list[bytes]:
-        """Return the keys of a group's numbers of ready, delayed and claimed items."""
+        """Return the keys of a group's counters."""
         return [self.group_key(space, group) for space in self.group_counters.values()]
 
     @staticmethod
     def group_level_prefix(space: bytes, group: str, rest: bytes) -> bytes:
-        """Return the prefix of a group's items with a priority, in the space of a state.
-
-        `rest` is the priority as `unpack_group_key` returns it.
-        """
+        """Return the prefix of a group's items with a priority, in a state."""
         return Layout.group_key(space + (b"" if rest == _NULL else rest), group)
 
     @staticmethod
     def unpack_group_key(index: bytes, key: bytes) -> tuple[str, bytes]:
-        """Return the group and the rest of the level from a `group_key`.
-
-        >>> Layout.unpack_group_key(b"p", Layout.group_key(b"p", "ada", b"rest"))
-        ('ada', b'rest')
-        """
+        """Return the group and the rest from a `group_key`."""
         packed = _PACKED_TEXT.match(key, len(index))
         assert packed is not None
         return fdb_tuple.unpack(packed[0])[0], key[packed.end() :]
 
     @staticmethod
     def turn_key(index: bytes, rest: bytes, number: int, group: str) -> bytes:
-        """Return the key of a group that has this pass in a priority."""
+        """Return the key of a group's turn, at its pass in a priority."""
         return Layout.timer_key(index + rest, number, _packed_group(group))
 
     @staticmethod
     def turns_before(index: bytes, rest: bytes, number: int) -> tuple[bytes, bytes]:
-        """Return the range of the keys of groups with a lower pass in a priority."""
+        """Return the range of the turns at lower passes."""
         return index + rest + b"\x00", Layout.timer_key(index + rest, number, b"")
 
     @staticmethod
@@ -592,7 +525,7 @@ class Layout:
         return number, fdb_tuple.unpack(group)[0]
 
     def start_key(self, group: str | None, time: int, version: int) -> bytes:
-        """Return the key of a group's or queue's starts in one transaction."""
+        """Return the key of a group's or queue's starts in a transaction."""
         return self.group_key(self.starts, group, fdb_tuple.pack((time, version)))
 
     def starts_at(self, group: str | None, time: int) -> tuple[bytes, bytes]:
@@ -600,32 +533,32 @@ class Layout:
         return self.range_of(self.group_key(self.starts, group, fdb_tuple.pack((time,))))
 
     def unpack_start_key(self, key: bytes) -> tuple[int, int]:
-        """Return a start's time, in milliseconds since 1970, and read version."""
+        """Return a start's time and read version."""
         *_, time, version = self.subspace.unpack(key)
         return time, version
 
     # Pops that wait, and the items staged for them
 
     def request_key(self, version: int, name: bytes) -> bytes:
-        """Return the key of a process's request at a read version."""
+        """Return the key of a process's request."""
         return self.requests + fdb_tuple.pack((version, name))
 
     def unpack_request_key(self, key: bytes) -> tuple[int, bytes]:
-        """Return the version and process name from the key of a request or result part."""
+        """Return the version and process name of a request or result."""
         _, version, name, *_ = self.subspace.unpack(key)
         return version, name
 
     def result_prefix(self, request: bytes) -> bytes:
-        """Return the prefix of the parts of a request's result."""
+        """Return the prefix of a request's result."""
         return self.results + request[len(self.requests) :]
 
     @property
     def leader_ends(self) -> bytes:
-        """A key that is never written: a request conflicts on it with the end of a leader."""
+        """A key that is never written, for conflicts with a leader's end."""
         return self.leader + fdb_tuple.pack(("ends",))
 
     def staged_items(self, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) of each item in the rows of complete results."""
+        """Yield the key and value of each item in complete results."""
         results = unpack_staged(b"".join(row.value for row in rows))
         for position, value in chain.from_iterable(results):
             yield self.items + position, value
@@ -633,7 +566,7 @@ class Layout:
     # The queue itself
 
     def known_ranges(self) -> list[tuple[bytes, bytes]]:
-        """Return the ordered ranges of all keys that the queue may have."""
+        """Return the ordered ranges of all keys of the queue."""
         known: list[bytes] = []
         for prefix in sorted([self.receipts.key(), *self._of_kind(_Prefix)]):
             if not (known and prefix.startswith(known[-1])):
@@ -641,10 +574,7 @@ class Layout:
         return [(prefix, prefix + b"\xff") for prefix in known]
 
     def lasting_ranges(self) -> list[tuple[bytes, bytes]]:
-        """Return the ordered ranges of the keys that mean the same in another database.
-
-        All keys but receipts, waiting clients, the requests of waiting pops and their leader.
-        """
+        """Return the ordered ranges of keys that are valid in another database."""
         begin, stop = self.range_of(self.subspace.key())
         ranges: list[tuple[bytes, bytes]] = []
         passing = (self.receipts.key(), self.arrivals, self.waiters, self.requests, self.leader)
@@ -654,18 +584,18 @@ class Layout:
         return [*ranges, (begin, stop)]
 
     def newest_waiter(self, waiters: bytes) -> bytes:
-        """Return the key that holds the name of the newest client of this kind."""
+        """Return the key of the newest waiting client's name."""
         return self.arrivals + waiters[len(self.waiters) :]
 
     @staticmethod
     def range_of(prefix: bytes) -> tuple[bytes, bytes]:
-        """Return the range of all packed keys with a prefix."""
+        """Return the range of all keys with a prefix."""
         return prefix + b"\x00", prefix + b"\xff"
 
     @staticmethod
     def places_between(prefix: bytes, kind: int, begin: int, end: int) -> tuple[bytes, bytes]:
         """Return a range of numbered places to conflict on.
 
-        `kind` is 0 for the places that transactions take, 1 for those below what they saw taken.
+        `kind` is 0 for places that are taken, 1 for those below what was seen taken.
         """
         return prefix + fdb_tuple.pack((kind, begin)), prefix + fdb_tuple.pack((kind, end))

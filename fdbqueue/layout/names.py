@@ -14,26 +14,13 @@ _MAX_NAME = 255  # bytes of UTF-8
 
 
 def names_with(prefix: str) -> tuple[bytes, bytes]:
-    """Return the range of the names that begin with a text.
-
-    >>> begin, end = names_with("mail/")
-    >>> begin <= name_key("mail/out") < end, begin <= name_key("mail") < end
-    (True, False)
-    """
+    """Return the range of the names that begin with a text."""
     begin: bytes = NAMES.pack((prefix,))[:-1]
     return begin, begin + b"\xff"  # no name contains this byte
 
 
 def name_key(name: str) -> bytes:
-    r"""Return the key that holds the prefix of the queue with this name.
-
-    Raises:
-        InvalidQueueName: The text cannot be a queue name.
-
-    Example:
-        >>> name_key("jobs")
-        b'\x02fdbqueue\x00\x14\x02jobs\x00'
-    """
+    """Return the key of a queue name; raise `InvalidQueueName`."""
     if not isinstance(name, str):
         raise InvalidQueueName(name, "a name must be text")
     if not name or name != name.strip() or not name.isprintable():
@@ -44,24 +31,19 @@ def name_key(name: str) -> bytes:
 
 
 def renames_key(name: str) -> bytes:
-    """Return the key of the number that the next queue with this name gets."""
+    """Return the key of the number of the name's next queue."""
     return RENAMES.pack((name,))
 
 
 def default_subspace(name: str, number: int) -> Subspace:
-    """Return the subspace of a new queue with this name and number."""
+    """Return the subspace of a name's new queue."""
     return ROOT[1][name][number] if number else ROOT[name]
 
 
 def first_name(prefix: bytes) -> str | None:
-    """Return the name with which the queue with this prefix was created.
+    """Return the original name of the queue with this prefix.
 
-    `None` for a queue that was restored or copied, or never had a name.
-
-    >>> first_name(default_subspace("mail", 0).key()), first_name(default_subspace("mail", 3).key())
-    ('mail', 'mail')
-    >>> first_name(restored_subspace(b"uuid").key()) is None, first_name(b"other") is None
-    (True, True)
+    A restored or copied queue has none.
     """
     match ROOT.unpack(prefix) if ROOT.contains(prefix) else ():
         case (str(name),) | (1, str(name), _):
@@ -71,12 +53,12 @@ def first_name(prefix: bytes) -> str | None:
 
 
 def restored_subspace(uuid: bytes) -> Subspace:
-    """Return the subspace of a restored queue, which has a UUID of its own."""
+    """Return the subspace of a restored queue with this UUID."""
     return ROOT[4][uuid]
 
 
 def unfinished_key(name: str) -> bytes:
-    """Return the key of the UUID of rows that will become the queue with this name."""
+    """Return the key of the UUID of an unfinished restore."""
     name_key(name)  # raises for a text that cannot be a name
     return ROOT[5].pack((name,))
 
@@ -88,16 +70,12 @@ def workers_range() -> tuple[bytes, bytes]:
 
 
 def worker_key(uuid: bytes) -> bytes:
-    """Return the key of a worker's row; UUIDs sort by the time of the start."""
+    """Return the key of a worker's row; UUIDs sort by start."""
     return ROOT[6].pack((uuid,))
 
 
 def decode_name(key: bytes) -> str:
-    """Return the name in a `name_key`.
-
-    >>> decode_name(name_key("jobs"))
-    'jobs'
-    """
+    """Return the name in a `name_key`."""
     name: str = NAMES.unpack(key)[0]
     return name
 
@@ -108,5 +86,5 @@ def is_name_key(key: bytes) -> bool:
 
 
 def decode_subspace(value: bytes) -> Subspace:
-    """Return the subspace of a queue from the value under its name's key."""
+    """Return the subspace of a queue from the value of its `name_key`."""
     return Subspace(rawPrefix=value)

@@ -1,4 +1,4 @@
-"""The levels of a queue, and its priorities: integers, tuples of one shape, or those of tasks."""
+"""The levels of a queue, and its priorities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind, State
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 MAX_LEVEL = 5_000
-"""Bytes of the first part of a key, up to the priority; a key has at most 10,000."""
 _INTEGER = "a 64-bit integer"
 _OMITTED = "omitted: this queue has no priorities"
 _CACHED = 1024  # levels
@@ -34,16 +33,12 @@ _ELEMENTS = (int, float, str, bytes)
 
 
 class Levels:
-    """The levels of a FIFO queue: one per group. Within a level, items are in order of arrival.
-
-    The subclass `Priorities` has levels for each priority.
-    """
+    """The levels of a FIFO queue: one per group, each in order of arrival."""
 
     position_parts = 2
-    """The number of elements in the position of an item without a group."""
+    """The number of elements of an ungrouped item's position."""
 
     level_of_valid: Callable[[Any], Level]
-    """Returns the level of a priority that is known to be valid."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -52,21 +47,21 @@ class Levels:
         self.level_of_valid = lambda _: only
 
     def level(self, priority: Priority | None) -> Level:
-        """Return the level of a priority; raise `InvalidPriority` for an invalid one."""
+        """Return the level of a priority; raise `InvalidPriority`."""
         if priority is not None:
             raise InvalidPriority(priority, _OMITTED)
         return self._only
 
     def from_json(self, value: PriorityJson) -> Priority:
-        """Raise `InvalidPriority`: a FIFO queue has no priorities."""
+        """Raise `InvalidPriority`."""
         raise InvalidPriority(value, _OMITTED)
 
     def level_of(self, key: bytes) -> Level:
-        """Return the level of an item's key; raise `ForeignKey` for another key."""
+        """Return the level of an item's key; raise `ForeignKey`."""
         return self._level_in(self._only, key)
 
     def in_group(self, level: Level, group: str | None) -> Level:
-        """Return the level of a group's items with the priority of a level."""
+        """Return a level's counterpart for another group."""
         return level if group == level.group else self._in_group(level, group)
 
     def _new_level_in(self, level: Level, group: str | None) -> Level:
@@ -80,11 +75,11 @@ class Levels:
         return level if match[1] is None else self._in_group(level, unpack_priority(match[1]))
 
     def item(self, key: bytes, value: bytes) -> StoredItem:
-        """Return the item with this key and value; raise `ForeignKey` for another key."""
+        """Return the item with this key and value; raise `ForeignKey`."""
         return StoredItem(key, value, self.level_of(key))
 
     def row(self, state: State, key: bytes, stored: bytes) -> ItemRow:
-        """Return the row of an item in a state; `key` is its key while ready."""
+        """Return an item's row in a state; `key` is its key while ready."""
         if state == "ready":
             item = self.item(key, stored)
             return ItemRow(state, item, item.header.attempts)
@@ -109,13 +104,7 @@ def _level(
 
 
 class Priorities(Levels):
-    """The priorities of one type. Each has a level for each group.
-
-    Example:
-        >>> from fdb.subspace_impl import Subspace
-        >>> Priorities(Layout(Subspace(("q",))), (int, str)).level((1, "a")).priority
-        (1, 'a')
-    """
+    """The priorities of one type, each with a level for each group."""
 
     position_parts = 3
 
@@ -147,7 +136,7 @@ class Priorities(Levels):
         return self._layout.counter_key(prefix)
 
     def level(self, priority: Priority | None) -> Level:
-        """Return the level of a priority; raise `InvalidPriority` if it has another type."""
+        """Return the level of a priority; raise `InvalidPriority`."""
         kinds = self._kinds
         if kinds is None:
             if isinstance(priority, int) and not isinstance(priority, bool):
@@ -173,7 +162,7 @@ class Priorities(Levels):
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 
     def level_of(self, key: bytes) -> Level:
-        """Return the level of an item's key; raise `ForeignKey` for another key."""
+        """Return the level of an item's key; raise `ForeignKey`."""
         if self._kinds is None:
             match = INTEGER_ITEM_KEY.fullmatch(key, len(self._layout.items))
             if match is not None:
@@ -184,12 +173,7 @@ class Priorities(Levels):
         raise ForeignKey(key)
 
     def from_json(self, value: PriorityJson) -> Priority:
-        """Return the priority of a `priority_as_json` value; raise `InvalidPriority`.
-
-        >>> from fdb.subspace_impl import Subspace
-        >>> Priorities(Layout(Subspace(("q",))), (int, float)).from_json([1, "Infinity"])
-        (1, inf)
-        """
+        """Return the priority of `priority_as_json`; raise `InvalidPriority`."""
         given: Any = value
         if isinstance(value, list):
             kinds = self._kinds
@@ -200,10 +184,7 @@ class Priorities(Levels):
 
 
 class TaskLevels(Priorities):
-    """The levels of a task queue, whose priorities are (urgency, deadline, cost).
-
-    All levels of one urgency share a counter.
-    """
+    """The levels of a task queue, with a counter for each urgency."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout, RANK)
@@ -216,7 +197,7 @@ _INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def priority_as_json(priority: tuple[Any, ...] | bytes | str | float | None) -> Json:
-    """Return a priority as a JSON value: tuples as lists, bytes in base64, infinities by name.
+    """Return a priority as JSON: tuples as lists, bytes in base64, infinities by name.
 
     >>> priority_as_json((1, float("inf"), b"x"))
     [1, 'Infinity', 'eA==']
@@ -231,7 +212,6 @@ def priority_as_json(priority: tuple[Any, ...] | bytes | str | float | None) -> 
 
 
 def _part_from_json(part: object, kind: type) -> Any:
-    """Convert a part of a JSON priority to this type, or return it unchanged."""
     if kind is float and type(part) is int and abs(part) < 2**1023:
         return float(part)
     if kind is float and isinstance(part, str):

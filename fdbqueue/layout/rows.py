@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class RowCodec(ABC, Generic[_T]):
-    """The conversion between the items of one queue and their rows."""
+    """The conversion of one queue's rows."""
 
     def __init__(self, layout: Layout, levels: Levels, codec: Codec) -> None:
         self._layout = layout
@@ -36,7 +36,7 @@ class RowCodec(ABC, Generic[_T]):
     def encode(self, value: object, *, was_decoded: bool = False) -> bytes:
         """Return the payload of a value; raise `InvalidValue` or `PayloadTooLarge`.
 
-        A value that `was_decoded` may be nested deeper, by another program.
+        A value that `was_decoded` may exceed the nesting limit.
         """
         encode: Callable[[Any], bytes] = self._codec.encode
         if was_decoded:
@@ -54,7 +54,7 @@ class RowCodec(ABC, Generic[_T]):
         return payload
 
     def decode(self, item: StoredItem, payload: bytes) -> _T:
-        """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
+        """Return a stored item as users see it; raise `UndecodableItem`."""
         try:
             value = self._codec.decode(payload)
         except (ValueError, TypeError, RecursionError) as error:
@@ -78,7 +78,7 @@ class RowCodec(ABC, Generic[_T]):
         return self._layout.item_id(item.key, item.header.origin)
 
     def restore(self, item: _T) -> tuple[bytes, bytes, Header]:
-        """Return the key, payload and header of an item that was popped."""
+        """Return the key, payload and header of a popped item."""
         popped: Any = item
         key, first = self.key_of(item), self.reference(item)
         origin = None if first == self._layout.position(key) else first
@@ -93,11 +93,11 @@ class RowCodec(ABC, Generic[_T]):
         return self._layout.position(key)
 
     def pushed_at(self, item: _T | str) -> datetime | None:
-        """Return when an item was pushed, by its client's clock; `None` if unknown."""
+        """Return when an item was pushed; `None` if unknown."""
         return self._layout.pushed_at(self.key_of(item))
 
     def key_of(self, item: _T | str) -> bytes:
-        """Return the key of an item of this queue, or of an id; raise `InvalidItemId`."""
+        """Return the key of an item or id of this queue; raise `InvalidItemId`."""
         if not isinstance(item, (Item, Task)):
             text: Any = item
             return self._layout.unpack_item_id(text, self._levels.position_parts)
@@ -128,7 +128,7 @@ class TaskRowCodec(RowCodec[Task]):
     def public(
         self, key: bytes, value: TaskRecord, priority: Any, header: Header = NO_HEADER
     ) -> Task:
-        """Return a task as its user sees it."""
+        """Return a task as users see it."""
         urgency, deadline, cost = priority
         created = self._layout.pushed_at(key)
         if created is None:

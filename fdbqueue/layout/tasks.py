@@ -20,11 +20,7 @@ _NEW_LINE = b"\n"  # which is an escape within a text in JSON
 
 
 def deadline_number(deadline: object) -> int:
-    """Return a deadline in microseconds since 1970, or `NO_DEADLINE`; raise `InvalidTask`.
-
-    >>> deadline_number(None) == NO_DEADLINE
-    True
-    """
+    """Return a deadline in microseconds since 1970, or `NO_DEADLINE`; raise `InvalidTask`."""
     if deadline is None:
         return NO_DEADLINE
     if not isinstance(deadline, datetime) or deadline.utcoffset() is None:
@@ -36,11 +32,7 @@ def deadline_number(deadline: object) -> int:
 
 
 def deadline_from(number: int) -> datetime | None:
-    """Return the deadline of a number from `deadline_number`.
-
-    >>> deadline_from(1_000_000).isoformat()
-    '1970-01-01T00:00:01+00:00'
-    """
+    """Return the deadline of a number from `deadline_number`."""
     return None if number == NO_DEADLINE else _EPOCH + number * _MICROSECOND
 
 
@@ -48,7 +40,7 @@ def deadline_from(number: int) -> datetime | None:
 
 
 class TaskRecord(NamedTuple):
-    """The value of a stored task. Priority, deadline and cost are in its key."""
+    """The value of a stored task, without priority, deadline and cost."""
 
     agent_name: str | None
     client_id: str | None
@@ -56,12 +48,7 @@ class TaskRecord(NamedTuple):
 
 
 class TaskCodec:
-    """The encoding of task records: agent and client as a line of JSON, then the payload.
-
-    >>> record = TaskRecord("ada", None, {"n": 1})
-    >>> TaskCodec().decode(TaskCodec().encode(record)) == record
-    True
-    """
+    """The encoding of task records: agent and client as a line of JSON, then the payload."""
 
     def encode(self, value: TaskRecord, /) -> bytes:
         """Return the bytes of a record; raise `TypeError` or `ValueError`."""

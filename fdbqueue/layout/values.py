@@ -1,6 +1,6 @@
 """The values of counters, items and queue options. Times are in milliseconds since 1970.
 
-Source: RFC 9562, section 5.7, for UUIDs of version 7, which items have in their keys.
+Source: RFC 9562, section 5.7 (UUIDs of version 7).
 """
 
 from __future__ import annotations
@@ -25,31 +25,27 @@ _R = TypeVar("_R", bound=tuple[Any, ...])
 LAYOUT_VERSION = 1
 
 Moment: TypeAlias = datetime
-"""A time, for the annotations of code that must not be able to read a clock."""
+"""A time, for code that must not read a clock."""
 
 HEADER_MARK = b"\xffheader:"
-"""The first bytes of an item's value if the value has a header."""
+"""The first bytes of an item's value with a header."""
 
 PIECES = b"\xffpieces:"
-"""The first bytes of an item's value, behind its header, if its payload is in pieces."""
+"""The first bytes of an item's content in pieces."""
 
 MARKS = (PIECES, HEADER_MARK)
-"""A payload that itself begins with one of these is split into pieces. So no value is ambiguous."""
+"""A payload that begins with one of these is split into pieces."""
 
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 
 MAX_INLINE = 10_000
-"""The largest payload, in bytes, that is stored in the row of its item.
-
-A row has up to 100,000 bytes, and needs most of them for the longest header, log and error that an
-item may have. One transaction also moves hundreds of rows.
-"""
+"""The largest payload, in bytes, that is stored in its item's row."""
 
 # The size of the metadata or the header of an item, which follows; and then its value.
 _SIZE = struct.Struct(">H")
 
 SLOT_OF_QUEUE = fdb_tuple.pack((0,))
-"""The slot of the whole queue, which is the only one that a claim may hold."""
+"""The slot of the whole queue, the only one that a claim may hold."""
 
 _RECEIPT = struct.Struct(">Qi")
 
@@ -63,9 +59,9 @@ _KINDS: dict[str | None, Any] = {
 }
 
 _UNSET = {"priorities": None, "max_size": None, "has_groups": True}
-"""The value of an option that is not stored, where it is not the default.
+"""The values of options that are not stored, where they are not the defaults.
 
-Queues of an earlier layout 1 had no mark for groups, so without it they may have some.
+An old queue may lack the mark for groups.
 """
 
 
@@ -73,21 +69,14 @@ UNDECODABLE = (
     *(ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError),
     *(RecursionError, struct.error),
 )
-"""The errors of reading bytes that are not of this layout. No error of a database is one."""
+"""The errors of reading bytes of another layout."""
 
 
 def record_codec(record: type[_R]) -> tuple[Callable[[_R], bytes], Callable[[bytes], _R]]:
     """Return the functions that encode and decode a record of this type.
 
-    A `NamedTuple` is stored as its fields, each behind its number, which is its place in the
-    declaration. Defaults are not stored, so a record may get another field at its end. Decoding
-    other bytes raises one of `UNDECODABLE`.
-
-    >>> from fdbqueue.layout.jobs import StoredSignal
-    >>> encode, decode = record_codec(StoredSignal)
-    >>> signal = StoredSignal(1000, 5000, b"{}")
-    >>> decode(encode(signal)) == signal
-    True
+    A field is stored behind its number unless it has its default, so a record may get another field
+    at its end. Decoding other bytes raises one of `UNDECODABLE`.
     """
     kind: Any = record
     # `...` stands for no default; no field has this value.
@@ -118,30 +107,26 @@ class Header(NamedTuple):
     """The metadata that precede an item's payload in every state. Most items need none.
 
     Attributes:
-        attempts: The number of failed attempts.
-        expires: When it expires; `None` for never.
+        attempts: The number of failed attempts since the last retry by hand.
         unique: The unique key that it holds until it ends, or `None`.
         origin: Its first position, which its id encodes, if it was moved.
         since: When it became ready, unless that was at its push.
         cancelled: When it was cancelled, if it is claimed since then.
-        key: Its unique key, if a claim frees it or its period ends it. While the item holds a
-            key that a claim frees, `unique` is the same.
+        key: Its unique key, if a claim frees it or its period ends it. While the item holds a key
+            that a claim frees, `unique` is the same.
         key_ends: When that key's period ends; `None` if a claim frees it.
-        schedule: The schedule that pushed it, or `None`.
-        tick: The tick for which it did so.
-        blocks: Whether that schedule's next tick may wait until the item has ended.
+        tick: The tick for which its schedule pushed it.
+        blocks: Whether that schedule's next tick may wait for its end.
         steps: The number of its job's stored steps.
-        waits: The signal for which it last waited, as `Layout.signal_wait`; empty for none.
-        batch: The batch of which it is a job, as `Membership`; empty for none.
-        awaits: Whether it waits, or has waited, for a batch, whose id is its first position.
+        waits: The signal for which it last waited, as `Layout.signal_wait`.
+        batch: The batch of which it is a job, as `Membership`.
+        awaits: Whether it waits, or has waited, for the batch with its id.
         cost: What it adds to its group's pass, as a multiple of the usual.
-        earlier_attempts: The number of attempts that failed before it was retried by hand.
-        followers: The number of jobs that follow it, each with a row until this one ends.
-        alone: `NEXT` or `NOW` if it runs alone in its worker, because its last claim ended with
-            its lease; otherwise 0.
-        unknown: When a worker that does not know its job first met it; `None` if none has since
-            its last claim.
-        step: The step in which its job is suspended; empty if it is not.
+        earlier_attempts: The number of failed attempts before its retry by hand.
+        followers: The number of jobs that follow it, each with a row until it ends.
+        alone: `NEXT` or `NOW` if it runs alone in its worker after a lease ran out.
+        unknown: When a worker that does not know its job first met it since its last claim.
+        step: The step in which its job is suspended.
     """
 
     attempts: int = 0
@@ -168,7 +153,7 @@ class Header(NamedTuple):
 
     @property
     def failed_attempts(self) -> int:
-        """The number of failed attempts, including those before it was retried by hand."""
+        """The number of all failed attempts."""
         return self.earlier_attempts + self.attempts
 
     @property
@@ -178,7 +163,7 @@ class Header(NamedTuple):
 
     @property
     def held_while_waiting(self) -> str | None:
-        """The unique key that the item needs in order to wait; `None` for one with a period."""
+        """The unique key that the item needs in order to wait, or `None`."""
         return self.unique or (self.key if self.key_ends is None else None)
 
     def counted(self) -> Header:
@@ -186,7 +171,7 @@ class Header(NamedTuple):
         return self._replace(batch=b"", followers=0) if self.batch or self.followers else self
 
     def anew(self) -> Header:
-        """Return the header of an item that returns after its steps and batch were deleted."""
+        """Return the `counted` header of an item whose steps and batch were deleted."""
         header = self.counted()
         if header.steps or header.awaits:
             header = header._replace(steps=0, waits=b"", awaits=False)
@@ -198,17 +183,11 @@ NO_HEADER = Header()
 _encode_header, _decode_header = record_codec(Header)
 
 NEXT, NOW = 1, 2
-"""Values of `Header.alone`: its next attempt is to run alone, or the present one does."""
+"""Values of `Header.alone`: the next attempt, or the present one."""
 
 
 def header_of(value: bytes) -> tuple[Header, bytes]:
-    """Split an item's value into its header and the rest.
-
-    >>> header_of(with_header(Header(attempts=3), b"payload"))
-    (Header(attempts=3, expires=None, unique=None, origin=None, since=None, ...), b'payload')
-    >>> header_of(b"payload")[0] == NO_HEADER
-    True
-    """
+    """Split an item's value into its header and the rest."""
     if not value.startswith(HEADER_MARK):
         return NO_HEADER, value
     begin = len(HEADER_MARK) + _SIZE.size
@@ -225,21 +204,17 @@ def with_header(header: Header, value: bytes) -> bytes:
 
 
 def pieces_reference(id: bytes, size: int) -> bytes:
-    """Return the content of an item whose payload of this size is stored in pieces.
-
-    >>> payload_size(pieces_reference(b"id", 90_001)), payload_size(b"payload")
-    (90001, 7)
-    """
+    """Return the content of an item with a payload in pieces."""
     return PIECES + size.to_bytes(_SIZE_BYTES, "big") + id
 
 
 def pieces_id(content: bytes) -> bytes:
-    """Return the id of a payload's pieces, given the item's content."""
+    """Return the id of a content's pieces."""
     return content[len(PIECES) + _SIZE_BYTES :]
 
 
 def payload_size(content: bytes) -> int:
-    """Return the size of a payload, given the item's content."""
+    """Return the size of a content's payload."""
     if not content.startswith(PIECES):
         return len(content)
     begin = len(PIECES)
@@ -253,32 +228,25 @@ def runs_alone(item: object) -> bool:
 
 
 def encode_holder(position: bytes, key_ends: int | None) -> bytes:
-    """Return the value of a unique key: its item's position, and when its period ends.
-
-    >>> position = fdb_tuple.pack((5, 7, b"random"))
-    >>> decode_holder(encode_holder(position, 1000)) == (position, 1000)
-    True
-    >>> decode_holder(encode_holder(position, None)) == (position, None)
-    True
-    """
+    """Return the value of a unique key: its item's position, and its end."""
     packed: bytes = fdb_tuple.pack((position, key_ends))
     return packed
 
 
 def decode_holder(value: bytes) -> tuple[bytes, int | None]:
-    """Return the position of a unique key's item, and when the key's period ends."""
+    """Decode `encode_holder`."""
     position, key_ends = fdb_tuple.unpack(value)
     return position, key_ends
 
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
-    """Return a row in any state but ready: metadata, then the item's value."""
+    """Return a row in any state but ready."""
     packed: bytes = fdb_tuple.pack(metadata)
     return _SIZE.pack(len(packed)) + packed + value
 
 
 def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
-    """Return the metadata and the item's value of such a row."""
+    """Decode `encode_metadata`."""
     begin = _SIZE.size
     end = begin + _SIZE.unpack_from(stored)[0]
     metadata: tuple[Any, ...] = fdb_tuple.unpack(stored[begin:end])
@@ -291,24 +259,17 @@ ROW_METADATA: dict[State, tuple[str, ...]] = {
     "dead": ("attempts", "died_at", "error"),
     "done": ("finished_at", "attempts", "outcome", "error", "started_at", "client", "log"),
 }
-"""The fields of `ItemRow` that precede the value of an item in a state, in order.
+"""The fields of `ItemRow` that precede an item's value, in order.
 
-A state gets another field at its end. Rows without it have its default.
+A state gets another field at its end; older rows have its default.
 """
 
 PARKED: tuple[State, ...] = tuple(state for state in ROW_METADATA if state != "claimed")
-"""The states in which an item waits for something else than a client; each has a tally."""
+"""The states of items that wait for something other than a client."""
 
 
 def encode_request(pops: Iterable[tuple[int, bool]], is_next: bool) -> bytes:
-    """Return the value of a request: for each pop, the number of items and which end.
-
-    `is_next` says whether the requesting process is the next leader.
-
-    Example:
-        >>> decode_request(encode_request([(1, False), (20, True)], is_next=False))
-        [(1, False), (20, True)]
-    """
+    """Encode each pop's number and end, and whether the process leads next."""
     return fdb_tuple.pack((is_next, *chain.from_iterable(pops)))
 
 
@@ -319,32 +280,24 @@ def decode_request(value: bytes) -> list[tuple[int, bool]]:
 
 
 def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
-    """Return the positions and values of the items staged for each pop of a request.
-
-    >>> unpack_staged(pack_staged([[(b"p", b"value")], []]))
-    [[(b'p', b'value')], []]
-    """
+    """Encode the positions and values staged for each pop."""
     packed: bytes = fdb_tuple.pack(tuple(tuple(items) for items in pops))
     return packed
 
 
 def unpack_staged(result: bytes) -> list[list[tuple[bytes, bytes]]]:
-    """Decode `pack_staged`; raise one of `UNDECODABLE` for other bytes."""
+    """Decode `pack_staged`; raise one of `UNDECODABLE`."""
     return [[(position, value) for position, value in items] for items in fdb_tuple.unpack(result)]
 
 
 def encode_claim_text(token: bytes, position: bytes, attempt: int, client: str, id: str) -> str:
-    """Return the text of a claim of one item.
-
-    >>> decode_claim_text(encode_claim_text(b"token", b"position", 2, "host:7", ""))
-    (b'token', b'position', 2, 'host:7', '')
-    """
+    """Return the text of a claim of one item."""
     packed = fdb_tuple.pack((token, position, attempt, client, id))
     return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
 
 
 def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
-    """Return the parts of a claim's text; raise `InvalidClaimToken`."""
+    """Decode `encode_claim_text`; raise `InvalidClaimToken`."""
     try:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         token, position, attempt, client, id = fdb_tuple.unpack(packed)
@@ -364,18 +317,14 @@ def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
 
 
 MAX_LOG = 8_000
-"""How many bytes of the log of an attempt are kept."""
+"""The maximum size of the log of an attempt, in bytes."""
 
 MAX_TRACEBACK = 30_000
-"""How many bytes of a traceback a queue may keep; fewer if a claim of many items fails."""
+"""The maximum size of a traceback, in bytes; see also `text_room`."""
 
 
 class Report(NamedTuple):
-    """The progress and the log of a claimed item, as its client reported them at a time.
-
-    `fraction` is the part of the work that is done, from 0 to 1; `message` says what the client is
-    doing.
-    """
+    """The progress and the log of a claimed item. `fraction` is from 0 to 1."""
 
     fraction: float | None = None
     message: str = ""
@@ -387,13 +336,7 @@ NO_REPORT = Report()
 
 
 def text_room(n: int) -> int:
-    """Return how many bytes of a log or traceback to store for each of `n` items of a claim.
-
-    Their transaction also stores the items.
-
-    >>> text_room(1), text_room(256)
-    (1500000, 5859)
-    """
+    """Return the maximum bytes of a log or traceback for each of `n` items of a claim."""
     return 1_500_000 // max(1, n)
 
 
@@ -408,10 +351,7 @@ def text_end(text: str, size: int) -> str:
 
 
 class Lease(NamedTuple):
-    """The value of a lease's timer: its length in milliseconds, and its end by the clock.
-
-    `client` is empty if unknown; `report` is what that client has said of its work.
-    """
+    """The value of a lease's timer: its length in milliseconds, and its end by the clock."""
 
     length: int
     clock_end: int
@@ -419,22 +359,13 @@ class Lease(NamedTuple):
     report: Report = NO_REPORT
 
     def left(self, now: int) -> int:
-        """Return the milliseconds that the clock leaves it; 0 or less if it is over.
-
-        >>> Lease(1000, 5000).left(4600), Lease(1000, 5000).left(0), Lease(1000, 5000).left(6000)
-        (400, 1000, -1000)
-        """
+        """Return the remaining milliseconds; 0 or less if it is over."""
         return min(self.length, self.clock_end - now)
 
 
 @functools.lru_cache(256)
 def encode_lease(seconds: float, now: int, client: str, report: Report = NO_REPORT) -> bytes:
-    """Return the value of a lease's timer; the lease begins `now` by the client's clock.
-
-    Example:
-        >>> decode_lease(encode_lease(30, 1_700_000_000_000, "host:7"))[:3]
-        (30001, 1700000030001, 'host:7')
-    """
+    """Return the value of the timer of a lease that begins `now`."""
     length = int(seconds * 1000) + 1
     reported = () if report == NO_REPORT else report
     packed: bytes = fdb_tuple.pack((length, now + length, client, *reported))
@@ -442,10 +373,7 @@ def encode_lease(seconds: float, now: int, client: str, report: Report = NO_REPO
 
 
 def decode_lease(value: bytes) -> Lease | None:
-    """Return the lease in a timer's value.
-
-    `None` for the timer of a repair: the lease ends by its version alone.
-    """
+    """Decode `encode_lease`; return `None` for the empty value of a repair."""
     if not value:
         return None
     length, clock_end, client, *reported = fdb_tuple.unpack(value)
@@ -453,11 +381,7 @@ def decode_lease(value: bytes) -> Lease | None:
 
 
 class StoredAttempt(NamedTuple):
-    """A failed attempt.
-
-    `error` and `traceback` are `None` if unknown. `started_at` is when the item was claimed.
-    `retried_at` and `retried_by` tell of the retry of the dead letter that it left.
-    """
+    """A failed attempt, with the retry of its dead letter."""
 
     ended_at: int
     client: str
@@ -473,7 +397,7 @@ encode_attempt, decode_attempt = record_codec(StoredAttempt)
 
 
 def encode_options(options: Options) -> bytes:
-    """Return the stored form of a queue's options: name and value of each that is set."""
+    """Return the layout version, and name and value of each set option."""
     stored: list[Any] = [LAYOUT_VERSION]
     for each in dataclasses.fields(Options):
         value = getattr(options, each.name)
@@ -498,12 +422,7 @@ def _priorities_of(names: str | tuple[str, ...] | None) -> Any:
 
 @functools.lru_cache(1024)
 def decode_options(value: bytes) -> Options:
-    """Return the options of a queue.
-
-    Raises:
-        LayoutVersionMismatch: The queue has another layout, or an option of a newer release.
-        UndecodableQueue: These are not the options of a queue.
-    """
+    """Return the options of a queue; raise `LayoutVersionMismatch` or `UndecodableQueue`."""
     try:
         version, *stored = fdb_tuple.unpack(value)
         if version != LAYOUT_VERSION:
@@ -532,34 +451,22 @@ _FIELD_BYTES = 8
 
 @functools.lru_cache(256)
 def encode_count(count: int) -> bytes:
-    """Return a number in the form that atomic `add` expects.
-
-    >>> decode_count(encode_count(-3))
-    -3
-    """
+    """Return a number for atomic `add`."""
     return count.to_bytes(8, "little", signed=True)
 
 
 def decode_count(value: bytes | None) -> int:
-    """Return the number in a counter; zero for a missing counter.
-
-    >>> decode_count(None)
-    0
-    """
+    """Return the number in a counter, or zero."""
     return 0 if value is None else int.from_bytes(value, "little", signed=True)
 
 
 def encode_pass(number: int) -> bytes:
-    """Return the stored form of a group's pass, for `decode_count`.
-
-    Twelve bytes, because eight are too few after eight million items of the highest cost in a group
-    of the lowest weight.
-    """
+    """Encode a group's pass in twelve bytes for `decode_count`, because eight may overflow."""
     return number.to_bytes(12, "little", signed=True)
 
 
 def encode_fields(fields: Sequence[int]) -> bytes:
-    """Return signed numbers as one little-endian integer, 8 bytes each, for atomic `add`."""
+    """Return signed 64-bit numbers as one integer, for atomic `add`."""
     number = 0
     for field in reversed(fields):
         number = (number << 8 * _FIELD_BYTES) + field
@@ -569,7 +476,7 @@ def encode_fields(fields: Sequence[int]) -> bytes:
 
 
 def decode_fields(value: bytes, n: int) -> list[int]:
-    """Return the first `n` numbers; those behind the end of the value are zero."""
+    """Return the first `n` numbers; missing ones are zero."""
     left = int.from_bytes(value, "little")
     fields: list[int] = []
     for _ in range(n):
@@ -589,10 +496,9 @@ TALLIES = (
 - `popped`, `claimed`: items popped and claimed.
 - `acked`, `returned`: claims acknowledged, and claims that ended in any other way.
 - `failed`: failed attempts. `retried`: items returned after a failure, or from the dead letters.
-- `died`: items that became dead letters. `dead`: the present ones. `delayed`: delayed items.
+- `died`: items that became dead letters. `dead`, `delayed`: the present ones.
 - `expired`, `removed`: items that ended in these ways.
-- `moved`: items in the total of those pushed or returned that were not new. `put_back`: popped
-  items that returned; they count as moved too.
+- `moved`: items pushed or returned that were not new, with `put_back`, the popped ones.
 - `expiring`: ready items that will expire. `paused`: 1 if the queue is paused.
 - `done`: acknowledged and cancelled items that are kept.
 - `unknown`: ready and delayed items whose job no worker that met it knows.
@@ -601,12 +507,7 @@ TALLIES = (
 
 @functools.lru_cache(256)
 def encode_tallies(**changes: int) -> bytes:
-    """Return changes of tallies, by their names in `TALLIES`, for atomic `add`.
-
-    >>> tallies = decode_tallies(encode_tallies(delayed=-2, expired=2))
-    >>> tallies["delayed"], tallies["expired"], tallies["acked"]
-    (-2, 2, 0)
-    """
+    """Return changes of tallies by their names, for atomic `add`."""
     fields = [changes.pop(name, 0) for name in TALLIES]
     assert not changes, changes
     return encode_fields(fields)
@@ -618,18 +519,11 @@ def decode_tallies(value: bytes) -> dict[str, int]:
 
 
 SAMPLED = ("pushed", "taken", "completed", "failed", "died")
-"""The totals in a sample, in this order.
-
-Waiting times follow, and then run times, as `decode_times` returns them.
-"""
+"""The totals that begin a sample, before two histograms."""
 
 
 def encode_sample(numbers: Sequence[int]) -> bytes:
-    """Return the value of a sample of a queue's totals.
-
-    >>> decode_sample(encode_sample([5, 4, 3, 2, 1, 0, 7]))[:8]
-    (5, 4, 3, 2, 1, 0, 7, 0)
-    """
+    """Return the value of a sample."""
     last = max((place for place, number in enumerate(numbers) if number), default=-1)
     return fdb_tuple.pack(tuple(numbers[: last + 1]))
 
@@ -642,20 +536,13 @@ def decode_sample(value: bytes) -> tuple[int, ...]:
 
 
 TIME_BOUNDS = tuple(round(10 * 2 ** (i / 2)) for i in range(53))
-"""The bounds of the times that are counted together, in milliseconds: 10 ms to 8 days."""
+"""The upper bounds of histograms of times, in milliseconds: 10 ms to 8 days."""
 
 TIMES = len(TIME_BOUNDS) + 1
-"""How many numbers count times."""
 
 
 def encode_times(times: Iterable[int]) -> bytes:
-    """Return times in milliseconds as a change of waiting times or run times, for atomic `add`.
-
-    They are counted below 10 ms, then in steps of the square root of 2.
-
-    >>> decode_times(encode_times([3, 12, 13]))[:4]
-    (1, 2, 0, 0)
-    """
+    """Return times in milliseconds as a change of a histogram."""
     fields = [0] * TIMES
     for time in times:
         fields[bisect_right(TIME_BOUNDS, time)] += 1
@@ -663,26 +550,17 @@ def encode_times(times: Iterable[int]) -> bytes:
 
 
 def decode_times(value: bytes | None) -> tuple[int, ...]:
-    """Return the number of times below each bound and not below the one before.
-
-    The last number counts the longer ones.
-    """
+    """Return the number of times below each bound, and of longer ones."""
     return tuple(decode_fields(value or b"", TIMES))
 
 
 def encode_receipt(sequence: int, try_number: int) -> bytes:
-    """Return the receipt of one try of a client's operation.
-
-    The number of a try that only keeps an earlier one from committing is negative.
-
-    >>> decode_receipt(encode_receipt(7, -1))
-    (7, -1)
-    """
+    """Encode one try, negative if it only keeps an earlier one from committing."""
     return _RECEIPT.pack(sequence, try_number)
 
 
 def decode_receipt(value: bytes) -> tuple[int, int]:
-    """Return the operation's sequence number, and the number of the try."""
+    """Decode `encode_receipt`."""
     sequence, try_number = _RECEIPT.unpack(value)
     return sequence, try_number
 
@@ -691,27 +569,19 @@ _FIRST_TIME = datetime.min.replace(tzinfo=timezone.utc)
 _LAST_TIME = datetime.max.replace(microsecond=999_000, tzinfo=timezone.utc)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 LAST_MILLISECOND = (_LAST_TIME - _EPOCH) // timedelta(milliseconds=1)
-"""The last time that can be shown: the end of the year 9999, in milliseconds since 1970."""
+"""The end of the year 9999, the last time that can be shown."""
 
 NEVER = LAST_MILLISECOND + 1
-"""The due time of an item that waits for the end of a batch, or for a signal without a time-out."""
+"""The due time of an item that waits without a time-out."""
 
 
 def time_as_json(time: datetime | None) -> str | None:
-    """Return a time as ISO 8601 text.
-
-    >>> time_as_json(datetime.fromisoformat("2030-01-31T08:00+01:00"))
-    '2030-01-31T08:00:00.000+01:00'
-    """
+    """Return a time as ISO 8601 text."""
     return None if time is None else time.isoformat(timespec="milliseconds")
 
 
 def as_json(value: Any) -> Any:
-    """Return a record with its fields by name, times as text, and durations in seconds.
-
-    >>> as_json(timedelta(minutes=1)), as_json((1, None))
-    (60.0, (1, None))
-    """
+    """Return a record by field, with times as text, and durations in seconds."""
     if isinstance(value, datetime):
         return time_as_json(value)
     if isinstance(value, timedelta):
@@ -726,12 +596,10 @@ def as_json(value: Any) -> Any:
 
 
 def utc_time(milliseconds: float) -> datetime:
-    """Return a time from its milliseconds since 1970.
+    """Return a time from its milliseconds since 1970; the years 1 to 9999 bound it.
 
-    A stored time beyond the years 1 to 9999 becomes the nearest one within them.
-
-    >>> utc_time(0).isoformat(), utc_time(2**63).isoformat()
-    ('1970-01-01T00:00:00+00:00', '9999-12-31T23:59:59.999000+00:00')
+    >>> utc_time(2**63).year
+    9999
     """
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
@@ -740,10 +608,8 @@ def utc_time(milliseconds: float) -> datetime:
 
 
 def time_of(uuid: bytes) -> datetime | None:
-    """Return when a UUID was created, by its creator's clock; `None` for other bytes.
+    """Return when a UUID was created; `None` for other bytes.
 
-    >>> time_of(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7)).year, time_of(b"not a UUID")
-    (1970, None)
     >>> time_of(bytes([255] * 6 + [0x70, 0, 0x80] + [0] * 7)) is None  # the year 10889
     True
     """
@@ -754,53 +620,34 @@ def time_of(uuid: bytes) -> datetime | None:
 
 
 def milliseconds_of(uuid: bytes) -> int:
-    """Return the time of a UUID of version 7.
-
-    >>> milliseconds_of(at_time(bytes(16), 1000))
-    1000
-    """
+    """Return the time of a UUID of version 7."""
     return int.from_bytes(uuid[:6], "big")
 
 
 def at_time(uuid: bytes, milliseconds: int) -> bytes:
-    """Return the UUID of version 7 with another time.
-
-    >>> time_of(at_time(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7), 86_400_000)).day
-    2
-    """
+    """Return the UUID of version 7 with another time."""
     return milliseconds.to_bytes(6, "big") + uuid[6:]
 
 
 def as_uuid(digest: bytes) -> bytes:
-    """Return the first bytes of a digest as a UUID of version 7, of 1970 at the earliest.
-
-    >>> time_of(at_time(as_uuid(b"any sixteen bytes"), 1000)).year
-    1970
-    """
+    """Return the first bytes of a digest as a UUID of version 7."""
     version, variant = digest[6] & 0x0F | 0x70, digest[8] & 0x3F | 0x80
     return b"%b%c%b%c%b" % (digest[:6], version, digest[7:8], variant, digest[9:UUID_SIZE])
 
 
 def encode_push(ends: int, digest: bytes, ids: list[str]) -> bytes:
-    """Return the record of a push with an idempotency key: its end, a digest and item ids.
-
-    >>> decode_push(encode_push(480_000, b"digest", ["id"]))
-    (480000, b'digest', ['id'])
-    """
+    """Encode the end, digest and item ids of an idempotent push."""
     return fdb_tuple.pack((ends, digest, *ids))
 
 
 def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
-    """Return the end, the digest and the item ids of a push with an idempotency key."""
+    """Decode `encode_push`."""
     ends, digest, *ids = fdb_tuple.unpack(value)
     return ends, digest, ids
 
 
 class StoredWorker(NamedTuple):
-    """The row of a worker, with the most jobs that run at a time, also for each queue.
-
-    `seen` is when it wrote this row, and `end` when the row expires.
-    """
+    """The row of a worker. `queues` has the concurrency of each; the row expires at `end`."""
 
     name: str
     host: str
@@ -817,7 +664,7 @@ encode_worker, _decode_worker = record_codec(StoredWorker)
 
 
 def decode_worker(value: bytes) -> StoredWorker | None:
-    """Return the row of a worker; `None` for bytes that no worker wrote.
+    """Return the row of a worker; `None` for other bytes.
 
     >>> decode_worker(b"anything") is None
     True

@@ -1,8 +1,6 @@
 """The steps of one transaction: each method of a class here is part of one.
 
-`transitions.py` has the table of transitions; each maintainer that follows it has one file. `now`
-is the time of the client. All times are in milliseconds since 1970 unless they say otherwise.
+`now` is the client's time. Times are in milliseconds since 1970 by default.
 
-A function that begins a read returns the future, or a function that waits for it. All reads of a
-step begin before the first wait, so they take one round trip (`parallel.py`).
+A function that begins a read returns the future, or a function that waits for it.
 """

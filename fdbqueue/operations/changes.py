@@ -48,24 +48,14 @@ _NO_OPTIONS = Options("", "", None, None)  # of a queue before its first push
 def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> float:
     """Return the seconds before a job that a worker does not know is ready again.
 
-    `passed` is the time in seconds since a worker first met it.
-
-    Example:
-        >>> [unknown_delay(passed, max) for passed in (0, 60, 100_000)], unknown_delay(60, min)
-        ([10.0, 60.0, 3600.0], 30.0)
+    >>> [unknown_delay(passed, max) for passed in (0, 60, 100_000)], unknown_delay(60, min)
+    ([10.0, 60.0, 3600.0], 30.0)
     """
     return min(_LAST_UNKNOWN, max(_FIRST_UNKNOWN, passed)) * uniform(0.5, 1.0)
 
 
 def traceback_text(error: object) -> str | None:
-    """Return the end of an exception's traceback, at most `MAX_TRACEBACK` bytes, or `None`.
-
-    The end of a command's standard error (`stderr`, as in `CalledProcessError`) follows, up to
-    4,096 bytes. The queue's options limit the bytes that are stored.
-
-    >>> traceback_text("busy") is None
-    True
-    """
+    """Return the end of an exception's traceback, and of its `stderr` if it has any."""
     if not isinstance(error, BaseException):
         return None
     try:
@@ -83,7 +73,7 @@ def traceback_text(error: object) -> str | None:
 def begin_attempts(
     tr: ReadTransaction, layout: Layout, position: bytes
 ) -> Callable[[], list[FailedAttempt]]:
-    """Start to read the failed attempts of an item, oldest first."""
+    """Start to read an item's failed attempts, oldest first."""
     rows = tr.get_range(*layout.attempts_range(position))
     return lambda: [
         _shown(layout.unpack_attempt_key(row.key)[1], decode_attempt(row.value)) for row in rows
@@ -106,10 +96,7 @@ def begin_last_error(
 
 
 class Failed(NamedTuple):
-    """A claimed item whose processing failed.
-
-    `due` is `None` if it is available now; `log` has the lines that the client logged.
-    """
+    """A claimed item whose processing failed. `due` is `None` for at once."""
 
     row: ItemRow
     due: int | None
@@ -139,10 +126,9 @@ class Changes:
     ) -> None:
         """Return failed items to their positions, now or when due, or make them dead letters.
 
-        Items die after their last attempt, or at once with `dead`. The options say how many failed
-        attempts of an item are kept until it ends. `are_lost` means that the leases ran out:
-        expired items end, and the others run alone next time, because one of them may have killed
-        the worker.
+        Items die after their last attempt, or at once with `dead`. If `are_lost`, the leases ran
+        out: expired items end, and others run alone next time, in case one of them killed the
+        worker.
         """
         if not failed:
             return
@@ -194,9 +180,8 @@ class Changes:
     ) -> bool:
         """Return a dead letter to its position; return false if its unique key is in use.
 
-        Its failed attempts stay, and the last one records the retry. Later attempts get higher
-        numbers but count from one again. `reserve(tr)` takes a place below the queue's bound, or
-        raises `QueueFull`.
+        Later attempts get higher numbers, but `max_attempts` counts anew. `reserve(tr)` takes a
+        place.
         """
         layout = self._layout
         header = dead.item.header.counted()
@@ -219,10 +204,7 @@ class Changes:
     # Items that a caller names
 
     def remove(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Remove an item; return false for a claimed one.
-
-        A done item does not count as removed, because it was completed.
-        """
+        """Remove an item; return false for a claimed one."""
         if row.state == "claimed":
             return False
         end = _REMOVED if row.state in ("ready", "delayed") else None
@@ -231,9 +213,9 @@ class Changes:
         return True
 
     def cancel(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """End a ready or delayed item, and keep it as done if the queue does so; return true.
+        """End a ready or delayed item, kept as done if the queue does so; return true.
 
-        It counts as removed in either case.
+        It counts as removed.
         """
         options = self._items.options.read(tr.snapshot)
         done = None
@@ -245,21 +227,18 @@ class Changes:
         return True
 
     def _rely_on(self, tr: Transaction, row: ItemRow) -> None:
-        """Conflict with clients that take a ready item, which a snapshot read has found."""
+        """Conflict with clients that take an item found by a snapshot read."""
         if row.state == "ready":
             tr.add_read_conflict_key(row.key)
 
     def run_now(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Make a delayed item ready; return true, because it existed."""
+        """Make a delayed item ready; return true."""
         item = row.item.with_header(row.item.header._replace(since=now, unknown=None))
         self._perform(tr, now, [Change("run now", row, ItemRow("ready", item, row.attempts))])
         return True
 
     def join(self, tr: Transaction, now: int, row: ItemRow, batches: list[bytes]) -> None:
-        """Let a waiting or claimed item count in its followers' batches when it ends.
-
-        Conflicts with transactions that take, end or move the item: this reads its row.
-        """
+        """Let a waiting or claimed item count in its followers' batches when it ends."""
         layout, item = self._layout, with_small_row(tr, self._layout, row.item)
         followers = item.header.followers
         for number, batch in enumerate(batches, followers):
@@ -277,11 +256,7 @@ class Changes:
         level: Level,
         tails: dict[bytes, Tail],
     ) -> bytes:
-        """Move a ready, delayed or dead item to the end of a level; return its new key.
-
-        The item keeps its random part, header, payload and steps. `tails` maps prefixes to the
-        tails of earlier moves in the transaction; the item goes behind them.
-        """
+        """Move a ready, delayed or dead item to the end of a level; return its new key."""
         layout, item = self._layout, row.item
         position, header = layout.position(item.key), item.header
         attempts: list[KeyValue] = []
@@ -307,7 +282,7 @@ class Changes:
     def ended_at(
         self, tr: ReadTransaction, state: State, rows: Iterable[KeyValue]
     ) -> list[ItemRow]:
-        """Return the ended items that some rows of the index by time refer to."""
+        """Return the ended items of some rows of the index by time."""
         layout = self._layout
         times, _ = layout.timers_of[state]
         positions = [layout.unpack_timer_key(times, row.key)[1] for row in rows]
@@ -317,7 +292,7 @@ class Changes:
         ]
 
     def trim(self, tr: Transaction, now: int, options: Options, limit: int) -> int:
-        """Delete up to `limit` old done items, oldest first, in each state; return their number.
+        """Delete up to `limit` old done items, oldest first; return their number.
 
         Conflicts only with other trims.
         """

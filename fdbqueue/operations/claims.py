@@ -1,4 +1,4 @@
-"""Claims within a transaction: take, acknowledge, extend and return items under a lease."""
+"""Claims: take, acknowledge, extend and return items under a lease."""
 
 from __future__ import annotations
 
@@ -57,29 +57,24 @@ _RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
 _attempts_of, _key_of = attrgetter("attempts"), attrgetter("item.key")
 
 BegunOptions: TypeAlias = Callable[[], Options | None]
-"""Waits for the options of the queue."""
 
 EndWith: TypeAlias = Callable[[bytes | None], None]
-"""Stores what a handler returned, as JSON or `None`, and notes the ends of its items."""
+"""Stores a handler's result and notes the ends of its items."""
 
 Extension: TypeAlias = tuple[Claim, Report | None]
-"""A claim to extend, and what its client reports; `None` if that is what it reported before."""
+"""A claim to extend, and its client's new report; `None` if unchanged."""
 
 
 def _claimed_header(header: Header) -> Header:
-    """Return the header of an item while it is claimed, without a unique key that claims free.
-
-    The item no longer counts as unknown: this worker may know its job.
-    """
     frees_key = header.unique is not None and header.key is not None
     unique = None if frees_key else header.unique
     return header._replace(unknown=None, step="", unique=unique)
 
 
 class ClaimRequest(NamedTuple):
-    """The arguments of a claim: `n` items among the first `within`.
+    """A claim of `n` items among the first `within`, with a lease in seconds.
 
-    The lease is in seconds. The token is the claim's identity: a UUID with the time of the try.
+    The token identifies the claim: a UUID with the time of the try.
     """
 
     n: int
@@ -94,10 +89,7 @@ class ClaimRequest(NamedTuple):
         return self.n
 
     def for_try(self, number: int, now: int) -> ClaimRequest:
-        """Return the request for try `number`, from 1, of its transaction, which begins `now`.
-
-        Each try has its own token, with its time, so the client can tell which one committed.
-        """
+        """Return the request for a try, from 1, with its own token."""
         if number == 1:
             return self
         return self._replace(token=at_time(self.token, now) + b"%d" % number)
@@ -106,9 +98,8 @@ class ClaimRequest(NamedTuple):
 class AckRequest(NamedTuple):
     """An acknowledgement.
 
-    `discarded` is why the items are discarded; `None` if they are done or `cancelled`. `may_keep`
-    is false if the queue is known to keep no done items. Then `returned`, the handler's result as
-    JSON, is set only if another job waits for it.
+    `discarded` is why the items are discarded. If the queue keeps no done items (`may_keep`), the
+    result in `returned` is set only if another job waits for it.
     """
 
     claim: Claim
@@ -120,11 +111,7 @@ class AckRequest(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its share of a shared transaction, in items that are not kept.
-
-        A kept item is written once more, with its log and result. Item and result have up to 90,000
-        bytes each.
-        """
+        """Its share of a shared transaction, in items that are not kept."""
         n, returned = len(self.claim), len(self.returned or b"")
         if not self.may_keep:
             return n * (1 + returned // _RETURNED_BYTES)
@@ -134,15 +121,12 @@ class AckRequest(NamedTuple):
 class ClaimedItems:
     """The claimed items of one queue.
 
-    A claim belongs to the holder of its token while the item is stored under that token. After the
-    lease has ended, the next client that looks for items returns the item to the queue.
+    A claim belongs to the holder of its token while the item is stored under that token.
 
-    A lease ends when both the versions of the database and the clock of the sweeping client say so.
-    Versions alone do not suffice, because a recovery advances them by a hundred seconds' worth;
-    clocks alone do not, because they differ. If only the version is over, the lease gets a new one
-    for the time that the clock leaves, at most its length. So does a lease whose version lies
-    further ahead than its length: the queue was restored from another cluster, whose versions were
-    higher.
+    A lease ends when both the versions of the database and the sweeping client's clock say so: a
+    recovery advances the versions, and clocks differ. A lease that only its version ends is renewed
+    for the rest of its time. So is a lease of another cluster, whose version lies further ahead
+    than its length.
     """
 
     def __init__(
@@ -171,11 +155,9 @@ class ClaimedItems:
         slots: tuple[bytes, ...],
         is_marked: bool,
     ) -> list[Claim | None]:
-        """Claim items that can be decoded; return a claim for each request.
+        """Claim items; return a claim for each request. An item that cannot be decoded fails.
 
-        Two transactions that take the same item conflict on its key, or on the range in which its
-        group's turn was found. Each item holds the `slots` from `Slots.hold`; `is_marked` says
-        whether the queue has the mark that it has timers.
+        Two transactions conflict on an item's key, or on the range of its group's turn.
         """
         layout = self._layout
         claims: list[Claim | None] = []
@@ -246,14 +228,14 @@ class ClaimedItems:
         return claimed
 
     def claimed(self, tr: ReadTransaction, claim: Claim) -> ItemRow:
-        """Return the item of a claim of one; raise `LeaseLost` if the claim is over."""
+        """Return the item of a claim of one; raise `LeaseLost`."""
         (row,) = self._claimed(claim, self._begin(tr, claim))
         return row
 
     def is_stored(self, tr: Transaction, claim: Claim | None) -> bool:
         """Return whether any item of a claim is still stored under its token.
 
-        If not, a transaction in flight that would store the claim can no longer commit.
+        If not, no transaction in flight can store it any more.
         """
         if claim is None:
             return False
@@ -281,11 +263,10 @@ class ClaimedItems:
     # Acknowledge
 
     def ack_first(self, tr: Transaction, now: int, request: AckRequest) -> EndWith:
-        """Acknowledge a claim in its handler's transaction, before the handler is called.
+        """Acknowledge a claim before its handler is called, in the same transaction.
 
         Returns:
-            A function that stores the handler's result. Call it at the end of the transaction,
-            because whatever depends on an item's end may depend on its result.
+            A function that stores the result at the end.
         """
         reads = self._begin(tr, request.claim)
         options = self._items.options.begin_read(tr.snapshot) if request.may_keep else None
@@ -304,7 +285,7 @@ class ClaimedItems:
             note_end(tr, self._layout, now, before.item, end._replace(returned=returned))
 
     def ack(self, tr: Transaction, now: int, request: AckRequest) -> None:
-        """Acknowledge a claim: delete its items, or keep them as done if the queue does so."""
+        """Acknowledge a claim; raise `LeaseLost`."""
         (lost,) = self.ack_each(tr, now, [request])
         if lost is not None:
             raise lost
@@ -342,7 +323,6 @@ class ClaimedItems:
         rows: list[ItemRow],
         begun_options: BegunOptions | None,
     ) -> list[Change]:
-        """Return the transitions of claimed items that end, kept as done if the queue does so."""
         options = begun_options and begun_options()
         keeps = options is not None and options.keeps_done
         changes: list[Change] = []
@@ -370,7 +350,7 @@ class ClaimedItems:
     # Cancel
 
     def _uncancelled(self, tr: Transaction, now: int, claim: Claim) -> list[ItemRow]:
-        """Return the items of a claim that ends; end items that were cancelled meanwhile."""
+        """Return a claim's items, without the cancelled ones, which end."""
         rows = self._claimed(claim, self._begin(tr, claim))
         cancelled = [row for row in rows if row.item.header.cancelled is not None]
         if cancelled:
@@ -385,7 +365,7 @@ class ClaimedItems:
         self._perform(tr, now, self._ended(now, request, rows, options))
 
     def cancel(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Mark a claimed item to end with its claim, and wake its worker; return true."""
+        """Mark a claimed item to end with its claim; wake its worker; return true."""
         marked = row.with_header(row.item.header._replace(cancelled=now))
         self._perform(tr, now, [Change("marked", row, marked)])
         tr.add(self._layout.cancel_counter, ONE)
@@ -396,7 +376,7 @@ class ClaimedItems:
     def extend(
         self, tr: Transaction, now: int, extension: Extension, *, lease: float, **fields: Any
     ) -> None:
-        """Renew a lease for `lease` seconds from now; `fields` are new ones of the headers."""
+        """Renew a lease for `lease` seconds from now; `fields` change the headers."""
         (lost,) = self.extend_each(tr, now, [extension], lease=lease, **fields)
         if lost is not None:
             raise lost
@@ -446,10 +426,7 @@ class ClaimedItems:
         due: int | None = None,
         **fields: Any,
     ) -> None:
-        """Return the items, now or when due, as if they had never been claimed.
-
-        `fields` replace fields of their headers.
-        """
+        """Return the items, now or when due, as if never claimed; `fields` change their headers."""
         changes: list[Change] = []
         state: State = "ready" if due is None else "delayed"
         for row in self._uncancelled(tr, now, claim):
@@ -472,10 +449,9 @@ class ClaimedItems:
         longest: float | None,
         uniform: Callable[[float, float], float],
     ) -> None:
-        """Leave a claim's item to workers that know its job, as if it had never been claimed.
+        """Leave a claim's item to workers that know its job, as if never claimed.
 
-        It uses up no start of a rate. `since` is when a worker first left it (`None`: now). After
-        `longest` seconds (`None`: never) it becomes a dead letter with the error `why`.
+        After `longest` seconds `since` a worker first left it, it dies.
         """
         since = now if since is None else min(since, now)
         passed = (now - since) / 1000
@@ -492,10 +468,7 @@ class ClaimedItems:
             self.release(tr, now, claim, due, unknown=since)
 
     def take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
-        """Give the starts of a claim's items back to the rates of their queue and groups.
-
-        Call it before ending the claim of items that have not begun.
-        """
+        """Give the starts of a claim back to the rates, before the claim ends."""
         layout, items = self._layout, self._items
         if not items.options.has_any_rate:
             return
@@ -530,10 +503,7 @@ class ClaimedItems:
         self._changes.fail(tr, now, failed, error, traceback, dead)
 
     def bury(self, tr: Transaction, now: int, claim: Claim, why: str | None = None) -> bool:
-        """Turn a claim's items into dead letters, without counting the attempt; return true.
-
-        `why` is their error; `None` if their attempts were used up before this claim.
-        """
+        """Turn a claim's items into dead letters, without counting the attempt; return true."""
         changes: list[Change] = []
         for row in self._uncancelled(tr, now, claim):
             header, position = row.item.header, self._layout.position(row.key)
@@ -548,7 +518,7 @@ class ClaimedItems:
     # The end of a lease
 
     def end_foreign(self, tr: Transaction, now: int, limit: int) -> bool:
-        """End or renew leases with versions of another cluster; return whether there were any."""
+        """End or renew leases of another cluster; return whether there were any."""
         leases = self._layout.leases
         swept = False
         for row in tr.snapshot.get_range(*self._layout.range_of(leases), limit=limit, reverse=True):
@@ -561,7 +531,7 @@ class ClaimedItems:
         return swept
 
     def end_over(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
-        """End leases that are over by version and clock; renew leases that the clock leaves."""
+        """End leases that are over; renew leases that the clock leaves."""
         layout = self._layout
         ends = [layout.unpack_timer_key(layout.leases, timer.key) for timer in timers]
         claims = read_all(tr, [layout.claims + position for _, position in ends])

@@ -1,4 +1,4 @@
-"""Items within a transaction: append, pop, put back, find."""
+"""Items: append, pop, put back, find."""
 
 from __future__ import annotations
 
@@ -35,20 +35,16 @@ from fdbqueue.types import (
 )
 
 BATCH_BYTES = 1_000_000
-"""Bytes of payloads that one shared transaction accepts: a tenth of FoundationDB's limit."""
+"""The maximum payload of a shared transaction: a tenth of FoundationDB's limit."""
 
 ITEM_BYTES = 250
-"""The bytes of a transaction that an item takes, in addition to its payload."""
+"""The bytes of a transaction that an item takes besides its payload."""
 
 POPPED, EXPIRED = End("popped"), End("expired")
 
 
 class NewItem(NamedTuple):
-    """An item to push.
-
-    `payload` is the value as the codec encoded it, `random` the unique last part of the key, and
-    `due` is `None` for an available item.
-    """
+    """An item to push. `random` is the last part of its key."""
 
     level: Level
     payload: bytes
@@ -59,11 +55,7 @@ class NewItem(NamedTuple):
 
 
 class Tail:
-    """The end of a level, where a transaction appends items.
-
-    The constructor starts a snapshot read of the level's last row. So pushes never conflict;
-    `random` makes their keys unique.
-    """
+    """The end of a level, found by a snapshot read, so pushes never conflict."""
 
     __slots__ = ("_read", "level", "next_count")
 
@@ -73,11 +65,9 @@ class Tail:
         self._read = snapshot.get_range(level.begin, level.end, limit=1, reverse=True)
 
     def take_count(self, version: int) -> int:
-        """Return the count for the next new item of the level, given the read version.
+        """Return the count for the level's next item: the read version, or the last count plus one.
 
-        It is the read version, or the last item's count plus one if that is higher. Versions grow
-        faster than clients can push, so they exceed the counts of all earlier items, including
-        claimed and delayed ones that may return.
+        Versions grow faster than clients can push.
         """
         count = self.next_count
         if count is None:
@@ -92,11 +82,7 @@ class Tail:
 
 
 class Items:
-    """The items of a queue.
-
-    A FIFO queue has one level; a priority queue has one per priority. A new item becomes the last
-    one of its level. All changes go through `transitions`.
-    """
+    """The items of a queue. All changes go through `transitions`."""
 
     def __init__(self, layout: Layout, levels: Levels, options: Options) -> None:
         self.layout = layout
@@ -115,14 +101,14 @@ class Items:
     # Totals and counters
 
     def tally(self, tr: Transaction, now: int, **changes: int) -> None:
-        """Add to tallies of the queue, by their names in `TALLIES`."""
+        """Add to tallies of the queue, by their names."""
         self.history.note_change(tr, now)
         tr.add(self.layout.tallies, encode_tallies(**changes))
 
     def begin_counters(
         self, tr: ReadTransaction, of: Callable[[Subspace], tuple[bytes, bytes]] = totals_range
     ) -> Callable[[], Counters]:
-        """Start to read the counters in a range of the queue."""
+        """Start to read the queue's counters."""
         subspace = self.layout.subspace
         rows = tr.get_range(*of(subspace), streaming_mode=WANT_ALL)
         return lambda: Counters(subspace, rows)
@@ -132,19 +118,8 @@ class Items:
     def at(self, tr: ReadTransaction, position: bytes) -> ItemRow | None:
         """Return the item that has, or first had, this position; `None` if it ended.
 
-        The transaction conflicts with every change of the item.
-
-        Cost: one read if the item is ready, otherwise five more in parallel.
-
-        >>> import fdbqueue
-        >>> from fdbqueue.layout.priorities import Priorities
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> item = jobs.push(db, "send", delay=60)
-        >>> layout = Layout(jobs.subspace)
-        >>> items = Items(layout, Priorities(layout, int), jobs.options(db))
-        >>> items.at(db.create_transaction(), layout.position(item.key)).state
-        'delayed'
+        The transaction conflicts with every change of it. Cost: one read if it is ready, otherwise
+        six.
         """
         layout = self.layout
         key = layout.items + position
@@ -169,10 +144,9 @@ class Items:
         reverse: bool,
         state: State,
     ) -> Iterator[ItemRow]:
-        """Iterate over the items in a state, reading them as needed.
+        """Iterate over the items in a state, except staged ones, reading as needed.
 
-        Keys are given as ready items have them, and `limit` 0 means all. Items staged for other
-        processes' pops count as claimed and are not found.
+        Keys are given as for ready items; `limit` 0 means all.
         """
         layout = self.layout
         prefix, position = layout.prefix_of[state], layout.position
@@ -183,16 +157,15 @@ class Items:
         )
 
     def keys_of_end(self, reference: bytes, position: bytes) -> list[bytes]:
-        """Return the keys to watch until an item becomes done or dead, or is moved."""
+        """Return the keys to watch until an item is done, dead or moved."""
         layout = self.layout
         ends = [layout.prefix_of[state] + position for state in sorted(ENDED)]
         return [*ends, layout.moved + reference]
 
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
-        """Return up to `n` first items of the lowest priorities, or the highest with `at_max`.
+        """Return up to `n` items of the lowest priorities, or the highest with `at_max`.
 
-        Either way, the oldest item of a priority comes first. The range that this reads is what a
-        pop conflicts with (see `PriorityQueue.pop_min`).
+        The oldest of a priority comes first. A pop conflicts on the range that this reads.
         """
         begin, end = self.layout.all_items
         if not at_max:
@@ -219,9 +192,8 @@ class Items:
     ) -> Callable[[], list[StoredItem]]:
         """Start to read up to `n` items that clients may take, from `begin` to `end`.
 
-        A `start` is `skipped` items behind `begin`, or groups in a priority that has any; with it,
-        read the options in the transaction before waiting. Clients take the items `before`, of
-        other priorities, first.
+        A `start` is `skipped` items, or groups of a priority, behind `begin`; with it, read the
+        options before waiting. Clients take the items `before` first.
         """
         if n == 0:  # which means no limit in FoundationDB
             return list
@@ -245,7 +217,7 @@ class Items:
         return finish
 
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
-        """Start to read whether the item popped from this key exists, in any state."""
+        """Start to read whether a popped item exists, in any state."""
         layout, position = self.layout, self.layout.position(key)
         reads = [tr[prefix + position] for prefix in layout.prefix_of.values()]
         return [*reads, tr[layout.moved + (header.origin or position)]]
@@ -255,10 +227,7 @@ class Items:
     def append(
         self, tr: Transaction, now: int, items: Iterable[NewItem], tails: dict[bytes, Tail]
     ) -> list[bytes]:
-        """Append items to their levels, or store them as delayed; return their keys.
-
-        `tails` maps prefixes to the tails of the levels.
-        """
+        """Append items to their levels' tails, or store them as delayed; return their keys."""
         layout = self.layout
         changes: list[Change] = []
         keys: list[bytes] = []
@@ -303,8 +272,7 @@ class Items:
     ) -> None:
         """Pop ready items that the transaction conflicts on, with all they own.
 
-        `items` come from `first`, and their payloads have been read. `staged` are the items behind
-        them, to be staged for other processes' pops.
+        Items behind them are `staged` for other processes.
         """
         changes: list[Change] = []
         for item in items:

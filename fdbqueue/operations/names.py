@@ -1,4 +1,4 @@
-"""Queue names within a transaction: find, register, give up."""
+"""Queue names: find, register, give up."""
 
 from __future__ import annotations
 
@@ -28,18 +28,13 @@ _MAX_OTHERS = 10
 
 
 def find(tr: Transaction, name: str) -> Subspace | None:
-    """Return the subspace of the queue with this name, or `None`."""
+    """Return the subspace of a name's queue, or `None`."""
     prefix = tr[name_key(name)].value
     return None if prefix is None else decode_subspace(prefix)
 
 
 def find_existing(tr: Transaction, name: str) -> Subspace:
-    """Return the subspace of the queue with this name.
-
-    Raises:
-        QueueNotFound: There is none. The message suggests similar names among the 50 on either
-            side, or else names some others.
-    """
+    """Return the subspace of a name's queue; raise `QueueNotFound`."""
     subspace = find(tr, name)
     if subspace is not None:
         return subspace
@@ -60,7 +55,7 @@ def find_existing(tr: Transaction, name: str) -> Subspace:
 def name_of(tr: ReadTransaction, prefix: bytes) -> str | None:
     """Return the name of the queue with this prefix, or `None`.
 
-    Cost: a read; a range read of all names if the queue was renamed, restored or copied.
+    Cost: a read; for a renamed, restored or copied queue, all names.
     """
     first = first_name(prefix)
     if first is not None and tr[name_key(first)].value == prefix:
@@ -70,7 +65,7 @@ def name_of(tr: ReadTransaction, prefix: bytes) -> str | None:
 
 
 def location(tr: Transaction, name: str) -> Subspace:
-    """Return the subspace that this name's queue has, or would get by its first push."""
+    """Return the subspace that this name's queue has or would get."""
     return find(tr, name) or _next_subspace(tr, name)[0]
 
 
@@ -80,18 +75,14 @@ def _next_subspace(tr: Transaction, name: str) -> tuple[Subspace, int]:
 
 
 def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
-    """Keep other queues from using the subspace of a queue that is being renamed.
-
-    This is permanent, because a client may keep the queue open indefinitely. It writes the number
-    of the name's next queue, but only if that queue would use this subspace.
-    """
+    """Keep other queues from ever using the subspace of a queue that is being renamed."""
     next_subspace, number = _next_subspace(tr, name)
     if subspace.key() == next_subspace.key():
         tr[renames_key(name)] = encode_count(number + 1)
 
 
 def drop_unfinished(tr: Transaction, name: str) -> bool:
-    """Delete what an unfinished restore of this name has written; return whether there was any."""
+    """Delete an unfinished restore of this name; return whether there was one."""
     key = unfinished_key(name)
     stored = tr[key].value
     if stored is None:
@@ -102,11 +93,7 @@ def drop_unfinished(tr: Transaction, name: str) -> bool:
 
 
 def register(tr: Transaction, name: str, subspace: Subspace) -> None:
-    """Store the location of the queue with this name.
-
-    Raises:
-        QueueRenamed: The name belongs to another queue.
-    """
+    """Store the location of the queue with this name; raise `QueueRenamed`."""
     stored = find(tr, name)
     if stored is not None and stored.key() != subspace.key():
         raise QueueRenamed(name)

@@ -1,4 +1,4 @@
-"""The stored options of a queue within a transaction, and this client's cache of them."""
+"""The stored options of a queue, and this client's cache of them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from fdbqueue.types import Options, ReadTransaction, Transaction
 _log = logging.getLogger("fdbqueue")
 
 _FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
-"""Options that a client may omit when it opens a queue, and may change later."""
+"""Options that a client may omit when it opens a queue."""
 
 LIMITING = frozenset({"concurrency", "paused", "rate"})
-"""The options that limit claims and pops."""
 
 
 def reconcile_options(given: Options, stored: Options) -> Options:
     """Return the stored options, which take precedence.
 
-    A limit that differs only logs a warning, because the clients of a deployment that changes it
-    must go on. Any other difference raises `OptionsMismatch`.
+    A different limit logs a warning; any other difference raises `OptionsMismatch`.
     """
     for option in ("kind", "codec", "priorities", *_FLEXIBLE):
         wanted, actual = getattr(given, option), getattr(stored, option)
@@ -40,25 +38,20 @@ def reconcile_options(given: Options, stored: Options) -> Options:
 
 
 def has_kept(options: Options) -> bool:
-    """Return whether done items may be stored, including some no longer to be kept."""
+    """Return whether done items may be stored, even if none are kept now."""
     return (options.keep_seconds, options.keep_number) != (None, None)
 
 
 class StoredOptions:
-    """The stored options of one queue.
-
-    The first push stores the options that its client was given. Every push and claim reads the
-    stored ones, so all clients follow the same options.
+    """The stored options of one queue. The first push stores the options of its client.
 
     Attributes:
         agreed: The options that the client last agreed with; at first, the given ones.
-        stored: Their stored form; `None` if unknown.
+        stored: Their stored form, if known.
         has_bounds: Whether they bound the queue or some groups.
-        max_attempts: The last value read; `None` also before that.
-        keeps_done: Whether done items are kept, as last read; true if unknown.
-        may_have_done: Whether done items may be stored that are no longer to be kept, as last read.
-        has_any_rate: Whether this client has found a rate, of the queue or of a group from
-            which it took items.
+        keeps_done: Whether done items are kept; true if unknown.
+        may_have_done: The last value of `has_kept`.
+        has_any_rate: Whether this client has found a rate of the queue or a group.
         has_groups: Whether this client has found that groups have or had items.
     """
 
@@ -102,7 +95,7 @@ class StoredOptions:
         return self.agreed
 
     def agree_with(self, tr: Transaction, stored: bytes | None) -> None:
-        """Adopt the stored options; store the given ones if there are none yet."""
+        """Adopt the stored options, or store the given ones."""
         if stored is None:
             self._agree_on(self._given, None)
             tr[self._layout.options] = encode_options(self._given)
@@ -117,13 +110,13 @@ class StoredOptions:
         self.has_bounds = options.max_size is not None or options.limited_groups
 
     def accept(self, changed: Iterable[str]) -> None:
-        """Accept any stored value of these options, because this client changes them."""
+        """Accept any stored value of options that this client changes."""
         given: dict[str, Any] = dict.fromkeys({*changed} & {*_FLEXIBLE})
         self._given = replace(self._given, **given)
         self.stored = None
 
     def forget(self) -> None:
-        """Assume that done items are kept, because this client changes the options."""
+        """Assume that done items are kept until the next read."""
         self._seen, self.keeps_done = None, True
 
     def is_paused(self, tr: Transaction) -> bool:
@@ -132,7 +125,7 @@ class StoredOptions:
         return options is not None and options.paused
 
     def note_groups(self, tr: Transaction) -> None:
-        """Let claims look for turns of groups from now on; see `Options`."""
+        """Let claims look for turns of groups from now on."""
         options = self.read(tr)
         if options is not None and not options.has_groups:
             tr[self._layout.options] = encode_options(replace(options, has_groups=True))

@@ -1,4 +1,4 @@
-"""Reads in parallel: all of them begin before the first is waited for."""
+"""Reads in parallel: all begin before the first wait."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ from fdbqueue.types import ReadTransaction
 
 
 def read_all(tr: ReadTransaction, keys: Iterable[bytes]) -> list[bytes | None]:
-    """Return the values of some keys, or `None`, in one round trip.
-
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> db[b"a"] = b"1"
-    >>> fdbqueue.transactional(lambda tr: read_all(tr, [b"a", b"b"]))(db)
-    [b'1', None]
-    """
+    """Return the values of some keys, or `None`, in one round trip."""
     reads = [tr[key] for key in keys]
     return [read.value for read in reads]
 

@@ -1,4 +1,4 @@
-"""Payloads within a transaction: small ones in the row of their item, others in pieces."""
+"""Payloads: small ones in the row of their item, others in pieces."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def write_payload(
 
 
 def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
-    """Store bytes of any size in several values behind a prefix."""
+    """Store bytes in pieces behind a prefix."""
     for number, offset in enumerate(range(0, len(payload), _PIECE_SIZE)):
         tr[Layout.entry_key(prefix, number)] = payload[offset : offset + _PIECE_SIZE]
 
 
 def number_of_pieces(content: bytes) -> int:
-    """Return the number of pieces of the payload to which this content refers."""
+    """Return the number of pieces of a content."""
     return math.ceil(payload_size(content) / _PIECE_SIZE)
 
 
 def read_payloads(tr: ReadTransaction, layout: Layout, contents: list[bytes]) -> list[bytes]:
-    """Return the payloads for some contents; read the pieces of large ones."""
+    """Return the payloads of some contents."""
     pieces: dict[bytes, RangeResult] = {}
     for content in contents:
         if content.startswith(PIECES):
@@ -58,22 +58,19 @@ def read_payloads(tr: ReadTransaction, layout: Layout, contents: list[bytes]) ->
 
 
 def read_payload(tr: ReadTransaction, layout: Layout, content: bytes) -> bytes:
-    """Return the payload for a content; read the pieces of a large one."""
+    """Return the payload of a content."""
     return read_payloads(tr, layout, [content])[0]
 
 
 def own_id(layout: Layout, key: bytes) -> bytes:
-    """Return an id for the pieces of a payload that is written at this key after the push.
-
-    The item may still have others under its random part, or its key may have no UUID.
-    """
+    """Return an id for the pieces of a payload that is written after the push."""
     return hashlib.sha256(layout.position(key)).digest()[:UUID_SIZE]
 
 
 def with_small_row(tr: Transaction, layout: Layout, item: StoredItem) -> StoredItem:
-    """Return an item whose row has room for what other states add to it.
+    """Return an item with a large payload in pieces.
 
-    Clients in other languages store any payload in the row; this moves a large one into pieces.
+    Clients in other languages may have stored it in the row.
     """
     if len(item.content) <= MAX_INLINE:
         return item

@@ -1,4 +1,4 @@
-"""Pushes within a transaction: agree on the options, stay below the bound, append the payloads."""
+"""Pushes: agree on the options, stay below the bound, append the payloads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _MAY_BE_LARGE = 5_000_000
 _LARGEST = 3_000  # bytes that an item with the longest names takes, in addition to its payload
 
 FindAt: TypeAlias = Callable[[Transaction, int, bytes], ItemRow | None]
-"""A function of a transaction, the time and a position: `Sweep.find`."""
 
 
 class PushRequest(NamedTuple):
@@ -44,10 +43,7 @@ class PushRequest(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """The item that a push stored, or the one that already has its unique key.
-
-    `found` is the item if it is not new and has not ended.
-    """
+    """The item that a push stored, or the unfinished holder of its unique key (`found`)."""
 
     key: bytes
     found: ItemRow | None
@@ -55,10 +51,7 @@ class Pushed(NamedTuple):
 
 
 class Pusher:
-    """The pushes of one queue.
-
-    `StoredOptions` says which options a push follows, `Bounds` which pushes are refused.
-    """
+    """The pushes of one queue."""
 
     def __init__(self, items: Items, find_at: FindAt, bounds: Bounds) -> None:
         self.layout = items.layout
@@ -68,13 +61,13 @@ class Pusher:
         self._bounds = bounds
 
     def note_limited_groups(self, tr: Transaction) -> None:
-        """Let clients look for limits of groups from now on; see `Options`."""
+        """Let clients look for limits of groups from now on."""
         options = self._options.agree(tr)
         if not options.limited_groups:
             tr[self.layout.options] = encode_options(replace(options, limited_groups=True))
 
     def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> bool:
-        """Store new values of options; return true, because this wrote something."""
+        """Store new values of options; return true."""
         self._options.accept(changes)
         options = self._options.agree(tr)
         if "rate" in changes:
@@ -90,8 +83,7 @@ class Pusher:
     def push(self, tr: Transaction, now: int, requests: list[PushRequest]) -> list[list[bytes]]:
         """Append items to their levels; return the keys of each push's new items.
 
-        A push without room has no keys. With `as_many_as_fit`, it has the keys of the items that
-        fit.
+        Without room, a push has no keys, or, with `as_many_as_fit`, the keys of the items that fit.
         """
         begin, end = self.layout.waiters_and_options
         options = self._options
@@ -132,7 +124,7 @@ class Pusher:
         return pushed
 
     def push_alone(self, tr: Transaction, now: int, push: PushRequest) -> list[bytes]:
-        """Append items; return their keys. The rest of the transaction may rely on a refusal."""
+        """Append items; return their keys. The transaction may rely on a refusal."""
         (keys,) = self.push(tr, now, [push])
         if len(keys) < len(push.items):
             self._bounds.rely_on_full(tr, push.items)
@@ -143,10 +135,9 @@ class Pusher:
     ) -> list[Pushed]:
         """Push items, except where another item holds the unique key; return the items for all.
 
-        An expired holder makes room first. If the queue has no room, the result is empty, or ends
-        before the first item without room. The transaction conflicts with every change of the
-        holders. `relies_on_full` says whether the rest of the transaction may depend on the queue
-        being full.
+        Without room, the result is empty, or ends before the first item without room. The
+        transaction conflicts with every change of the holders, and with `relies_on_full`, of a full
+        queue.
         """
         layout = self.layout
         names = [item.header.unique_key for item in push.items]
@@ -177,7 +168,6 @@ class Pusher:
         return pushed
 
     def _holder(self, tr: Transaction, now: int, name: str, value: bytes | None) -> Pushed | None:
-        """Return the holder of a unique key with this value; `None` if the key is free."""
         if value is None:
             return None
         position, ends = decode_holder(value)

@@ -1,4 +1,4 @@
-"""Sweeps within a transaction: leases end, delayed items become available, items expire."""
+"""Sweeps: leases end, delayed items become available, items expire."""
 
 from __future__ import annotations
 
@@ -24,14 +24,11 @@ _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another clust
 
 _FEW = 32
 MAX_SWEPT = 256
-"""The maximum number of items of each kind that one transaction sweeps."""
+"""The maximum number of items of each kind in one sweep."""
 
 
 class Swept(NamedTuple):
-    """The progress of a sweep.
-
-    `all` means that nothing that was due is left, `expired` that no expired item is left.
-    """
+    """The progress of a sweep: whether nothing due, and no expired item, is left."""
 
     all: bool
     expired: bool
@@ -39,13 +36,10 @@ class Swept(NamedTuple):
 
 
 class Sweep:
-    """The sweeps of one queue, which do what its timers say.
+    """The sweeps of one queue. A client sweeps before it takes items.
 
-    No dedicated process sweeps. A client that takes items first releases expired leases, makes due
-    items available and deletes expired ones, up to 256 of each kind. If more are due, roughly the
-    earliest become available first, and available items are taken in the order of the queue. So an
-    item may be taken before one of a lower priority that became due later. An expired item is never
-    taken, because it is deleted first.
+    If many items are due, the earliest become available first, so a client may take an item before
+    one of a lower priority that became due later. Expired items are never taken.
     """
 
     def __init__(self, items: Items, claimed: ClaimedItems, schedules: Schedules) -> None:
@@ -56,10 +50,7 @@ class Sweep:
         self._foreign_look = 0  # the time of the last look for leases of another cluster
 
     def sweep(self, tr: Transaction, now: int) -> Swept:
-        """Sweep up to 256 items of each kind.
-
-        Conflicts with any claim, acknowledgement, pop or sweep of the same items.
-        """
+        """Sweep up to 256 items of each kind; conflict with any change of them."""
         version = tr.get_read_version().wait()
         return self.begin_sweep(tr, now, version, MAX_SWEPT, may_leave=False)()
 
@@ -74,9 +65,8 @@ class Sweep:
     ) -> Callable[[], Swept]:
         """Start the reads of a sweep of up to `limit` items of each kind.
 
-        From time to time, this first ends leases of another cluster. With `may_leave`, if as many
-        leases or items are due as the limit, only delete expired items: clients that take items at
-        the same time would all conflict on the same due items.
+        With `may_leave`, a sweep of `limit` leases or items only deletes expired ones: all clients
+        would conflict on the others.
         """
         wrote = False
         # A try of the transaction that fails after this has looked in vain; the next look helps.
@@ -112,10 +102,7 @@ class Sweep:
         return finish
 
     def find(self, tr: Transaction, now: int, reference: bytes) -> ItemRow | None:
-        """Return the item with this reference; `None` if it ended.
-
-        If its lease or delay is over, or if it has expired, sweep it alone first.
-        """
+        """Return the item with this reference, swept if its timer is over; `None` if it ended."""
         found = self._items.at(tr, reference)
         timer = found and timer_over(tr, self._layout, found, now)
         if found is None or timer is None:
@@ -128,11 +115,6 @@ class Sweep:
         return self._items.at(tr, reference)
 
     def _end_timers(self, tr: Transaction, now: int, state: State, timers: list[KeyValue]) -> None:
-        """Make the items of these timers ready, and delete expired ones.
-
-        `state` is delayed, or ready for expired items. Timers of delays may include those of
-        schedules and groups, which have no item.
-        """
         layout, changes = self._layout, list[Change]()
         index = layout.dues if state == "delayed" else layout.expiries
         ends = [layout.unpack_timer_key(index, timer.key) for timer in timers]
@@ -152,7 +134,7 @@ class Sweep:
         self._items.transitions.perform(tr, now, changes)
 
     def seconds_left(self, tr: Transaction, now: int) -> float:
-        """Return the seconds until a lease ends or an item is due; `math.inf` without either."""
+        """Return the seconds until a lease ends or an item is due, or `math.inf`."""
         layout = self._layout
         first = partial(tr.snapshot.get_range, limit=1)
         leases, dues = first(*layout.range_of(layout.leases)), first(*layout.range_of(layout.dues))

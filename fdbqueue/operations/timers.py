@@ -1,10 +1,7 @@
 """Timers, and what becomes of an item whose timer is over (`sweep.py` finds them).
 
-| Timer | Its item |
-| --- | --- |
-| the end of a lease | becomes a dead letter, ends if it has expired, or becomes ready |
-| the end of a delay | ends if it has expired, or becomes ready |
-| an expiry | ends |
+The end of a lease makes its item ready, or a dead letter after the last attempt. The end of a delay
+makes its item ready. An expired item ends.
 """
 
 from __future__ import annotations
@@ -25,14 +22,12 @@ VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
 
 LEASE_OVER = "its lease ran out"
-"""The error of an attempt whose lease has ended."""
 
 DIED_ALONE = "its worker died, or was stopped, while it ran alone in its worker"
-"""The error of an attempt that ran alone in its worker, and whose lease has ended."""
 
 
 NO_LEASE = Lease(0, 0)
-"""The lease of a claim whose timer has none."""
+"""The lease of a timer without a value."""
 
 
 def due_after(now: int, delay: float | None) -> int | None:
@@ -41,12 +36,12 @@ def due_after(now: int, delay: float | None) -> int | None:
 
 
 def has_expired(expires: int | None, now: int) -> bool:
-    """Return whether an item has expired; `expires` is `None` or 0 if it never does."""
+    """Return whether an item has expired; `None` or 0 means never."""
     return 0 < (expires or 0) <= now
 
 
 def is_last(attempts: int, options: Options | None) -> bool:
-    """Return whether a claimed item that failed this often becomes a dead letter."""
+    """Return whether an item that failed this often becomes a dead letter."""
     max_attempts = None if options is None else options.max_attempts
     return max_attempts is not None and attempts >= max_attempts
 
@@ -57,7 +52,7 @@ def error_of_lease(header: Header) -> str:
 
 
 def begin_lease(tr: ReadTransaction, layout: Layout, found: ItemRow) -> Callable[[], Lease | None]:
-    """Start to read the lease of an item; the result is `None` if it has none."""
+    """Start to read the lease of an item, or `None`."""
     if not found.token:
         return lambda: None
     timer = tr[layout.timer_key(layout.leases, found.lease_end, layout.position(found.key))]
@@ -65,10 +60,9 @@ def begin_lease(tr: ReadTransaction, layout: Layout, found: ItemRow) -> Callable
 
 
 def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
-    """Clear adjacent timers.
+    """Clear adjacent timers in one range, which leaves fewer tombstones.
 
-    One range, because the next reader would have to skip keys cleared one by one. A timer that
-    another client adds between them conflicts.
+    A timer that another client adds between them conflicts.
     """
     if len(timers) == 1:
         tr.clear(timers[0].key)
@@ -79,10 +73,7 @@ def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
 
 
 def timer_over(tr: ReadTransaction, layout: Layout, row: ItemRow, now: int) -> bytes | None:
-    """Return the key of an item's timer if it is over, or `None`.
-
-    A lease that is over by its version may have to be renewed, because of the clock.
-    """
+    """Return the key of an item's timer if it is over."""
     timer, expires = row.timer(layout), row.item.header.expires
     if row.state == "claimed":
         is_over = not row.is_staged and row.lease_end <= tr.get_read_version().wait()
@@ -96,8 +87,7 @@ def timer_over(tr: ReadTransaction, layout: Layout, row: ItemRow, now: int) -> b
 def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> None:
     """Let the first sweep at or after `due` find a schedule, a group or the queue.
 
-    This wakes a client, because all may sleep until a later time. `reference` is stored instead of
-    an item's position.
+    This wakes a client, in case all sleep until later.
     """
     tr[layout.timer_key(layout.dues, due, reference)] = b""
     tr[layout.scheduled] = b""
@@ -109,7 +99,7 @@ def drop_ended(
 ) -> int:
     """Delete up to `limit` rows whose time is over, without conflicts; return their number.
 
-    `entries` is the prefix of the rows, and `ends` that of an index by end with the same values.
+    `entries` is their prefix, `ends` that of their index by end.
     """
     rows = [*tr.snapshot.get_range(*layout.entries_before(ends, now + 1), limit=limit)]
     for each in rows:

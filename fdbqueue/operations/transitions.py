@@ -1,13 +1,8 @@
 """The transitions of items from state to state, and everything that follows from them.
 
-An item is a row in a state. Each operation says which transitions it wants; `Transitions` writes
-the rows and counters. The *maintainers* keep all else that depends on an item: each sees the rows
-before and after, and why the item changed. None is called by name.
-
-`claims.py` decides the transitions of claimed items, `changes.py` those of failures and dead
-letters, `sweep.py` those of timers.
-
-Source: FoundationDB Record Layer, `FDBRecordStore.saveRecord` and `IndexMaintainer`.
+Each operation says which transitions it wants. `Transitions` writes the rows and counters; the
+*maintainers* keep all else that depends on an item. None is called by name. See
+`docs/design/transitions.md`.
 """
 
 from __future__ import annotations
@@ -104,15 +99,13 @@ TABLE: dict[tuple[Why, State | None, State | None], dict[str, int]] = {
     ("marked", "delayed", "delayed"): {},
     ("marked", "claimed", "claimed"): {},
 }
-"""Every transition: why, from which state and to which (`None`: there is no item), and how the
-tallies of the queue change. `moved` counts the items that come back without being new; waiting
-clients wake for them."""
+"""Every transition: why, from which state and to which (`None`: no item), and its change of the
+tallies. `moved` counts items that come back without being new."""
 
 TAKEN: tuple[Why, ...] = ("popped", "claimed", "staged")
-"""The transitions that take ready items."""
 
 _SWEPT = ("due", "lease over", "expired", "trimmed")
-"""The transitions whose timers are already cleared, in one range."""
+"""The transitions whose timers are already cleared."""
 
 _level_of = attrgetter("before.item.level")
 
@@ -120,8 +113,7 @@ _level_of = attrgetter("before.item.level")
 class Change(NamedTuple):
     """A transition of one item, perhaps to another position.
 
-    A new item has no row `before`, an item that is gone none `after`. `end` is how it ends, for the
-    batches that it counts in.
+    A new item has no `before`, one that is gone no `after`. `end` is for its batches.
     """
 
     why: Why
@@ -144,13 +136,10 @@ class EarlyMaintainer(Protocol):
     """Keeps what depends on items, and reads before their rows are written."""
 
     def begin(self, tr: Transaction, now: int, changes: Sequence[Change], /) -> Finish | None:
-        """Start the reads for some transitions, before anything is written for them.
-
-        Add the read conflicts as well: the engine compares them with earlier writes.
+        """Start the reads for some transitions, and add read conflicts, before anything is written.
 
         Returns:
-            A function that waits for the reads and writes, called after the rows are written;
-            `None` if there is nothing to do.
+            A function that waits and writes, called after the rows are written, or `None`.
         """
         ...
 
@@ -158,13 +147,9 @@ class EarlyMaintainer(Protocol):
 class Transitions:
     """The transitions of one queue's items.
 
-    A queue without a feature does not pay for it: only `history` sees plain items. A plain item has
-    no header, no group, no slot and a small payload, and is neither dead nor done.
-
-    Attributes:
-        history: The only maintainer that sees every transition.
-        groups: The maintainer that reads first if an item is not plain.
-        followers: The other maintainers, called if any item is not plain.
+    Only `history` sees plain items, so unused features cost nothing. A plain item has no header, no
+    group, no slot and a small payload, and is neither dead nor done. For other items, `groups`
+    reads before the rows are written, and `followers` follow.
     """
 
     def __init__(
@@ -191,10 +176,8 @@ class Transitions:
     ) -> None:
         """Perform transitions of items that the transaction conflicts on, at most one of each.
 
-        `are_first` means that ready items are the first of their levels, in a range that the
-        transaction has read. Then this clears one range per level, because the next reader would
-        have to skip keys cleared one by one. `is_marked` means that the queue has the mark that it
-        has timers. All clients share this key, so a claim does not write it again.
+        With `are_first`, ready items are the first of their levels in a range that was read, and
+        one range per level is cleared. `is_marked` says that the queue has the mark of timers.
         """
         if not changes:
             return
@@ -240,7 +223,7 @@ class Transitions:
                     tr.clear(timer[0])
 
     def _store(self, tr: Transaction, why: Why, row: ItemRow) -> bool:
-        """Store a row and its timer; return whether a sweep has to look at the timer."""
+        """Store a row and its timer; return whether a sweep has to look at it."""
         layout, state, item = self._layout, row.state, row.item
         if state == "ready":
             tr[item.key] = item.value
@@ -300,7 +283,6 @@ class Transitions:
 
 
 def _is_plain(change: Change) -> bool:
-    """Return whether no feature depends on an item, before and after its transition."""
     for row in (change.before, change.after):
         if row is None:
             continue

@@ -15,10 +15,9 @@ _MAX_WOKEN = 16  # by a client that finds items for which nobody was woken
 
 
 class Waiter(NamedTuple):
-    """A client that waits. Another transaction clears its key to wake it.
+    """A waiting client. Another transaction clears its key to wake it.
 
-    `neighbours` are keys that change when a client next to it begins or ceases to wait. The
-    sentinel is the client that has waited longest.
+    The keys of `neighbours` change when clients next to it come or go.
     """
 
     key: bytes
@@ -33,22 +32,11 @@ def has_items(tr: Transaction, layout: Layout) -> bool:
 
 
 class Waiters:
-    """The clients that wait for items of one queue. Each has a key, and wakes when it is cleared.
+    """The clients that wait for items of one queue, in the order in which they began.
 
-    Their names sort by the order in which they began. The newest wakes first, because it is the
-    most likely to be alive.
-
-    A wake-up can be in vain. The client may be dead. Two transactions may clear the same key, which
-    they find by a snapshot read, because pushes must never conflict. And a push in progress does
-    not see a client that begins to wait. So two other clients look, a moment later, whether the
-    item is still there:
-
-    - The neighbours of a client watch its key.
-    - The oldest client is the sentinel. It watches the keys that every push changes.
-
-    Args:
-        layout: The keys of the queue.
-        prefix: The prefix of these waiters: poppers, claimers, or all.
+    A wake-up, which clears the newest keys, can be in vain: the client may be dead or not visible
+    yet, or another wake-up clears the same key. So its neighbours watch its key, and the oldest
+    client, the sentinel, watches the keys that every push changes. See `docs/design/wakeups.md`.
     """
 
     def __init__(self, layout: Layout, prefix: bytes) -> None:
@@ -66,15 +54,11 @@ class Waiters:
     def wait(
         self, tr: Transaction, key: bytes | None, name: bytes, *, is_first: bool = False
     ) -> Waiter:
-        """Begin to wait, or continue.
+        """Begin to wait, or continue, in a transaction that reads that there is nothing to take.
 
-        Args:
-            tr: A transaction, which must also read that there is nothing to take.
-            key: The key of the client, if it waited before.
-            name: A new name, a UUID that begins with the time, in case it has lost its key.
-            is_first: Whether the client's process waits for the first time. It may replace dead
-                processes, so the newest and the oldest client, on which most depends, are woken:
-                they wait again if they are alive.
+        A client without a key, or whose key was cleared, gets the new `name`, a UUID that begins
+        with the time. The first client of a process (`is_first`) wakes the newest and the oldest
+        client, which may be dead.
         """
         is_new = key is None or not tr[key].present()
         if key is None or is_new:
@@ -94,11 +78,7 @@ class Waiters:
         return Waiter(key, older + newer, is_sentinel=not older, is_alone=is_alone)
 
     def _newer_name(self, tr: Transaction, name: bytes) -> bytes:
-        """Return the name, or one with a later time if a client with a later name waits.
-
-        So names sort by commit order, even if clocks differ or several clients begin at once, and
-        only one client takes itself for the oldest.
-        """
+        """Return the name, with a later time if needed, so that names sort by commit order."""
         for row in tr.get_range(self._begin, self._end, limit=1, reverse=True):
             newest: bytes = self._layout.unpack_entry_key(self.prefix, row.key)
             if newest[_TIME:] == name[_TIME:]:
@@ -111,8 +91,8 @@ class Waiters:
     def leave(self, tr: Transaction, key: bytes, *, has_found: bool) -> None:
         """End a wait that no other transaction has ended.
 
-        With `has_found`, the client found an item all the same, so the sentinel may be dead. It is
-        woken, and waits again if alive. If more items are left, so are others.
+        With `has_found`, the client found an item without a wake-up, so this wakes the sentinel,
+        and others if more items are left.
         """
         tr.clear(key)
         if has_found:

@@ -1,8 +1,6 @@
-"""Schedules within a transaction: whoever finds a tick due pushes its item and sets the next.
+"""Schedules: a sweep that finds a tick due pushes its item and sets the next.
 
-No process is in charge of schedules. A schedule has a timer among those of delayed items, which
-every client that takes items sweeps. The sweep reads and writes the schedule, so two sweeps that
-find the same tick conflict, and each tick is pushed exactly once.
+Two sweeps that find the same tick conflict, so each tick is pushed exactly once.
 """
 
 from __future__ import annotations
@@ -33,13 +31,13 @@ PUNCTUAL = 60_000
 """The milliseconds after which a tick counts as missed."""
 
 MAX_MISSED = 1_000
-"""How many missed ticks are pushed at most, the last ones."""
+"""The maximum number of missed ticks that are pushed."""
 
 FAST = 3 * 3_600_000
-"""The milliseconds by which a clock may be fast. Debian's cron corrects as much in small steps."""
+"""The milliseconds by which a clock may be fast, as in Debian's cron."""
 
 DECLARED = 86_400_000
-"""The milliseconds for which a declared schedule goes on after the last declaration."""
+"""The milliseconds for which a declared schedule goes on."""
 
 _MAX_BYTES = 3_000_000  # of schedules and their items that one transaction stores
 _PUSHED = 100  # ticks of a schedule that one transaction pushes
@@ -59,16 +57,13 @@ def _zone(name: str) -> ZoneInfo:
 def ticks_after(timing: Timing, after: int) -> Iterator[int]:
     """Yield the ticks after a time, in order.
 
-    An interval ticks at its multiples since 1970. A five-field expression follows the clocks of its
-    time zone as Debian's cron does. With fixed minutes and hours, a tick at an hour that the clocks
-    skip comes right after it, and a tick at a repeated hour comes once. If the minutes or hours
-    begin with `*`, or with six fields, it ticks whenever it matches. Where clocks change by less
-    than an hour, or at a broken hour (Lord Howe and Chatham Islands), some ticks around the change
-    are left out.
+    An interval ticks at its multiples since 1970. A five-field expression follows its time zone as
+    Debian's cron does: with fixed minutes and hours, a tick at a skipped hour comes right after it,
+    and a tick at a repeated hour comes once. If the minutes or hours begin with `*`, or with six
+    fields, it ticks whenever it matches. Some ticks around a change of less than an hour, or at a
+    broken hour, are left out.
 
     >>> from itertools import islice
-    >>> list(islice(ticks_after(Timing(every=90_000), 100_000), 2))
-    [180000, 270000]
     >>> night = Timing("30 2 * * *", tz="Europe/Lisbon")
     >>> [utc_time(tick).hour for tick in islice(ticks_after(night, 1_774_573_200_000), 3)]
     [2, 2, 1]
@@ -85,17 +80,13 @@ def ticks_after(timing: Timing, after: int) -> Iterator[int]:
 
 
 def next_tick(timing: Timing, after: int) -> int | None:
-    """Return the first tick after a time; `None` if there is none within fifty years."""
+    """Return the first tick after a time, or `None` within fifty years."""
     return next(ticks_after(timing, after), None)
 
 
 @lru_cache(4096)  # pages that show schedules ask again every few seconds
 def ticks_from(timing: Timing, first: int, n: int) -> tuple[int, ...]:
-    """Return the first `n` ticks from a time on; fewer if no more come within fifty years.
-
-    >>> ticks_from(Timing(every=1000), 3000, n=3)
-    (3000, 4000, 5000)
-    """
+    """Return the first `n` ticks from a time on, or fewer within fifty years."""
     return tuple(islice(ticks_after(timing, first - 1), n))
 
 
@@ -104,8 +95,6 @@ def due_ticks(timing: Timing, first: int, now: int, limit: int) -> list[int]:
 
     >>> due_ticks(Timing(every=1000), 1000, 10**9, limit=2)
     [999999000, 1000000000]
-    >>> due_ticks(Timing(every=1000), 1000, 1999, limit=2)
-    [1000]
     """
     window = _WINDOW
     while True:
@@ -120,21 +109,18 @@ def due_ticks(timing: Timing, first: int, now: int, limit: int) -> list[int]:
 
 
 def has_stopped(schedule: StoredSchedule, now: int) -> bool:
-    """Return whether workers once declared a schedule, but not within the last day."""
+    """Return whether a declared schedule's last declaration is too old."""
     return schedule.declared_at is not None and schedule.declared_at + DECLARED <= now
 
 
 def _first_tick(schedule: StoredSchedule, now: int) -> int | None:
-    """Return the tick with which a schedule begins or goes on.
-
-    This client's clock may be behind the clock of the client that pushed the last tick.
-    """
+    """Return a schedule's next tick, even if this client's clock is behind."""
     last = schedule.last or now
     return next_tick(schedule.definition.timing, last if now < last <= now + FAST else now)
 
 
 def _is_wrong(schedule: StoredSchedule, now: int) -> bool:
-    """Return whether the next tick leaves out earlier ones, because a clock was set back."""
+    """Return whether the next tick is too late, because a clock was set back."""
     soon = next_tick(schedule.definition.timing, now + FAST)
     return soon is not None and schedule.next is not None and schedule.next > soon
 
@@ -174,8 +160,8 @@ class Schedules:
     ) -> None:
         """Add a schedule, or give it another definition.
 
-        An existing schedule keeps its state. It also keeps its next tick, unless its timing changed
-        or a clock was set back. `declared_at` is the time at which a worker declares it.
+        An existing one keeps its state, and its next tick unless its timing changed or a clock was
+        set back.
         """
         before = self.get(tr, name)
         after = (before or StoredSchedule(definition))._replace(
@@ -187,14 +173,14 @@ class Schedules:
         self._store(tr, name, before, after)
 
     def remove(self, tr: Transaction, name: str) -> bool:
-        """Remove a schedule; return false if there is none of this name."""
+        """Remove a schedule; return whether there was one."""
         before = self.get(tr, name)
         if before is not None:
             self._store(tr, name, before, None)
         return before is not None
 
     def pause(self, tr: Transaction, now: int, name: str, paused: bool) -> bool:
-        """Pause or resume a schedule; return false if there is none of this name.
+        """Pause or resume a schedule; return whether there is one.
 
         Ticks in between do not count as missed.
         """
@@ -207,13 +193,9 @@ class Schedules:
         return True
 
     def run_now(self, tr: Transaction, now: int, name: str) -> bytes | None:
-        """Push an item as for a tick now; return its key.
+        """Push an item as for a tick now; return its key. Raise `QueueFull`.
 
-        Return `None` if there is no such schedule, or if ticks do not overlap and its last item has
-        not ended.
-
-        Raises:
-            QueueFull: The queue is full.
+        Return `None` without a schedule, or while an item blocks its ticks.
         """
         before = self.get(tr, name)
         if before is None or self._is_held(tr, name, before):
@@ -223,15 +205,12 @@ class Schedules:
         return key
 
     def begin_again(self, tr: Transaction) -> None:
-        """Set the timers of all schedules, after all timers were deleted."""
+        """Set the timers of all schedules anew."""
         for name, stored in self.all(tr).items():
             self._set_timer(tr, name, stored.next)
 
     def tick_all(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> bool:
-        """Push what the schedules among these deleted timers have due; return whether more is due.
-
-        The schedules get new timers.
-        """
+        """Push what is due of these deleted timers' schedules; return whether more is due."""
         layout = self._layout
         references = (layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers)
         names = filter(None, map(layout.unpack_schedule_reference, references))
@@ -261,10 +240,7 @@ class Schedules:
         first: int,
         room: int,
     ) -> bool:
-        """Push up to `room` due items of a schedule, and set its timer; return whether more is due.
-
-        `first` is its first due tick.
-        """
+        """Push up to `room` due items of a schedule; return whether more is due."""
         if has_stopped(before, now):
             return False  # the next declaration sets the timer
         timing, _, _, missed, overlap, _ = before.definition

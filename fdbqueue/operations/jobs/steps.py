@@ -1,8 +1,7 @@
-"""The steps of jobs within a transaction: store results, suspend jobs, send signals.
+"""The steps of jobs: store results, suspend jobs, send signals.
 
-Every change of a step requires the job's claim, so a client that has lost the claim stores nothing.
-A job that sleeps or waits is a delayed item. A signal stores the result of the waiting step and
-makes the item ready.
+Every change of a step requires the job's claim. A job that sleeps or waits is a delayed item, which
+a signal makes ready.
 """
 
 from __future__ import annotations
@@ -34,10 +33,8 @@ from fdbqueue.operations.timers import drop_ended
 from fdbqueue.types import Claim, ReadTransaction, Transaction
 
 MAX_STEPS = 10_000
-"""How many steps a job may have."""
 
 MAX_SIGNALLED = 1_000
-"""How many jobs may wait for one signal."""
 
 _MAX_DROPPED = 10  # signals that have ended, which a new one deletes
 
@@ -54,7 +51,7 @@ class DurableSteps:
     # Read
 
     def all(self, tr: ReadTransaction, position: bytes) -> list[NamedStep]:
-        """Return an item's steps, in the order in which they were stored."""
+        """Return an item's steps in the order of their storage."""
         layout = self._layout
         rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
         steps = [NamedStep(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
@@ -67,11 +64,7 @@ class DurableSteps:
     # Under the claim of the job
 
     def begin(self, tr: ReadTransaction, claim: Claim, name: str) -> tuple[StoredStep | None, int]:
-        """Return a step of a claimed job, or `None`, and the number of the job's steps.
-
-        Raises:
-            LeaseLost: The claim is over.
-        """
+        """Return a step of a claimed job, if any, and its number of steps; raise `LeaseLost`."""
         row = self._claimed.claimed(tr, claim)
         return self._get(tr, self._layout.position(row.key), name), row.item.header.steps
 
@@ -100,8 +93,7 @@ class DurableSteps:
     ) -> None:
         """Store a claimed job's steps, and end the claim until it is due; `None` for never.
 
-        A cancelled job ends instead. `name` is the step that suspends the job, and `wait` the
-        signal that it waits for.
+        A cancelled job ends instead. `name` is the suspending step, `wait` its signal.
         """
         row = self._claimed.claimed(tr, claim)
         # A client has claimed it before it expired, so it does not expire meanwhile.
@@ -124,10 +116,8 @@ class DurableSteps:
     ) -> StoredStep | None:
         """Take a signal that was sent, end the wait for it, or suspend the job.
 
-        The last of the `steps` to store is the wait as it begins.
-
-        Returns:
-            The step, if it has ended; `None` if the job is suspended.
+        The last of the `steps` is the wait. Return it if it has ended; `None` if the job is
+        suspended.
         """
         layout, claim = self._layout, extension[0]
         *others, (name, begun) = steps
@@ -163,15 +153,11 @@ class DurableSteps:
         batch: bytes,
         push: Callable[[list[int]], list[tuple[bytes, str]]],
     ) -> list[StoredStep] | None:
-        """Return the steps that run other jobs; push the missing jobs, and suspend this one.
+        """Return the steps that run other jobs, or push missing jobs and suspend this one.
 
         The jobs are a batch: each stores its end in its step, and the last one makes this job
-        ready. `steps` are other steps to store. `push(numbers)` pushes the jobs of the steps with
-        these numbers for the new batch, and returns their queues' prefixes and their ids.
-
-        Returns:
-            The steps, if all jobs have ended or a step does something else; `None` if this job is
-            suspended.
+        ready. `push(numbers)` pushes the jobs of these steps, and returns their queues' prefixes
+        and ids. The result is `None` if this job is suspended.
         """
         row = self._claimed.claimed(tr, claim)
         position = self._layout.position(row.key)
@@ -207,7 +193,7 @@ class DurableSteps:
     # Signals
 
     def signal(self, tr: Transaction, now: int, name: str, key: str, signal: StoredSignal) -> int:
-        """Send a signal: store it, and end the steps that wait for it; return their number."""
+        """Store a signal, and end the steps that wait for it; return their number."""
         layout = self._layout
         stored_key = layout.entry_key(layout.signals, name, key)
         # Each step stores the value, and one transaction has to hold all of them.
@@ -234,7 +220,7 @@ class DurableSteps:
     def _end_wait(
         self, tr: Transaction, now: int, step: str, reference: bytes, signal: StoredSignal
     ) -> bool:
-        """End a step that waits for a signal; return false if the job has ended meanwhile."""
+        """End a step that waits for a signal; return false if the job has ended."""
         found = self._items.at(tr, reference)
         known = found and self._get(tr, self._layout.position(found.key), step)
         if found is None or known is None:
@@ -250,10 +236,9 @@ class DurableSteps:
     def without(
         self, tr: ReadTransaction, dead: ItemRow, name: str
     ) -> tuple[ItemRow, list[bytes]] | None:
-        """Return a dead letter without a step and all later ones, to retry it.
+        """Return a dead letter without a step and all later ones, and the keys to clear then.
 
-        Returns:
-            The item, and the keys to clear if it is retried; `None` if there is no such step.
+        Return `None` without such a step.
         """
         layout = self._layout
         position = layout.position(dead.key)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from fdbqueue.operations.push import PushRequest
 
 Rooms: TypeAlias = "dict[str | None, Room]"
-"""The rooms of the groups that have a bound, and of the queue, as `None`."""
+"""The rooms of bounded groups, and of the queue as `None`."""
 
 
 class Room(NamedTuple):
-    """The number of a queue's or group's items, and its bound."""
+    """The size of a queue or group, and its bound."""
 
     taken: int
     bound: int
@@ -35,15 +35,9 @@ class Room(NamedTuple):
 class Bounds:
     """The bounds of one queue and its groups.
 
-    An item occupies one place from its push until it ends, while it is ready, delayed or claimed.
-    So only pushes, schedules and retries of dead letters take places. (`put_back` takes none and
-    may exceed the bound.) All other operations leave the number of taken places unchanged or lower
-    it. The transaction reads the counters in its own snapshot, so their sum is exact. `Places` says
-    how pushes keep to a bound without conflicting far from it.
-
-    A group with a `max_size` has its own places. Only if the queue's options say that some group
-    has one does a push read its groups' settings, and conflict with changes of them. Unbounded
-    queues pay nothing.
+    An item occupies one place from its push until it ends. Only pushes, schedules and retries of
+    dead letters take places; `put_back` may exceed the bound. `Places` keeps pushes below a bound.
+    A push reads its groups' settings only if some group has a bound.
     """
 
     def __init__(self, items: Items, places: Places) -> None:
@@ -54,7 +48,7 @@ class Bounds:
     def begin(
         self, tr: Transaction, options: Options, groups: Iterable[str | None]
     ) -> Callable[[], Rooms] | None:
-        """Start to read the bounds that new items of some groups meet; `None` if there are none."""
+        """Start to read the bounds of the queue and some groups, if any."""
         if options.max_size is None and not options.limited_groups:
             return None
         names = [group for group in {*groups} if group is not None and options.limited_groups]
@@ -92,7 +86,7 @@ class Bounds:
     def fitting(
         self, tr: Transaction, pushes: Sequence[PushRequest], rooms: Mapping[str | None, Room]
     ) -> list[list[NewItem]]:
-        """Take places for the items of each push that fit, and return these items."""
+        """Take places for the items of each push that fit; return these items."""
         left = {group: room.left for group, room in rooms.items()}
         fitting: list[list[NewItem]] = []
         rejected = 0
@@ -112,11 +106,7 @@ class Bounds:
         return fitting
 
     def reserve(self, tr: Transaction, group: str | None) -> None:
-        """Take a place for one item.
-
-        Raises:
-            QueueFull: No place is free in the queue or in the group.
-        """
+        """Take a place for one item; raise `QueueFull`."""
         options = self._items.options.read(tr)
         rooms = {} if options is None else self._rooms(tr, options, [group])
         for each, room in rooms.items():
@@ -134,7 +124,7 @@ class Bounds:
     # Refuse
 
     def rely_on_full(self, tr: Transaction, items: list[NewItem]) -> None:
-        """Conflict with every operation that makes room for refused items."""
+        """Conflict with every operation that makes room."""
         for group in self._rooms(tr, self._items.options.agreed, _numbers(items)):
             self._rely_on_full(tr, group)
 
@@ -144,7 +134,7 @@ class Bounds:
             tr.add_read_conflict_key(key)
 
     def refusal(self, tr: Transaction, items: list[NewItem]) -> QueueFull | None:
-        """Return the error of a push of refused items; `None` if no bound is left."""
+        """Return the error of a refused push; `None` if no bound is left."""
         numbers = _numbers(items)
         rooms = self._rooms(tr, self._items.options.agreed, numbers)
         full = [group for group, room in rooms.items() if room.left < numbers[group]]

@@ -1,4 +1,4 @@
-"""The limits of a claim (pause, rate, concurrency), and how transactions keep below a bound."""
+"""The limits of a claim, and how transactions keep below a bound."""
 
 from __future__ import annotations
 
@@ -15,28 +15,18 @@ if TYPE_CHECKING:
     from fdbqueue.operations.items import Items
 
 First: TypeAlias = Callable[[Transaction, int], Sequence[StoredItem]]
-"""A function that reads up to `n` first items in a transaction."""
 
 
 class Places:
     """Numbered places below a bound; a transaction takes one for each item that it adds.
 
-    Places are never written; transactions only conflict on them. A counter says how many are taken.
-    A transaction reads it by a snapshot, to avoid a conflict with every other transaction, and
-    chooses places at random between the number of taken places and the bound. Two transactions
-    conflict if they choose the same place, or if one chooses a place below the number that the
-    other one read. Conflicts are rare far from the bound, and frequent near it.
+    Places are never written. A transaction reads the number of taken places by a snapshot, and
+    chooses places at random between it and the bound. Two transactions conflict if they choose the
+    same place, or if one chooses a place below the number that the other read.
 
-    Proof that the bound is never exceeded: consider all committed transactions that took places.
-    Let T be the one with the latest read version, and m the number of taken places that T saw. Only
-    transactions that committed after this read version matter. No read version is later, so all of
-    them were checked against each other and against T. So their places differ. No place is below m,
-    because its transaction would have conflicted with T, and no place is above the bound. All other
-    operations since then left the number of taken places unchanged or lowered it. So the taken
-    places never outnumber the bound.
-
-    A transaction that also ends items sees their places as free. This is sound: it conflicts with
-    every other operation that ends or moves these items, so each place is freed only once.
+    The bound is never exceeded if all other operations leave the number of taken places unchanged
+    or lower it (proof: `docs/design/bounded-pushes.md`). A transaction that also ends items may
+    reuse their places: it conflicts with every other end of these items.
     """
 
     def __init__(self, randrange: Callable[[int, int], int] | None = None) -> None:
@@ -53,10 +43,9 @@ class Places:
         n: int,
         choose: Callable[[int, int], int] | None = None,
     ) -> None:
-        """Take `n` places, for which there is room, in addition to the transaction's own.
+        """Take `n` places, for which there is room; `taken` includes the transaction's own.
 
-        `taken` includes the transaction's own. `choose` is like `random.randrange`, which is the
-        default.
+        `choose` replaces `random.randrange`.
         """
         choose = choose or self._randrange
         assert choose is not None
@@ -84,11 +73,8 @@ class Places:
 class Slots:
     """The slots of one queue, which enforce its concurrency limit.
 
-    A queue has as many slots as its limit allows, and a claimed item holds one. Only their number
-    is stored; `Places` says how claims keep to the limit. A claim conflicts with an acknowledgement
-    that frees a slot only if it saw no free one.
-
-    Cost: a claim reads one counter, whatever the limit is.
+    Each claimed item holds one. `Places` keeps claims below the limit. A claim conflicts with the
+    release of a slot only if it saw no free one.
     """
 
     def __init__(self, items: Items, places: Places) -> None:
@@ -105,10 +91,7 @@ class Slots:
         options: Options | None,
         first: First,
     ) -> Sequence[StoredItem]:
-        """Return up to `n` first items that may be claimed; none if the queue is paused.
-
-        `options` are as the transaction read them, and `n` is at least 1.
-        """
+        """Return up to `n` (at least 1) first items that may be claimed; none while paused."""
         if options is not None:
             if options.paused:
                 return []
@@ -122,7 +105,7 @@ class Slots:
         return first(tr, n) if n else []
 
     def hold(self, tr: Transaction, now: int, options: Options | None, n: int) -> tuple[bytes, ...]:
-        """Take slots for `n` admitted items; return the slots that each of them holds."""
+        """Take slots for `n` admitted items; return the slots of each."""
         if options is not None and options.rate is not None:
             self._rate.note(tr, now, options, n)
         if options is None or options.concurrency is None or n == 0:

@@ -1,4 +1,4 @@
-"""The rates of groups and queues within a transaction: how many items may start now."""
+"""The rates of groups and queues: how many items may start now."""
 
 from __future__ import annotations
 
@@ -20,28 +20,23 @@ _FOREIGN = 1 << 62  # milliseconds
 
 
 class Starts:
-    """When items of one queue were started.
+    """When items of one queue, or of its groups, were started.
 
-    A group is a name, or `None` for the whole queue. A group with a rate has one row for each
-    transaction that started items of it, and a count of these starts. A start is forgotten once it
-    is older than the rate's period.
-
-    A start has the read version of its transaction and the time of its client. Its age has to pass
-    by both the versions of the database and the clock of the client that looks: a recovery advances
-    the versions by a hundred seconds' worth, and clocks differ. By versions, no window of this
-    length has more starts than the rate allows. If a recovery falls into the window, the clocks
-    decide.
+    A group is a name, or `None` for the queue. Each transaction that started items of a group with
+    a rate left a row; a counter has their sum. A start is forgotten once it is older than the
+    rate's period, by both the versions of the database and the client's clock. So by versions, no
+    period has more starts than the rate allows; after a recovery, the clocks decide.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def counter(self, group: str | None) -> bytes:
-        """Return the key of the number of a group's remembered starts."""
+        """Return the key of a group's number of starts."""
         return self._layout.group_key(self._layout.start_counts, group)
 
     def number(self, reads: ReadTransaction, group: str | None) -> int:
-        """Return the number of a group's remembered starts."""
+        """Return a group's number of starts."""
         return decode_count(reads[self.counter(group)].value)
 
     def add(self, tr: Transaction, now: int, group: str | None, n: int) -> None:
@@ -51,7 +46,7 @@ class Starts:
         tr.add(self.counter(group), encode_count(n))
 
     def take_back(self, tr: Transaction, group: str | None, time: int) -> None:
-        """Forget the start of a group's item at a time."""
+        """Forget the start of an item at a time."""
         for row in tr.snapshot.get_range(*self._layout.starts_at(group, time)):
             if decode_count(row.value) > 0:
                 tr.add_read_conflict_key(row.key)
@@ -64,8 +59,8 @@ class Starts:
     ) -> tuple[int, int]:
         """Return how many items of a group may start now, and the time when more may.
 
-        Forgets starts that are too old, unless more than `n` may start anyway. Conflicts with all
-        transactions that start items of the group.
+        Forgets old starts unless more than `n` may start anyway. Conflicts with all starts of the
+        group.
         """
         most, period = rate
         left = most - self.number(tr, group)
@@ -77,11 +72,7 @@ class Starts:
     def _forget_old(
         self, tr: Transaction, now: int, group: str | None, period: int
     ) -> tuple[int, int]:
-        """Forget some of a group's starts that are too old to count.
-
-        Returns:
-            Their number, and the time when more of them may be too old.
-        """
+        """Forget some old starts; return their number, and when more may be old."""
         version = tr.get_read_version().wait()
         begin, end = self._layout.range_of(self._layout.group_key(self._layout.starts, group))
         rows = tr.snapshot.get_range(begin, end, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
@@ -104,13 +95,13 @@ class Starts:
         return number, due
 
     def clear(self, tr: Transaction, group: str | None) -> None:
-        """Forget all starts of a group, of any age."""
+        """Forget all starts of a group."""
         layout = self._layout
         tr.clear_range(*layout.range_of(layout.group_key(layout.starts, group)))
         tr.clear(self.counter(group))
 
     def forget(self, tr: Transaction, now: int, group: str, period: int) -> bool:
-        """Forget up to 100 starts of a group older than `period`; return whether none is left."""
+        """Forget up to 100 starts older than `period`; return whether none is left."""
         self.room(tr, now, group, (0, period))
         return self.number(tr, group) == 0
 
@@ -118,12 +109,8 @@ class Starts:
 class QueueRate:
     """The rate of one queue.
 
-    Starts are stored as a group's are. Transactions that start items conflict with each other. A
-    queue over its rate has a timer: the sweep that finds it wakes waiting clients. A queue without
-    a rate reads and writes nothing for it.
-
-    Claims read the rate with the other options. Pops look for it once the last sweep of their
-    process has found one.
+    A queue over its rate has a timer: the sweep that finds it wakes clients. Pops look for a rate
+    once the last sweep of their process has found one.
     """
 
     def __init__(self, layout: Layout, options: StoredOptions) -> None:
@@ -139,7 +126,7 @@ class QueueRate:
         return min(n, self._starts.room(tr, now, None, rate, n - 1)[0])
 
     def note(self, tr: Transaction, now: int, options: Options | None, n: int) -> None:
-        """Record that the transaction starts `n` items, for which there must be room."""
+        """Record that the transaction starts `n` items."""
         rate = _rate_of(options)
         if rate is None or n == 0:
             return
@@ -158,7 +145,7 @@ class QueueRate:
         return self.room(tr, now, self._options.read(tr), n) if self._options.has_any_rate else n
 
     def note_popped(self, tr: Transaction, now: int, n: int) -> None:
-        """Record that the transaction pops `n` items, for which there must be room."""
+        """Record that the transaction pops `n` items."""
         self.note(tr, now, self._options.read(tr), n)
 
     def may_pop(self, tr: Transaction, now: int) -> bool:
@@ -178,10 +165,7 @@ class QueueRate:
             self._set_timer(tr, now)  # clients may wait, and the old rate may have had no timer
 
     def end_hold(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> None:
-        """Wake clients if these deleted timers include the queue's and its rate allows more.
-
-        Otherwise a later sweep does so.
-        """
+        """If these deleted timers include the queue's, wake clients, or set a new timer."""
         if any(self._layout.is_timer_of_queue(row.key) for row in timers):
             self._look_again(tr, now)
 
@@ -209,7 +193,6 @@ def _rate_of(options: Options | None) -> Rate | None:
 
 
 def _age(began_at: int, version: int) -> int:
-    """Return the milliseconds since a start, by the versions of the database."""
     since = version - began_at
     # A higher version is that of another cluster, from whose backup the queue was restored.
     return _FOREIGN if since < 0 else since * 1000 // VERSIONS

@@ -1,4 +1,4 @@
-"""Whose turn it is: the next items of a priority's groups, as one transaction finds them.
+"""Whose turn it is: the next items of a priority's groups.
 
 Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
 """
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fdbqueue.layout.priorities import Levels
 
 NO_SETTINGS = encode_group_settings(GroupSettings())
-"""The stored settings of a group that has none of its own."""
 
 IDLE = b"idle"
 """Follows the pass of the items without a group while there are none."""
@@ -35,18 +34,15 @@ _FIRST_ROWS = 2  # of the items without a group: the next one, and whether anoth
 
 
 class Turn:
-    """The next items of a group in one priority, which its turn lets clients find.
+    """The next items of a group in one priority, as its turn lets clients find them.
 
     Attributes:
-        level: The level of the items.
         key: The key that every change of the turn changes.
-        own: The group's stored settings.
-        settings: The settings that apply to it.
-        passes: The passes of the items that were found, and of the one behind them.
-        is_limited: Whether a limit allows no more than these items.
-        following: The row of the item behind those to take, once conflicts are known.
-        stale: The turns that were met in vain on the way to this one.
-        is_idle: For items without a group: whether they are known to be gone.
+        passes: The passes of the found items, and of the next one.
+        is_limited: Whether a limit allows no more than these.
+        following: The row behind the items to take.
+        stale: The turns met in vain on the way to this one.
+        is_idle: Whether the items without a group are known to be gone.
     """
 
     def __init__(
@@ -74,7 +70,7 @@ class Turn:
         self._begin_read(level.begin, n)
 
     def begin_limits(self, layout: Layout, settings: GroupSettings) -> None:
-        """Start to read the group's claimed and started counts, as far as they are limited."""
+        """Start to read the group's claimed and started counts, if limited."""
         self.settings, group = settings, self.level.group
         if group is not None and settings.concurrency is not None:
             self._claimed = self._reads[layout.group_key(layout.group_slots, group)]
@@ -83,12 +79,12 @@ class Turn:
 
     @property
     def claimed_left(self) -> float:
-        """How many more items the group's concurrency allows."""
+        """How many more items its concurrency allows."""
         return _left(self.settings.concurrency, self._claimed)
 
     @property
     def started_left(self) -> float:
-        """How many more items its rate allows, if no start is forgotten."""
+        """How many more items its rate allows before any start is forgotten."""
         return _left(self.settings.rate and self.settings.rate[0], self._started)
 
     @property
@@ -158,10 +154,7 @@ Taking: TypeAlias = Counter[Turn]
 
 
 class Turns:
-    """The order in which clients take items of groups.
-
-    `Groups` describes the turns, and changes them.
-    """
+    """The order in which clients take items of groups. `Groups` changes the turns."""
 
     def __init__(self, layout: Layout, levels: Levels) -> None:
         self._layout = layout
@@ -179,8 +172,8 @@ class Turns:
     ) -> list[StoredItem]:
         """Return up to `n` items of a range of priorities, in the order of their turns.
 
-        `found` are the first items in the order of their keys, or none; `before` are items that the
-        transaction takes first. Skip `skipped` groups of the first priority that has any.
+        `found` are the first items by key, or none. The transaction takes the items `before` first.
+        Skip `skipped` groups of the first priority with groups.
         """
         level_of = self._levels.level_of
         items: list[StoredItem] = []
@@ -211,9 +204,8 @@ class Turns:
     ) -> list[StoredItem]:
         """Return up to `n` (at least 1) next items of a priority, in the order of the turns.
 
-        Conflicts with every change of the turns up to theirs, unless `tr` is a snapshot. `before`
-        are items that the transaction takes first; `skipped` turns are passed over if there are
-        more.
+        Conflicts with every change of the turns up to theirs, unless `tr` is a snapshot. The other
+        arguments are those of `in_turns`.
         """
         taken = Counter(item.level.group for item in before)
         turns = self._all(tr, level, n, skipped)
@@ -248,10 +240,6 @@ class Turns:
         return found
 
     def _all(self, tr: ReadTransaction, level: Level, n: int, skipped: int) -> Iterator[Turn]:
-        """Yield the turn of the items without a group, then the others in order.
-
-        Reads turns as needed, first as many as `n` items may need.
-        """
         layout, rest, reads = self._layout, level.rest, _snapshot(tr)
         key, limit = layout.group_key, n + skipped
         begin, end = layout.range_of(layout.turns + rest)

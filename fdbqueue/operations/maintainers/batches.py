@@ -1,12 +1,10 @@
-"""Batches of jobs within a transaction: the last job to end makes another item ready.
+"""Batches of jobs: the last job to end makes another item ready.
 
-That item is delayed and never due. Either it follows the jobs of the batch: it exists from the
-beginning, and its first position is the batch's id. Or it is a job that waits for others in its
-steps, which get their results. The batch's jobs may be in any queue; their headers name the batch.
+That item is delayed and never due. Either it follows the jobs of the batch, and its first position
+is the batch's id, or it is a job that waits for others in its steps, which get their results.
 
-A batch has two rows. The definition changes when the batch closes, is cancelled or, if so
-configured, when a job dies. The counts of pushed and ended jobs change only by atomic adds, so
-neither pushes nor ends conflict with each other.
+The definition of a batch changes when it closes, is cancelled or, if so configured, when a job
+dies. Its counts change by atomic adds, so neither pushes nor ends conflict with each other.
 """
 
 from __future__ import annotations
@@ -64,32 +62,32 @@ _FAILED: dict[Ending, str] = {
     "removed": "the job was cancelled",
     "expired": "the job has expired",
 }
-"""The errors of steps whose jobs have not returned a result, unless the end has an error."""
+"""The errors of steps whose jobs ended without one."""
 
 _PLACES = Places()
 # One for all queues: jobs of one batch that are in several queues may end in one transaction.
 
 
 def get_batch(tr: ReadTransaction, layout: Layout, position: bytes) -> StoredBatch | None:
-    """Return the definition of a batch, or `None`; conflict with its changes."""
+    """Return a batch, or `None`; conflict with its changes."""
     value = tr[layout.batches + position].value
     return None if value is None else decode_batch(value)
 
 
 def get_counts(tr: ReadTransaction, layout: Layout, position: bytes) -> BatchCounts:
-    """Return the counts of a batch; with a snapshot, without conflicts."""
+    """Return the counts of a batch."""
     return decode_counts(tr[layout.batch_counts + position].value)
 
 
 def put_batch(tr: Transaction, layout: Layout, position: bytes, batch: StoredBatch) -> None:
-    """Store the definition of a batch."""
+    """Store a batch."""
     tr[layout.batches + position] = encode_batch(batch)
 
 
 def begin_closed(
     tr: Transaction, layout: Layout, id: bytes, batch: StoredBatch, pushed: int
 ) -> None:
-    """Store a batch whose number of jobs is known from the beginning."""
+    """Store a batch with a fixed number of jobs."""
     put_batch(tr, layout, id, batch._replace(stage="closed"))
     tr[layout.batch_counts + id] = encode_counts(BatchCounts(pushed=pushed))
 
@@ -101,11 +99,7 @@ def clear_batch(tr: Transaction, layout: Layout, id: bytes) -> None:
 
 
 def count_pushed(tr: Transaction, layout: Layout, position: bytes, id: str, n: int) -> None:
-    """Count jobs that the transaction pushes for a batch.
-
-    Raises:
-        BatchClosed: The batch is not open.
-    """
+    """Count pushed jobs of a batch; raise `BatchClosed`."""
     batch = get_batch(tr, layout, position)
     if batch is None or batch.stage != "open":
         raise BatchClosed(id)
@@ -115,8 +109,7 @@ def count_pushed(tr: Transaction, layout: Layout, position: bytes, id: str, n: i
 def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
     """Do one of the two steps of closing a batch; return whether another one follows.
 
-    The first step lets no more jobs in. The second, in another transaction, ends the batch's own
-    part, and makes its item ready if all jobs have ended.
+    The first lets no more jobs in. The second, in another transaction, ends the batch's own part.
     """
     batch = get_batch(tr, layout, position)
     if batch is None or batch.stage == "closed":
@@ -131,7 +124,7 @@ def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
 
 
 class Memberships:
-    """The counts of the batches to which one queue's items belong (`transitions.Maintainer`)."""
+    """The counts of the batches to which one queue's items belong."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -146,19 +139,8 @@ class Memberships:
 def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End) -> None:
     """Count an item's end in its batches, and delete the rows of its followers.
 
-    An item without a header costs nothing. Called once for each transition that ends an item or
-    makes it a dead letter:
-
-    | Transition | Outcome |
-    | --- | --- |
-    | acknowledgement | `"done"`, `"discarded"`, or `"cancelled"` if it was cancelled meanwhile |
-    | failure or the end of a lease, the last time | `"dead"` |
-    | removal of a ready or delayed item, also by a cancellation | `"removed"` |
-    | expiry | `"expired"` |
-    | pop | `"popped"` |
-
-    Removing a dead letter or a done item is no second end, and clearing a queue ends no items. A
-    dead letter that is retried can end again.
+    Each transition that ends an item or makes it a dead letter calls this. Removing a dead letter
+    or a done item is no second end. A retried dead letter can end again.
     """
     header, position = item.header, own.position(item.key)
     if header is NO_HEADER:
@@ -172,7 +154,7 @@ def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End)
 def all_memberships(
     tr: ReadTransaction, own: Layout, position: bytes, header: Header
 ) -> list[Membership]:
-    """Return the batches in which an item counts when it ends: its own, and its followers'."""
+    """Return the batches that count an item's end: its own, and its followers'."""
     memberships = memberships_of(header.batch)
     if header.followers:
         for row in tr.get_range(*own.followers_range(position)):
@@ -190,8 +172,7 @@ def count_end(
 ) -> None:
     """Count the ends of jobs in their batches; make a batch's item ready with its last end.
 
-    `own` is the layout of the jobs' queue, `ended_at` the position of one of the jobs. A batch that
-    has several of the jobs is listed once for each.
+    `own` is the layout of the jobs' queue, `ended_at` the position of one of them.
     """
     of_batch: dict[tuple[bytes, bytes], list[Membership]] = {}
     for membership in memberships:
@@ -229,12 +210,9 @@ _MAX_ENDED = 50  # batches: their items, of up to 100,000 bytes each, are stored
 def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes | None:
     """Count jobs of a queue that will be emptied as cancelled, in other queues' batches.
 
-    Their rows forget these batches, so each job counts once, however often this is called. A queue
-    whose jobs never counted in other queues costs one read. `after` is the previous call's result,
-    at first empty.
-
-    Returns:
-        The last key that this call handled; `None` if no job is left.
+    Their rows forget these batches, so each job counts once. A queue without such jobs costs one
+    read. `after` is the last key of the previous call, at first empty; the result is that of this
+    call, or `None` at the end.
     """
     if not tr[own.linked].present():
         return None
@@ -277,7 +255,7 @@ def _waiting_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict
 def end_batch(
     tr: Transaction, layout: Layout, now: int, id: bytes, batch: StoredBatch, counts: BatchCounts
 ) -> None:
-    """Make the item of a batch ready whose jobs have all ended, as its last end does."""
+    """Make the item of a batch ready whose jobs have all ended."""
     tr.add_read_conflict_key(layout.batch_counts + id)
     make_ready(tr, layout, now, batch.job or id, batch.kind, counts)
     if batch.kind == "run":
@@ -285,7 +263,7 @@ def end_batch(
 
 
 def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> None:
-    """Make an item ready that waits for nothing. Its steps that wait for other jobs fail."""
+    """Make an item ready that waits for nothing. Its waiting steps fail."""
     for step in _waiting_steps(tr, layout, position):
         _store_result(tr, layout, now, position, step, _GONE)
     delay, value = decode_metadata(tr[layout.delayed + position].value or b"")
@@ -296,10 +274,7 @@ def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> Non
 
 
 def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes) -> bool:
-    """Return whether a batch keeps an item from beginning, given its header and first position.
-
-    Either its own batch is cancelled, or a batch that it waited for was.
-    """
+    """Return whether its own batch, or an awaited one, keeps an item from beginning."""
     batches = [each for each in memberships_of(header.batch) if each.cancels]
     awaited = get_batch(tr, own, first) if header.awaits else None
     if awaited is not None and awaited.kind == "after" and awaited.cancelled:
@@ -335,24 +310,19 @@ def _end_some(
 ) -> bool:
     """Take places for ends in a batch that is not open, or make its item ready if they are last.
 
-    Return whether they are last. A batch that is created closed has ended its own part. Without a
-    job in `ended`, the batch ends its own part now. `counts` come from a snapshot read of this
-    transaction.
+    Return whether they are last. Without a job in `ended`, the batch ends its own part now; a batch
+    that is created closed has already done so. `counts` come from a snapshot read.
 
-    The batch itself counts as one more job, which ends when it is closed. So P jobs have T = P + 1
-    ends, and this function runs in the transaction of each end that commits after the first step of
-    closing. It sees m earlier ends, by a snapshot, and either takes one of T - 1 places (see
-    `Places`), or, if m = T - 1, makes the item ready.
+    The batch counts as one more job, which ends when it is closed, so P jobs have T = P + 1 ends.
+    Each end that commits after the first step of closing calls this function. It sees m earlier
+    ends, and either takes one of T - 1 places (see `Places`), or, if m = T - 1, makes the item
+    ready.
 
-    Proof that exactly one transaction makes it ready. P is final, because a push reads the
-    definition, which the first step of closing changes: it commits before that, or never. The
-    number of ends that commit before is final for the same reason. All others call this function.
-    By the proof of `Places`, the ends that take places and the ends before them never exceed T - 1.
-    So at least one of the T ends makes the item ready. Such an end has seen that all others have
-    ended, and nothing ends twice: at most one does.
-
-    Several ends of one transaction take their places together or one after the other; each sees the
-    ones before.
+    Proof that exactly one transaction makes it ready: P, and the number of ends before the first
+    step of closing, are final, because pushes and ends read the definition, which that step
+    changes. The ends that take places and the ends before them never exceed T - 1, so at least one
+    of the T ends makes the item ready. Such an end has seen all others, and nothing ends twice, so
+    at most one does. Several ends of one transaction see the ends before them.
     """
     seen, n = counts.ended + (batch.stage == "closed"), ended.ended or 1
     if seen + n > counts.pushed:
@@ -377,7 +347,7 @@ def make_ready(
     kind: BatchKind,
     counts: BatchCounts,
 ) -> None:
-    """Make the item that waits for a batch due now; one that follows it gets the counts."""
+    """Make the item that waits for a batch due now, with the counts if it follows the batch."""
     stored = tr[layout.delayed + position].value
     if stored is None:
         moved = tr[layout.moved + position].value

@@ -1,7 +1,4 @@
-"""Groups within a transaction: the stored turns, and which groups are held, until when.
-
-Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
-"""
+"""Groups: the stored turns, and which groups are held, until when."""
 
 from __future__ import annotations
 
@@ -46,23 +43,16 @@ _turn_of = attrgetter("turn")
 
 
 class Groups:
-    """The groups of one queue, which share its capacity.
+    """The groups of one queue, which take turns within a priority (`docs/design/groups.md`).
 
-    Within a priority, a group's items are in order of arrival, and groups take turns: a group with
-    ready items has one turn, and turns are ordered by pass. Taking an item moves its group's turn
-    back by the inverse of the group's weight. A group that had no items starts at the highest pass
-    that was taken, or at its own if that is higher, so it neither catches up nor gains by being
-    away. The items without a group are one more group. Queues without groups pay nothing for it,
-    because it has no stored turn: its pass is compared with the turns once an item of a group is
-    ready. The next transaction that takes an item of a group finds that they are gone.
-
-    A group that may have no more items claimed or started, or that is paused, is *held*: it has no
-    turns, so clients do not meet it. The turns return with the transaction that frees one of its
-    slots, or with a sweep once its rate allows more. A group with a concurrency of one is a
+    A group with ready items of a priority has one turn there, at its pass, unless it is *held*:
+    paused, or allowed no more claimed or started items. Its turns return with the transaction that
+    frees a slot, or with a sweep once its rate allows more. A group with a concurrency of one is a
     sequence: after a failure, it is held until the failed item is available again.
 
-    A push to a group that has ready items reads one key, which only the first and the last of these
-    items change. So it conflicts with a push of the first one and a pop or claim of the last one.
+    Taking an item moves its group's turn back by the item's cost over the group's weight. A group
+    without items starts again at the highest pass that was taken, or at its own if that is higher.
+    The items without a group are one more group, without a stored turn.
     """
 
     def __init__(self, layout: Layout, levels: Levels, options: StoredOptions) -> None:
@@ -77,9 +67,9 @@ class Groups:
     def begin(
         self, tr: Transaction, now: int, changes: Sequence[Change]
     ) -> Callable[[], None] | None:
-        """Start the reads for transitions of items of groups; see `transitions.Maintainer`.
+        """Start the reads for transitions of items of groups.
 
-        An item that becomes ready conflicts with any change to whether its group has ready items.
+        An item that becomes ready conflicts with changes to whether its group has ready items.
         """
         taken: list[StoredItem] = []
         members: dict[Level, Value] = {}
@@ -122,16 +112,15 @@ class Groups:
         return finish
 
     def prefetch(self, tr: Transaction, level: Level) -> Value:
-        """Start to read whether a group has ready items; the client caches what was read."""
+        """Start to read whether a group has ready items, for the client's cache."""
         return tr[self._layout.group_members + level.packed_group + level.rest]
 
     # Taking
 
     def begin_taking(self, tr: Transaction, items: list[StoredItem], are_claimed: bool) -> Taking:
-        """Add read conflicts for items found in turns, and for what made them the next.
+        """Add read conflicts for items found in turns; return how many are taken in each turn.
 
-        Call it before any write: the engine compares a read conflict with earlier writes. Return
-        how many items are taken in each turn.
+        Call it before any write: the engine compares a read conflict with earlier writes.
         """
         turns: Taking = Counter(filter(None, map(_turn_of, items)))
         if not turns:
@@ -160,7 +149,7 @@ class Groups:
         taking: Taking,
         are_claimed: bool,
     ) -> None:
-        """Record that ready items were deleted: taken if found in turns, otherwise removed."""
+        """Record that ready items were taken, or removed if not found in turns."""
         stale = dict.fromkeys(each for turn in taking for each in turn.stale)
         for others in [each for each in stale if each.level.group is None]:
             tr[others.key] = encode_pass(others.passes[0]) + IDLE
@@ -189,7 +178,7 @@ class Groups:
     ) -> None:
         """Move back the turn of a group from which `n` items were taken.
 
-        `n_so_far` includes items taken in the group's other turns.
+        `n_so_far` includes items taken in its other turns.
         """
         layout, level, group = self._layout, turn.level, turn.level.group
         rest = level.rest
@@ -232,10 +221,7 @@ class Groups:
         self._begin_shares_again(tr, rest, pass_)
 
     def _forget_idle(self, tr: Transaction, now: int, rest: bytes) -> None:
-        """Forget some groups without ready items of a priority that gain nothing by being known.
-
-        Call it after recording the transaction's starts, so that they are not forgotten.
-        """
+        """Forget some idle groups, after recording the transaction's starts."""
         layout = self._layout
         # A pass that is not above the highest one that was taken is no disadvantage any more.
         taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
@@ -252,7 +238,7 @@ class Groups:
             tr.clear(row.key)
 
     def _begin_shares_again(self, tr: Transaction, rest: bytes, pass_: int) -> None:
-        """Restart all shares behind a group without items, if nobody has a turn."""
+        """Restart all shares behind an idle group, if nobody has a turn."""
         turns = self._layout.range_of(self._layout.turns + rest)
         rows, others = (
             tr.snapshot.get_range(*turns, limit=1),
@@ -264,7 +250,6 @@ class Groups:
     # Returning
 
     def _begin_turn(self, tr: Transaction, level: Level) -> None:
-        """Give a turn to a group that had no ready items of a priority, unless it is held."""
         layout, group, rest = self._layout, level.group or "", level.rest
         self._options.note_groups(tr)
         tr[layout.group_members + level.packed_group + rest] = b""
@@ -289,10 +274,7 @@ class Groups:
         return not tr[held].present()
 
     def _note_failed(self, tr: Transaction, now: int, failed: ItemRow) -> None:
-        """Hold a sequence until its failed item, just delayed, is available again.
-
-        If the sequence already waits for an item, it waits for the one due last.
-        """
+        """Hold a sequence until its failed item, or the one due last, is available again."""
         group = failed.item.level.group
         if group is not None and read_settings(tr.snapshot, self._layout, group).is_sequence:
             awaited = tr[self._awaited(group)].value
@@ -305,10 +287,7 @@ class Groups:
         return 0 if stored is None else int(decode_metadata(stored)[0][0])
 
     def _note_available(self, tr: Transaction, now: int, item: StoredItem) -> None:
-        """Resume a sequence that waited for a delayed item.
-
-        The item may have been removed, so this wakes a waiting client.
-        """
+        """Resume a sequence that waited for a delayed item, and wake a client."""
         layout, group = self._layout, item.level.group
         if group is None:
             return
@@ -319,10 +298,9 @@ class Groups:
             Waiters(layout, layout.waiters).wake(tr, 1)
 
     def end_holds(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> int:
-        """Release the groups among these timers if their rates allow it; return their number.
+        """Release the groups of these deleted timers if their rates allow it; return their number.
 
-        The timers are deleted, and groups that must wait longer get new ones. The queue's own timer
-        stands for groups that wait to be settled.
+        The queue's own timer stands for groups to settle.
         """
         layout = self._layout
         references = {layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers}
@@ -334,15 +312,11 @@ class Groups:
         return [self._goes_on(tr, now, group) for group in groups].count(True)
 
     def settle_all(self, tr: Transaction, now: int) -> None:
-        """Let the next sweeps settle all groups, after new default settings or a clear.
-
-        A transaction that has not seen these settings commits before them, or never. The sweeps
-        also look at the queue's rate.
-        """
+        """Let the next sweeps settle all groups."""
         self._settle_from(tr, now, _FIRST_GROUP)
 
     def is_settling(self, reads: ReadTransaction) -> bool:
-        """Return whether the next sweeps have groups left to settle."""
+        """Return whether the next sweeps have groups to settle."""
         return reads[self._progress].present()
 
     def _settle_from(self, tr: Transaction, due: int, group: bytes) -> None:
@@ -350,10 +324,7 @@ class Groups:
         set_timer(tr, self._layout, due, self._layout.queue_reference())
 
     def _settle_some(self, tr: Transaction, now: int) -> None:
-        """Settle groups that are held, have claimed or started items, or wait for a failed one.
-
-        An unheld group with no starts left would not be found again after they are over.
-        """
+        """Settle groups that are held, have claimed or started items, or wait for a failed one."""
         layout, begin = self._layout, tr[self._progress].value
         if begin is None:
             return
@@ -372,10 +343,7 @@ class Groups:
             tr.clear(self._progress)
 
     def take_back(self, tr: Transaction, position: bytes, time: int) -> None:
-        """Forget the start of an item at a time.
-
-        Call it before freeing the item's slot, which lets its group go on.
-        """
+        """Forget the start of an item at a time, before its slot is freed."""
         group = self._levels.level_of(self._layout.items + position).group
         if group is not None:
             self._starts.take_back(tr, group, time)
@@ -383,7 +351,7 @@ class Groups:
     def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
         """Hold a group that may have no more items claimed or started; release any other.
 
-        With `is_new_rate`, a group may go on earlier than its timer says.
+        `is_new_rate` says that its timer may be too late.
         """
         held = tr[self._held(group)].value
         settings = read_settings(tr, self._layout, group)
@@ -405,17 +373,14 @@ class Groups:
             self._release(tr, group)
 
     def _is_full(self, reads: ReadTransaction, group: str, settings: GroupSettings) -> bool:
-        """Return whether a group may have no more items claimed, whatever its rate allows."""
+        """Return whether a group may have no more items claimed."""
         if settings.paused or (settings.is_sequence and reads[self._awaited(group)].present()):
             return True
         limit = settings.concurrency
         return limit is not None and decode_count(reads[self._slot(group)].value) >= limit
 
     def is_held_wrongly(self, reads: ReadTransaction, group: str) -> bool:
-        """Return whether a group is held although it may go on, or the reverse.
-
-        A group with a timer is held rightly: a sweep looks at it.
-        """
+        """Return whether a group without a timer is held although it may go on, or the reverse."""
         settings = read_settings(reads, self._layout, group)
         held, is_full = reads[self._held(group)].value, self._is_full(reads, group, settings)
         if held:
@@ -503,7 +468,6 @@ class Groups:
                 self._set_turns(tr, group, own)
 
     def _set_turns(self, tr: Transaction, group: str, own: bytes) -> None:
-        """Store a group's settings in its turns, so that clients find both at once."""
         layout = self._layout
         for rest, pass_ in self._passes(tr, group).items():
             tr[layout.turn_key(layout.turns, rest, pass_, group)] = own

@@ -1,9 +1,8 @@
 """The history of a queue: samples of its totals, waiting times and run times, within a day.
 
-Totals only grow, so the events of a period are the difference between two samples. The first
-transaction of a period that changes the totals stores their old values and deletes samples that are
-too old. Nothing runs while nobody uses the queue; a period without a sample is one in which nothing
-happened.
+The events of a period are the difference between two samples. The first transaction of a period
+that changes the totals stores their old values. Nothing happened in a period without a sample. See
+`docs/design/history.md`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _ENDED = ("acked", "failed", "lease over")
 
 _SHORT, _LONG = 30, 900
 _KEPT = {_SHORT: 120, _LONG: 96}
-"""The lengths of periods in seconds, and how many periods of each have a sample at most."""
+"""The number of samples that are kept, by their periods in seconds."""
 
 _WINDOWS = ((300, _SHORT), (3_600, _SHORT), (86_400, _LONG))
 
@@ -44,10 +43,9 @@ def _number(seconds: int, now: int) -> int:
 
 
 class History:
-    """The samples and times that one client records in its transactions.
+    """The samples and times that one client records.
 
-    It maintains them (`transitions.Maintainer`) at little cost: a client looks for a sample once in
-    each period of 30 seconds, and records waiting times and run times once a second.
+    It looks for a sample once in 30 seconds, and records times once a second.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -64,18 +62,12 @@ class History:
         }
 
     def begin_again(self, tr: Transaction, now: int) -> None:
-        """Store empty samples, in a transaction that has cleared history and totals.
-
-        A client that knows of a sample of the present period does not look for it again.
-        """
+        """Store empty samples after a clear."""
         for key in self._sample_keys(now).values():
             tr[key] = encode_sample(())
 
     def note_change(self, tr: Transaction, now: int) -> None:
-        """Store samples of the totals for present periods that have none.
-
-        Call this before the transaction changes the totals.
-        """
+        """Store missing samples of present periods, before the transaction changes the totals."""
         if now < self._known_until:
             return
         layout, snapshot = self._layout, tr.snapshot
@@ -96,10 +88,7 @@ class History:
         self._sampled_by = weakref.ref(tr)
 
     def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
-        """Store a sample before transitions; count for how long items were ready, or ran.
-
-        A further try of the same transaction counts them again.
-        """
+        """Store a sample before transitions; count for how long items were ready, or ran."""
         if now >= self._known_until:
             self.note_change(tr, now)
         counts_waits = not 0 < abs(now - self._waits_noted) < _BETWEEN_NOTES
@@ -165,7 +154,6 @@ def _window(
     present: tuple[int, ...],
     now: int,
 ) -> HistoryWindow:
-    """Return what changed within the last `seconds`, in periods of `period` seconds."""
     first = _number(period, now) + 1 - seconds // period
     # A client whose clock is ahead stores a sample too early: later ones may have smaller totals.
     ends = pairwise(accumulate([*samples.values(), present], _larger))
@@ -198,7 +186,7 @@ def _larger(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _quantile(times: Sequence[int], part: float) -> float | None:
-    """Return the time in seconds that this part of the items did not exceed; `None` for no items.
+    """Return the time in seconds that this part of the items did not exceed, or `None`.
 
     >>> times = decode_times(encode_times([1000] * 9 + [60_000]))
     >>> round(_quantile(times, 0.5), 1), round(_quantile(times, 0.95))

@@ -1,12 +1,7 @@
 """The rows that an item owns besides its own, and that are deleted with it.
 
-| Rows | Owned by an item |
-| --- | --- |
-| the pieces of its payload | with a large payload |
-| its failed attempts | that has failed |
-| the steps of its job, its wait for a signal, its own batch | whose job has stored or awaits some |
-| the result of its handler | that is done |
-| the way from its first position | that was moved |
+These are the pieces of a payload, failed attempts, a job's steps, its wait for a signal and its own
+batch, a done item's result, and the way from a moved item's first position.
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ from fdbqueue.types import Transaction
 
 
 class OwnedRows:
-    """The rows that one queue's items own (`transitions.Maintainer`)."""
+    """The rows that one queue's items own."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -43,7 +38,6 @@ class OwnedRows:
             tr[self._layout.returned + self._layout.position(key)] = returned
 
     def _delete(self, tr: Transaction, before: ItemRow, after: ItemRow | None) -> None:
-        """Delete what an item no longer owns: in a new state, at a new position, or gone."""
         layout, item = self._layout, before.item
         header, position = item.header, layout.position(item.key)
         if after is not None and after.key == before.key:
@@ -66,7 +60,6 @@ class OwnedRows:
     def _end_waits(
         self, tr: Transaction, position: bytes, header: Header, following: Header
     ) -> None:
-        """Clear the wait for a signal, and the own batch, that an item no longer has."""
         layout = self._layout
         if header.waits and header.waits != following.waits:
             tr.clear(layout.signal_waits + header.waits)

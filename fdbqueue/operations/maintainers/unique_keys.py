@@ -1,4 +1,4 @@
-"""Unique keys within a transaction: at most one item that has not ended holds a key.
+"""Unique keys: at most one item that has not ended holds a key.
 
 An item holds its key while ready or delayed, and while claimed unless a claim frees the key. The
 key's row has the position of the holder.
@@ -20,9 +20,9 @@ _MAX_DROPPED = 100  # keys whose periods are over that a push with a period dele
 
 
 class UniqueKeys:
-    """The unique keys of one queue (`transitions.Maintainer`).
+    """The unique keys of one queue.
 
-    If a schedule's next tick waits for an item, it is due once the item frees its key, or ends.
+    The next tick that waits for an item is due once the item frees its key, or ends.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -53,7 +53,6 @@ class UniqueKeys:
     # Periods
 
     def _begin_period(self, tr: Transaction, row: ItemRow) -> bool:
-        """Let a new item hold its key until a period ends; return whether it has one."""
         layout, name, ends = self._layout, row.item.header.key, row.item.header.key_ends
         if name is None or ends is None:
             return False
@@ -75,10 +74,7 @@ class UniqueKeys:
     # Items that return
 
     def hold_again(self, tr: Transaction, changes: list[Change]) -> list[Change]:
-        """Give returning items the unique keys again that their claims have freed.
-
-        An item whose key has a new holder waits without it.
-        """
+        """Give returning items the unique keys that their claims have freed, if still free."""
         freed = [_freed_by(after) for _, _, after, _ in changes]
         keys = [key for key in freed if key is not None]
         values = read_all(tr, map(self._layout.unique_key, keys))
@@ -94,7 +90,6 @@ class UniqueKeys:
 
 
 def _freed_by(row: ItemRow | None) -> str | None:
-    """Return the unique key that a returning item's claim has freed, or `None`."""
     header = NO_HEADER if row is None or row.state in ENDED else row.item.header
     return None if header.unique else header.held_while_waiting
 

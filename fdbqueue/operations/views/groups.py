@@ -12,7 +12,6 @@ from fdbqueue.layout.values import Moment, decode_count, utc_time
 from fdbqueue.types import ReadTransaction
 
 HeldBy: TypeAlias = Literal["paused", "concurrency", "rate", "retry"]
-"""The reason why the ready items of a group are not handed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +19,18 @@ class GroupInfo:
     """A group of a queue at one moment.
 
     Attributes:
-        name: Its name.
         ready: The number of its ready items.
         claimed: The number of its claimed items.
         weight: Its share of a priority, in proportion to other groups' weights.
-        concurrency: The most of its items that may be claimed at a time; `None` for no limit.
-        paused: Whether it is paused.
-        rate: The most items that may start in a period, and the period in seconds; `None` for
-            no limit.
-        in_order: Whether a failed item is tried again before those behind it, because one of
-            its items may be claimed at a time.
-        held_by: What holds its ready items back: `"paused"`; `"concurrency"`; `"retry"` while a
-            failed item waits for its next attempt; `"rate"`; `None` for nothing.
+        concurrency: The maximum number of claimed items; `None` for no limit.
+        rate: The maximum number of starts in a period, and the period in seconds; `None` for no
+            limit.
+        in_order: Whether a failed item is tried again before later ones, at a concurrency of 1.
+        held_by: What holds its ready items back: `"paused"`, `"concurrency"`, `"rate"`, or
+            `"retry"` while a failed item waits for its next attempt; `None` for nothing.
         held_until: When its rate allows more items to start, if that holds it.
         delayed: The number of its delayed items.
-        max_size: The most ready, delayed and claimed items it may have; `None` for no bound.
+        max_size: The maximum number of ready, delayed and claimed items; `None` for no bound.
     """
 
     name: str
@@ -65,7 +61,7 @@ def list_groups(
 ) -> list[GroupInfo]:
     """Return up to `limit` (at least 1) groups after a name, in order of their names.
 
-    These are the groups that have ready, delayed or claimed items, or settings.
+    They have unfinished items or settings.
     """
     spaces = layout.group_counts, layout.group_slots, layout.group_settings, layout.group_delays
     begun = [

@@ -69,11 +69,11 @@ class ItemInfos(Generic[_T]):
         self._kind = kind
 
     def decode(self, tr: ReadTransaction, item: StoredItem) -> _T:
-        """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
+        """Return a stored item as its user sees it; raise `UndecodableItem`."""
         return self._codec.decode(item, read_payload(tr, self._layout, item.content))
 
     def decoded_if_possible(self, tr: ReadTransaction, found: ItemRow) -> _T | None:
-        """Return an item; `None` if it cannot be decoded, which is why some items die."""
+        """Return an item; `None` if it cannot be decoded."""
         with suppress(UndecodableItem):
             return self.decode(tr, found.item)
         return None
@@ -161,7 +161,7 @@ class ItemInfos(Generic[_T]):
         return test
 
     def _may_match(self, tr: ReadTransaction, wanted: Filter, found: ItemRow) -> bool:
-        """Return whether an item matches the part of a filter that needs no other rows."""
+        """Return whether an item matches a filter, as far as its row tells."""
         level, priority = found.item.level, wanted.priority
         if wanted.group is not None and (level.group or "") != wanted.group:
             return False
@@ -183,7 +183,7 @@ def _never() -> bool:
 
 
 def _is_named(name: str, wanted: str) -> bool:
-    """Return whether a job has this name, or one that ends with it, as in `module.function`.
+    """Return whether a job has this name, or one that ends with it.
 
     >>> [_is_named("shop.send", wanted) for wanted in ("shop.send", "send", "end")]
     [True, True, False]
@@ -201,11 +201,6 @@ def _has(text: str | None, part: str | None) -> bool:
 def _begin_held(
     tr: ReadTransaction, layout: Layout, rate: QueueRate, item: StoredItem
 ) -> Callable[[Options | None], ItemHeldBy | None]:
-    """Start to read what holds the group of a ready item back.
-
-    These are snapshot reads, because claims of other items change the counters all the time. Cost:
-    one read each for the item of a group, the queue's concurrency, and its rate.
-    """
     reads: ReadTransaction = getattr(tr, "snapshot", tr)
     group = item.level.group
     held = None if group is None else reads[layout.group_key(layout.held_groups, group)]
@@ -229,7 +224,6 @@ def _begin_held(
 
 
 def _begin_ahead(tr: ReadTransaction, item: StoredItem) -> Callable[[], int | None]:
-    """Start to count the items of its group ahead of a ready item in its priority."""
     if item.level.group is None:
         return lambda: None
     reads: ReadTransaction = getattr(tr, "snapshot", tr)
@@ -244,11 +238,9 @@ def _waits_for(
     job: StoredJob | None,
     failed: Sequence[FailedAttempt],
 ) -> WaitsFor | None:
-    """Return what a delayed item, or one with an unknown job, waits for; else `None`.
+    """Return what a delayed item, or one with an unknown job, waits for.
 
-    Cost: none for most items. A job suspended in a step takes one read, one that waits for a batch
-    two, and one that runs others a range read of its steps; the name of each other queue takes two.
-    `failed` are the attempts that are kept.
+    Cost: no read for most items, one or two for a suspended job, and more for each awaited job.
     """
     header = found.item.header
     if found.state not in ("ready", "delayed"):
@@ -303,7 +295,6 @@ def _waits_for_batch(
 
 
 def _is_followed(tr: ReadTransaction, own: Layout, layout: Layout, first: bytes, id: bytes) -> bool:
-    """Return whether the item of a batch still follows the item with this first position."""
     rows = tr.get_range(*layout.followers_range(first))
     return any(
         each.id == id and each.layout(layout).subspace.key() == own.subspace.key()

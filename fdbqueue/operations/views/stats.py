@@ -18,11 +18,11 @@ from fdbqueue.types import Key, KeyValue, Options, QueueStats, ReadTransaction
 _MAX_LEVELS = 100  # of which the oldest item is looked for
 
 FirstKey: TypeAlias = Callable[[ReadTransaction, bytes], Key]
-"""A function that starts to read the first key from a key on, without its value."""
+"""Starts to read the first key from a key on, without its value."""
 
 
 class Numbers:
-    """The numbers of one queue. Each method is part of a transaction that only reads."""
+    """The numbers of one queue, by read-only transactions."""
 
     def __init__(self, items: Items, first_key: FirstKey) -> None:
         self._layout = items.layout
@@ -30,7 +30,7 @@ class Numbers:
         self._first_key = first_key
 
     def stats(self, tr: ReadTransaction, given: Options) -> QueueStats:
-        """Return the statistics of the queue; `given` are its options before its first push."""
+        """Return the queue's statistics; `given` are its options before the first push."""
         begun = self._items.begin_counters(tr, counters_range)
         options = self._items.options.begin_read(tr)
         finish = begin_stats(tr, self._layout.subspace, begun(), self._first_key)
@@ -42,7 +42,7 @@ class Numbers:
         return max(0, self._items.begin_counters(tr)().ready)
 
     def counts(self, tr: ReadTransaction) -> dict[Any, int]:
-        """Return the number of ready items of each priority that has any."""
+        """Return the number of ready items by priority."""
         counters = self._items.begin_counters(tr, counters_range)()
         return _counts_by_priority(self._layout, counters)
 
@@ -50,11 +50,7 @@ class Numbers:
 def begin_stats(
     tr: ReadTransaction, subspace: Subspace, counters: Counters, first_key: FirstKey
 ) -> Callable[[], QueueStats]:
-    """Start to read what a queue's counters (`counters_range`) leave open about its statistics.
-
-    Returns:
-        A function that waits for the reads and returns the statistics, without the options.
-    """
+    """Start to read the statistics that a queue's counters leave open, except the options."""
     delayed = counters.tallies["delayed"]
     if not (delayed or counters.levels or counters.ready):
         return lambda: _stats(counters, {}, None, None)  # there may be very many
@@ -72,7 +68,7 @@ def begin_stats(
 
 
 def unknown_stats(subspace: Subspace, error: Exception) -> QueueStats:
-    """Return the statistics of a queue that cannot be read: zeros and the error."""
+    """Return the statistics of a queue that cannot be read."""
     nothing = _stats(Counters(subspace, ()), {}, None, None)
     return replace(nothing, error=str(error))
 
@@ -116,7 +112,6 @@ def _counts_by_priority(layout: Layout, counters: Counters) -> dict[Any, int]:
 def _begin_oldest(
     tr: ReadTransaction, layout: Layout, counters: Counters, first_key: FirstKey
 ) -> Callable[[], Moment | None]:
-    """Start to read when the oldest ready item was pushed, from the first keys of some levels."""
     # All items of a FIFO queue are in one level, which has no counter.
     prefixes = [*islice(counters.levels, _MAX_LEVELS)] or [layout.items]
     firsts = [(prefix, first_key(tr, prefix + b"\x00")) for prefix in prefixes]
