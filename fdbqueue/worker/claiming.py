@@ -46,12 +46,11 @@ class Source:
     """A queue of a worker.
 
     Attributes:
-        at_most: How many of its jobs run at a time; `None` for the worker's limit.
         passed: The number of claimed jobs, divided by the weight.
         may_have_jobs: False after a claim that found none, until there may be some.
         away_until: When to try again after an error, by the monotonic clock.
         among: The number of jobs to claim, to find one behind unknown jobs.
-        sleep: Ends the sleep of the thread that waits for its jobs, or `None`.
+        sleep: Ends the sleep of the thread that waits for its jobs.
     """
 
     queue: BaseQueue[Any]
@@ -74,10 +73,9 @@ class Turns:
     """The queues of a worker, which claims from one after the other.
 
     In order, the next turn goes to the first queue that may have jobs. Once all slots are taken,
-    each may have some, because a worker learns of new jobs a moment late.
-
-    By weight, it goes to the queue with the fewest claimed jobs for its weight. A queue that had
-    none does not catch up later.
+    each may have some: a worker learns of new jobs a moment late. By weight, the turn goes to the
+    queue with the fewest claimed jobs for its weight. A queue that had none does not catch up
+    later.
     """
 
     def __init__(self, sources: Sequence[Source], *, in_order: bool = True) -> None:
@@ -86,7 +84,7 @@ class Turns:
         self._latest = 0.0  # the `passed` of the latest turn's queue, before that turn
 
     def ready(self) -> list[Source]:
-        """Return the queues that may have jobs, and have room for them."""
+        """Return the queues that may have jobs, and have room."""
         now, found = time.monotonic(), list[Source]()
         for each in self.sources:
             has_room = each.at_most is None or each.held < each.at_most
@@ -124,7 +122,7 @@ class Turns:
             source.passed = max(source.passed, self._latest)
 
     def rouse(self) -> None:
-        """Record that any queue may have jobs, and wake the threads that wait for some."""
+        """Record that any queue may have jobs, and wake waiting threads."""
         for each in self.sources:
             if not each.may_have_jobs:
                 self.want(each)
@@ -137,14 +135,10 @@ class Pace:
     """How many jobs to claim, by the duration of the last ones.
 
     Attributes:
-        seconds: The moving average of a job's duration.
-        n_timed: The number of jobs in it.
         may_claim_ahead: False if a job that goes back would lose an attempt or a start.
 
     Example:
         >>> pace = Pace(concurrency=2, prefetch=100)
-        >>> pace.room()
-        2
         >>> for _ in range(10):
         ...     pace.note(0.001)
         >>> pace.room()
@@ -239,7 +233,7 @@ class Claiming(Part):
         return first is not None
 
     def _claim(self, source: Source, n: int, free: int) -> None:
-        """Claim up to `n` jobs, and begin each that may run; if this is the only queue, wait."""
+        """Claim up to `n` jobs, and begin each that may run."""
         is_only = len(self.turns.sources) == 1
         waits = is_only and not self._drains and not self._has_waiting()
         try:
@@ -255,7 +249,7 @@ class Claiming(Part):
             self._await_each()
 
     def _await_jobs(self) -> bool:
-        """Wait until a queue may have jobs; return false if none will have any."""
+        """Wait until a queue may have jobs; return false if none will."""
         pool, turns, stop = self.pool, self.turns, self.shutdown.stop
         sleeps = not self._drains and len(turns.sources) > 1
         if sleeps:
@@ -308,11 +302,7 @@ class Claiming(Part):
     # What becomes of a claim
 
     def _claimed(self, source: Source, n: int, *, wait: float) -> tuple[int, list[HeldJob]]:
-        """Claim jobs; hold those that the handler knows, and give back the others.
-
-        Returns:
-            The number of claimed jobs, and up to `n` known jobs.
-        """
+        """Claim jobs; return the number of claims, and up to `n` jobs that the handler knows."""
         n_claimed, source.among = max(n, source.among), 1
         stop, store = self.shutdown.stop, source.store
         claims = claim_until(stop, store, self.db, self.lease, n_claimed, wait, self._client)

@@ -25,7 +25,6 @@ _P = ParamSpec("_P")
 _guard = Guard()  # of all contexts, because most jobs never need one
 
 Reason: TypeAlias = Literal["cancelled", "timeout", "shutdown"]
-"""Why a job should stop: it was cancelled, its time is over, or its worker shuts down."""
 
 Ending = Callable[[Transaction], object]
 
@@ -113,8 +112,7 @@ class Context(Steps):
         job: The name of a declared job; empty for any other.
         tick: The tick of the schedule that pushed the job, or `None`.
         attempt: The number of the attempt, from 1.
-        max_attempts: The number of attempts after which the job becomes a dead letter; `None` for
-            no limit.
+        max_attempts: The number of attempts after which the job becomes a dead letter, or `None`.
         cancelled: An event that tells the handler to end soon: `is_set()`, `wait(seconds)`, or
             `await` it. Its `reason` is `"cancelled"`, `"timeout"` or `"shutdown"`. A cancelled job
             does not run again, however the handler ends. Otherwise the job is done if the handler
@@ -148,7 +146,7 @@ class Context(Steps):
 
     @property
     def is_suspended(self) -> bool:
-        """True once the job has given up its claim, to go on later."""
+        """True once the job has given up its claim."""
         return "_attempt" in self.__dict__ and self._attempt.claimed.is_suspended
 
     @cached_property
@@ -178,7 +176,7 @@ class Context(Steps):
         self._lease.extend(self.report)
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Report how far the work is; `get` and `search` return it as `progress`.
+        """Report how far the work is, for `ItemInfo.progress`.
 
         Returns at once. The worker stores the report within about a second, unless the job ends
         sooner.
@@ -196,18 +194,6 @@ class Context(Steps):
 
         The log is stored with `progress`, and kept as `log` of the failed attempt or of the done
         item. It keeps the last 8,000 bytes.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", keep=100)
-            >>> item = jobs.push(db, "report")
-            >>> def work(context: Context):
-            ...     context.progress(0.5, "page 1 of 2")
-            ...     context.log("page 1 is done")
-            >>> _ = fdbqueue.Worker(db, jobs, work).run(drain=True)
-            >>> jobs.get(db, item).log.rstrip().partition(" ")[2]
-            'page 1 is done'
         """
         if not isinstance(message, str):
             raise TypeError(f"a line of the log is text, not {message!r}")

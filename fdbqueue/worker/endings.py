@@ -42,7 +42,7 @@ _OUTCOMES = {
     **dict.fromkeys(("snoozed", "suspended"), ("", logging.INFO)),
     "lost": ("lost", logging.WARNING),
 }
-"""The field of the report that counts each outcome, if any, and the level of its log record."""
+"""The field of the report that counts each outcome, and the level of its log record."""
 
 _MAX_TOGETHER = 200  # jobs that one transaction acknowledges
 
@@ -89,7 +89,7 @@ def sum_of(reports: Iterable[WorkerReport]) -> WorkerReport:
 
 @dataclass(eq=False)
 class Endings(Part):
-    """Ends jobs in the database, in the worker's report and in the log."""
+    """Ends jobs in the database, the report and the log."""
 
     report: WorkerReport = field(default_factory=WorkerReport)
     _returned: list[HeldJob] = field(default_factory=list[HeldJob])
@@ -153,7 +153,7 @@ class Endings(Part):
                 self.lost(job)
 
     def lost(self, job: HeldJob) -> None:
-        """End an attempt whose lease ran out or was taken away."""
+        """End an attempt whose lease ran out."""
         self.end(job, "lost")
         advice = _LOST.format(lease=job.lease.seconds)
         _log.warning("%s %s: %s", job.source.name, job.name, advice)
@@ -211,7 +211,6 @@ class Endings(Part):
             self._release(source, some, release)
 
     def _release(self, source: Source, jobs: Sequence[HeldJob], release: Release) -> None:
-        """Release jobs in one transaction, or one by one if a lease is over."""
 
         def body(tr: Transaction, now: int) -> None:
             for job in jobs:

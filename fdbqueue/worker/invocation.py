@@ -49,13 +49,11 @@ class Invocation(NamedTuple):
     """The call of a handler for one job.
 
     Attributes:
-        name: Its name in the log, or an empty text.
         function: The function to call, with the transaction if it runs in one.
         outcome: Returns the outcome of a failed attempt; `None` to let the queue decide.
         encode: Returns the JSON form of its result.
         timeout: Seconds after which it is told to stop; `None` for the worker's time-out.
         around: Returns a context manager to enter around the call.
-        pushed: The value of the job, with the span that pushed it.
     """
 
     name: str
@@ -73,10 +71,9 @@ class Handler(ABC):
 
     Attributes:
         renew: Called every second, to renew what the program declares.
-        results: Converts the results of steps.
         keep_unknown: Seconds after which an item that no worker knows becomes a dead letter, or
             `None`.
-        may_be_last: Whether a job may have a single attempt, whatever its queue allows.
+        may_be_last: Whether a job may have a single attempt.
     """
 
     results: Callable[[str, Callable[..., Any]], Results] = Results
@@ -112,10 +109,7 @@ class Handler(ABC):
 
 
 class FunctionHandler(Handler):
-    """One function for all jobs: `handler(item)`, `handler(context)` or `handler(tr, item)`.
-
-    The name `tr` or the annotation `Context` of the first parameter selects the form.
-    """
+    """One function for all jobs: `handler(item)`, `handler(context)` or `handler(tr, item)`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -165,11 +159,6 @@ def supplied(function: Callable[..., Any]) -> Supplied:
     """Return the class of this library that annotates the first parameter, or an empty text.
 
     If the class is imported for type checkers only, the last part of its name decides.
-
-    >>> from fdbqueue.jobs import Context
-    >>> def work(context: "Context | None"): ...
-    >>> supplied(work), supplied(lambda item: item)
-    ('Context', '')
     """
     try:
         first = next(iter(inspect.signature(function).parameters.values()), None)

@@ -22,9 +22,6 @@ class Outcome(Exception):
 
     The attempt keeps the reason, and the error that a policy decided on, or the `__cause__` of the
     outcome.
-
-    Attributes:
-        reason: The given reason, or an empty text.
     """
 
     reason = ""
@@ -65,11 +62,6 @@ class RetryIn(Outcome):
     Args:
         after: The time until the next attempt, from 0.
         reason: What went wrong, as the error of the attempt.
-
-    Example:
-        >>> raise RetryIn(30, "the printer is busy")
-        Traceback (most recent call last):
-        fdbqueue.worker.outcomes.RetryIn: the printer is busy
     """
 
     def __init__(self, after: Duration, reason: str = "") -> None:
@@ -79,13 +71,7 @@ class RetryIn(Outcome):
 
 
 class Discard(Outcome):
-    """End the job without an effect: neither try it again nor keep it as a dead letter.
-
-    Example:
-        >>> raise Discard("the customer has left")
-        Traceback (most recent call last):
-        fdbqueue.worker.outcomes.Discard: the customer has left
-    """
+    """End the job without an effect: neither try it again nor keep it as a dead letter."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -93,13 +79,7 @@ class Discard(Outcome):
 
 
 class Dead(Outcome):
-    """Make the job a dead letter now, whatever its policy says.
-
-    Example:
-        >>> raise Dead("there is no such customer")
-        Traceback (most recent call last):
-        fdbqueue.worker.outcomes.Dead: there is no such customer
-    """
+    """Make the job a dead letter now, whatever its policy says."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -107,14 +87,14 @@ class Dead(Outcome):
 
 
 class BatchCancelled(Discard):
-    """The job ends as cancelled: its batch was cancelled, or a job that it follows was not done."""
+    """The batch of the job was cancelled, or a job that it follows was not done."""
 
     def __init__(self) -> None:
         super().__init__("its batch was cancelled, or a job that it follows was not done")
 
 
 class Spent(Dead):
-    """The job is a dead letter: its attempts were used up before this claim."""
+    """The attempts of the job were used up before this claim."""
 
     def __init__(self, attempts: int) -> None:
         super().__init__(f"all {attempts} attempts are used up")
@@ -130,7 +110,7 @@ class ChildNotPushed(FdbqueueError):
 
     Attributes:
         name: The name of the step.
-        id: The id of the job that has the key.
+        id: The id of the unfinished job.
     """
 
     name: str
@@ -187,8 +167,6 @@ class ChildFailed(StepFailed):
     letter from the step.
 
     Attributes:
-        name: The name of the step.
-        error: Why the job has failed.
         id: The id of the job that has failed.
     """
 
@@ -215,11 +193,7 @@ class WaitTimedOut(FdbqueueError):
 
 
 class HandlerExited(FdbqueueError):
-    """A handler raised a `BaseException` that is not an `Exception`, such as `SystemExit`.
-
-    The policy of the job gets this error; the attempt keeps its `__cause__`, which the handler
-    raised.
-    """
+    """A handler raised a `BaseException` that is not an `Exception`; it is the `__cause__`."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"the handler raised {error_text(error)}, which is not an Exception")

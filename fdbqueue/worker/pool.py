@@ -1,4 +1,4 @@
-"""The jobs that a worker holds, and the threads that run them.
+"""The jobs that a worker holds, and its threads.
 
 Executors of `concurrent.futures` would fail once the main thread has ended.
 """
@@ -37,14 +37,10 @@ class HeldJob(Tries):
 
     Attributes:
         unknown: Why it is left to other workers, or `None`.
-        is_lone: Whether it must run alone in its worker.
         began: When it began, by the performance counter; infinite until an event loop begins it.
-        thread: The identifier of the thread that runs it.
         reported: The handler's last stored report.
         returned: Its result as JSON; `None` if it is not stored.
-        seconds: How long its handler took; 0 if it has not returned.
         late: The error of its attempt, if its time is over.
-        told_at: When it was told so, by the performance counter.
         is_ending: Whether no code of the program runs for it now.
         is_given_up: Whether the worker has ended the attempt without it.
     """
@@ -113,7 +109,7 @@ class HeldJob(Tries):
 
     @property
     def seconds_told(self) -> float:
-        """Seconds since `told_at`."""
+        """Seconds since it was told that its time is over."""
         return time.perf_counter() - self.told_at
 
     @property
@@ -146,11 +142,7 @@ def by_source(jobs: list[HeldJob]) -> dict[Source, list[HeldJob]]:
 
 
 class Pool:
-    """The jobs that a worker holds, in the order of their claims, and its threads.
-
-    Attributes:
-        changed: Notified when the worker has room for others, or holds none.
-    """
+    """The jobs that a worker holds, in the order of their claims, and its threads."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
@@ -175,7 +167,7 @@ class Pool:
             return [*self._held]
 
     def await_room(self, seconds: float) -> None:
-        """Wait for room for other jobs, or for some seconds."""
+        """Wait for room, or for some seconds."""
         with self._lock:
             if not self.pace.room():
                 self.changed.wait(seconds)
@@ -211,7 +203,7 @@ class Pool:
 
     @contextmanager
     def working(self, run: Callable[[HeldJob], object]) -> Generator[None]:
-        """Run the jobs that are put, each in a thread; at the end, wait for all of them.
+        """Run the jobs that are put, in threads; at the end, wait for all of them.
 
         `run(job)` must not raise.
         """
@@ -224,7 +216,6 @@ class Pool:
             self._close()
 
     def _start(self) -> None:
-        """Start a thread. The caller has the lock."""
         # Neither the end of a `with` block nor Python waits for one that was replaced.
         thread = threading.Thread(target=self._work, daemon=True)
         thread.start()
@@ -279,7 +270,6 @@ class Pool:
             self._variables.copy().run(self._run, job)
 
     def _next(self) -> HeldJob | None:
-        """Wait for the next job; return `None` at the end."""
         with self._lock:
             if threading.get_ident() not in self._threads:
                 return None  # another thread has replaced this one

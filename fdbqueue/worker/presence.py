@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = Log("fdbqueue.worker")
 
 LOOK = 1.0
-"""The longest time in seconds between looks at whether to renew the row."""
+"""Seconds between looks at whether to renew the row."""
 
 _BUSY = 20.0  # seconds after which one that has jobs, or had some, does so at the latest
 _IDLE = 60.0  # seconds after which one without jobs does so
@@ -51,9 +51,9 @@ class WorkerInfo:
         name: Its name, which is also the `ItemInfo.claimed_by` of its items.
         host: The name of its host.
         pid: The id of its process.
-        queues: How many jobs of each queue run at a time, by its name, or its key as text.
+        queues: The maximum number of running jobs of each queue, by its name, or its key as text.
         concurrency: The number of jobs that run at a time.
-        jobs: The number of jobs that it held when it was last seen.
+        jobs: The number of jobs that it held at the time `seen`.
         since: When it started, by its clock.
         seen: When it last renewed its entry, by its clock.
     """
@@ -71,12 +71,10 @@ class WorkerInfo:
 def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     """Return the workers of all queues of a database, in the order in which they started.
 
-    A `Worker` or `fdbq work` is listed from a second after its start until it stops. It renews its
-    entry every 20 seconds while it has jobs (three times per lease, if that is shorter), otherwise
-    once a minute. A killed worker stays listed until the leases of its jobs are over, or for up to
-    two and a half minutes if it had none.
-
-    Other clients that claim items are not listed. Cost: one read.
+    A `Worker` or `fdbq work` is listed from a second after its start until it stops; other clients
+    are not. It renews its entry at least every 20 seconds while it has jobs, otherwise once a
+    minute. A killed worker stays listed until the leases of its jobs are over, or for up to two and
+    a half minutes if it had none. Cost: one read.
 
     Args:
         tr: A transaction or a database.
@@ -123,14 +121,7 @@ def worker_as_json(worker: WorkerInfo) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class Presence:
-    """The row of one worker, which says that it is there.
-
-    Args:
-        name: The name of the worker; `None` for its client's name.
-        queues: How many jobs of each queue run at a time.
-        concurrency: The number of jobs that run at a time.
-        lease: The lease in seconds.
-    """
+    """The row of one worker, which says that it is there."""
 
     name: str | None
     queues: Mapping[str, int]
@@ -197,13 +188,6 @@ def serving_health(address: int | str | None, trouble: Callable[[], str | None])
 
     Raises:
         OSError: The process cannot listen on the address.
-        ValueError: It is not an address.
-
-    Example:
-        >>> import urllib.request
-        >>> with serving_health(0, lambda: None) as port:
-        ...     print(urllib.request.urlopen(f"http://127.0.0.1:{port}/ready").read().decode())
-        {"status": "ok"}
     """
     if address is None:
         yield 0
@@ -222,7 +206,7 @@ def serving_health(address: int | str | None, trouble: Callable[[], str | None])
 
 
 def check_address(address: int | str | None) -> None:
-    """Raise an error if this process cannot listen on the address now."""
+    """Raise an error if this process cannot listen on the address."""
     if address is not None:
         _listening(address, lambda: None).server_close()
 

@@ -58,7 +58,7 @@ class Parent:
         self._socket.set_inheritable(False)
 
     def stop_with(self, stop: Callable[[], object], kill: Callable[[], object]) -> None:
-        """Call `stop` when the parent wants so, or has died; end when it kills, after `kill`."""
+        """Call `stop` when the parent wants so, or has died; end when it kills."""
 
         def wait() -> None:
             self._socket.recv(1)
@@ -87,7 +87,7 @@ def run_worker(
     drain: bool = False,
     health: int | str | None = None,
 ) -> WorkerReport:
-    """Run the worker of this process, as `Worker.run`, for its parent if it has one."""
+    """Run the worker of this process, for its parent if it has one."""
     if parent is not None:
         parent.stop_with(worker.stop, shutdown.kill)
     report = worker.run(drain=drain, health=own_health(health))
@@ -102,7 +102,7 @@ def own_health(health: int | str | None) -> int | str | None:
 
 
 def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], processes: int) -> str:
-    """Return a line for the log: database, queues, jobs and processes."""
+    """Return a line for the log."""
     return (
         f"working on {database_name(db)} (--db, $FDBQ_DB or App.bind choose another database): "
         f"queues {', '.join(queues)}; jobs {', '.join(jobs)}; processes {processes}"
@@ -110,7 +110,7 @@ def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], process
 
 
 def exit_after_work(code: int) -> NoReturn:
-    """Exit, although threads may hang that Python would wait for."""
+    """Exit, although threads may hang."""
     in_thread = [each for each in threading.enumerate() if each.name.startswith(IN_THREAD)]
     if has_hung() or any(map(_goes_on, in_thread)):
         sys.stdout.flush()
@@ -127,7 +127,7 @@ def _goes_on(thread: threading.Thread) -> bool:
 def limit_of(
     max_jobs: int | None, max_memory: int | None
 ) -> Callable[[WorkerReport], str | None] | None:
-    """Return a function that says why a worker ends by itself; `None` if it never does."""
+    """Return a function that says why a worker ends by itself, or `None`."""
     if (max_jobs, max_memory, parent) == (None, None, None):
         return None
     if max_memory is not None and not _STATM.exists():
@@ -154,8 +154,6 @@ def limit_of(
 
 @dataclass
 class _Slot:
-    """A process, and after it its successors."""
-
     number: int
     process: subprocess.Popen[bytes] | None = None
     socket: socket.socket | None = None
@@ -199,11 +197,7 @@ class Supervisor:
                 slot.process.kill()
 
     def run(self, health: int | str | None = None) -> WorkerReport:
-        """Run the processes until a signal or `stop`, or until none has more to do.
-
-        Returns:
-            The work of all processes that did not die.
-        """
+        """Run the processes until a signal or `stop`, or until none has more to do."""
         check_address(health)
         try:
             with stopping_on_signals(self.stop, "processes", lambda: len(self._slots), self.kill):
@@ -243,7 +237,6 @@ class Supervisor:
         _log.info("process %d of %d: pid %d", slot.number, len(self._slots), slot.process.pid)
 
     def _note_end(self, slot: _Slot, pid: int, code: int) -> None:
-        """Record the work of a process that ended, and when to start another one."""
         assert slot.socket is not None
         with slot.socket as link:
             link.setblocking(False)

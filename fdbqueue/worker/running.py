@@ -43,7 +43,7 @@ class Running(Part):
     endings: Endings
 
     def run(self, job: HeldJob) -> None:
-        """Run one job and report its end, whatever happens."""
+        """Run one job and report its end."""
         try:
             if self.shutdown.stop.is_set:
                 self.endings.release([job])
@@ -156,10 +156,7 @@ class Running(Part):
         run_once(self.db, body, store.layout.receipts)
 
     def _tried(self, job: HeldJob, function: Callable[[], _T]) -> _T:
-        """Call a function of the program as part of a try of a transaction.
-
-        No try begins after the grace period of the job or worker.
-        """
+        """Call a function of the program as part of a try, if the grace period is not over."""
         if job.late is not None and job.seconds_told >= self.shutdown.grace:
             raise job.late
         is_body = job.call is not None and job.call.in_transaction

@@ -23,12 +23,8 @@ _log = Log("fdbqueue.worker")
 class Shutdown:
     """The end of a worker.
 
-    Args:
-        grace: Seconds that running jobs have to end.
-        kill: Called before a second signal ends the process.
-        limit: Returns why no more jobs may begin, or `None`.
-
     Attributes:
+        kill: Called before a second signal ends the process.
         stop: Set once no other job may begin. Not an event: a signal handler must not take its
             lock.
         errors: The errors that stopped the worker.
@@ -83,7 +79,7 @@ def stopping_on_signals(
 ) -> Generator[None]:
     """Call `stop` on SIGTERM and SIGINT; on the second signal, call `kill` and end the process.
 
-    Does nothing outside of the main thread. `stop` may interrupt that thread anywhere.
+    Does nothing outside of the main thread, which `stop` may interrupt anywhere.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

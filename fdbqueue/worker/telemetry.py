@@ -64,7 +64,6 @@ def _using(library: str, function: Callable[..., _T], *args: Any) -> _T | None:
 
 @cache
 def _module(name: str) -> Any:
-    """Import an optional dependency, if it is installed."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -85,13 +84,7 @@ def _propagator() -> Any:
 
 
 def inject(value: dict[str, Any]) -> None:
-    """Add the current span of OpenTelemetry, if there is one, to the value of a job.
-
-    >>> value = {"job": "shop.send"}
-    >>> inject(value)
-    >>> value
-    {'job': 'shop.send'}
-    """
+    """Add the current span of OpenTelemetry, if there is one, to the value of a job."""
     if _TRACE in sys.modules:  # or else the program has no span
         _using(_TRACE, _inject, value)
 
@@ -132,7 +125,6 @@ def span(
 def _entered(
     trace: Any, queue: str, item_id: str, attempt: int, job: str, pushed: Mapping[str, Any]
 ) -> AbstractContextManager[object] | None:
-    """Return a new current span; `None` if the program has no provider of traces."""
     attributes: dict[str, Any] = {
         "messaging.system": "fdbqueue",
         "messaging.destination.name": queue,
@@ -157,7 +149,6 @@ def _entered(
 
 @contextmanager
 def _left(current: AbstractContextManager[object]) -> Generator[None]:
-    """Leave a span at the end of a `with` block, with its error."""
 
     def leave(_: object, *raised: Any) -> bool:
         try:

@@ -33,7 +33,7 @@ _hung: list[int] = []
 
 
 def has_hung() -> bool:
-    """Return whether a job of this process was given up while it ran."""
+    """Return whether a job of this process was given up."""
     return bool(_hung)
 
 
@@ -148,7 +148,6 @@ class Upkeep(Part):
             self.endings.failed(job, failure)
 
     def _keep(self) -> float:
-        """Renew what is due, and tell cancelled jobs; return the seconds to the next time."""
         self._renew()
         self._try("cannot renew its schedules", lambda _: self.handler.renew())
         running = [job for job in self.pool.all() if job.context is not None]
@@ -173,7 +172,7 @@ class Upkeep(Part):
                 job.context.cancelled.set("cancelled")
 
     def _renew(self) -> None:
-        """Extend leases after a third of their time or to store new reports; renew the row."""
+        """Extend leases after a third of their time, or to store reports; renew the row."""
         held, now = self.pool.all(), Since()
         if not held or self._extended.seconds() >= 0.99 * self.lease / 3:
             self._extended = now

@@ -39,17 +39,13 @@ class Worker:
     fails if it takes longer than five seconds. It can push an item with the unique key of its own
     job.
 
-    While jobs take less than a twentieth of a second, the worker claims ahead as many as run in
-    that time. They go back if they wait for a tenth of a second. If a worker dies, each job that it
-    held has used an attempt, started or not. So only first attempts are claimed ahead, and none of
-    jobs that have a single attempt or a rate.
+    While jobs are quick, the worker claims more of them ahead, on their first attempt only. If a
+    worker dies, each job that it held has used an attempt, started or not, and next runs alone in
+    its worker. So run one worker in a process. See `docs/explanation/leases.md`.
 
     After `stop`, SIGTERM or SIGINT, jobs that have not started go back at once, and running jobs
     find `Context.cancelled` set. A running job that raises an error, or exceeds `grace`, goes back
     without counting an attempt. A second signal ends the process at once.
-
-    A job whose lease ran out may have killed its worker. So it next runs alone: its worker holds no
-    other job meanwhile. Run one worker in a process, or this protects nothing.
 
     Args:
         db: A database.
@@ -131,7 +127,7 @@ class Worker:
         Args:
             drain: Whether to stop also once no job can be claimed and none is running.
             health: A port of the loopback interface, or `"HOST:PORT"`, on which to answer `/live`
-                and, while the worker claims jobs and the database answers, `/ready`.
+                and, while the worker can claim jobs, `/ready`.
 
         Raises:
             OSError: The process cannot listen on the address of `health`.
@@ -163,7 +159,6 @@ class Worker:
         return self.report
 
     def _trouble(self) -> str | None:
-        """Return why the worker cannot claim jobs, or `None`."""
         if self._shutdown.stop.is_set:
             return "the worker is about to stop"
         return self._claiming.trouble() or trouble_of_database(self._db)

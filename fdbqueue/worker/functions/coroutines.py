@@ -24,8 +24,6 @@ _BLOCKED = 1.0  # seconds after which a loop that does not answer is blocked
 
 
 class _Job(Protocol):
-    """A job that records the states of its coroutine, in this order."""
-
     @property
     def job_name(self) -> str: ...
 
@@ -40,7 +38,7 @@ class Coroutines:
     """Runs all coroutines of a worker in one event loop; if one blocks it, in another loop.
 
     Attributes:
-        loop: The event loop of the program that awaits the worker, if one does.
+        loop: The event loop of the program, if it awaits the worker.
     """
 
     def __init__(self) -> None:
@@ -138,7 +136,6 @@ class _EventLoop:
         return time.monotonic() - self._asked_at > _BLOCKED
 
     def close(self) -> None:
-        """Stop the loop and cancel what still runs; leave a loop that hangs."""
         self._is_closed.set()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(2 * _CANCEL)

@@ -71,7 +71,7 @@ class Policy(Protocol):
     """When to try a step again; `fdbqueue.jobs.Retry` is one."""
 
     def decide(self, error: Exception, attempt: int) -> Outcome:
-        """Return the outcome of a failed attempt, given its error and number."""
+        """Return the outcome of a failed attempt."""
         ...
 
 
@@ -155,11 +155,7 @@ class ChildPushes:
         return new
 
     def push(self, tr: Transaction, numbers: list[int]) -> list[tuple[bytes, str]]:
-        """Push the jobs of the steps with these numbers.
-
-        Returns:
-            The prefixes of their queues, empty for the job's own, and their ids.
-        """
+        """Push the jobs of the steps with these numbers; return their queue prefixes and ids."""
         of_queue: dict[BaseQueue[Any], list[int]] = {}
         for number in numbers:
             of_queue.setdefault(self._members[number].queue, []).append(number)
@@ -196,8 +192,8 @@ class Stepper:
         converted to JSON and back by the return annotation, also the first time.
 
         An exception of the function raises `StepFailed`. A job that catches it finds the same
-        failure when it runs again; otherwise the next attempt tries the step again. The outcomes
-        `Snooze`, `RetryIn`, `Discard` and `Dead` end the attempt.
+        failure when it runs again; otherwise the next attempt tries the step again. `Snooze`,
+        `RetryIn`, `Discard` and `Dead` end the attempt.
 
         Args:
             name: The name of the step, text of 1 to 255 bytes.
@@ -266,7 +262,6 @@ class Stepper:
     def _begun(
         self, kind: StepKind, name: str, function: Callable[..., Any]
     ) -> tuple[StoredStep, Results]:
-        """Return a step that calls a function, done or not, and its `Results`."""
         results = self._attempt.results(name, function)
         step = self._found(name, _RESULTS)
         return step or StoredStep(kind, "waiting", milliseconds()), results
@@ -289,11 +284,7 @@ class Stepper:
             raise self._failed(name, step, error) from error
 
     def _found(self, name: str, kinds: tuple[StepKind, ...]) -> StoredStep | None:
-        """Return the stored step of this name, or `None`; suspend the job until it is due.
-
-        Raises:
-            StepFailed: An earlier run of the job has caught the failure of the step.
-        """
+        """Return the stored step of this name, or `None`; suspend the job until it is due."""
         self._attempt.take_name(name)
         found = self._attempt.claimed.find(name)
         if found is None:
@@ -406,8 +397,8 @@ class Steps(Stepper):
         Args:
             name: The name of the step.
             job: The job, or what its `using` returned, without a transaction.
-            args: The arguments of its function, by position.
-            kwargs: The arguments of its function, by name.
+            args: The arguments of its function.
+            kwargs: Its keyword arguments.
 
         Raises:
             ChildFailed: The other job has died, was discarded or cancelled, or has expired.
@@ -447,13 +438,11 @@ class Steps(Stepper):
     def gather(
         self, name: str, jobs: Iterable[Child[Any]], *, return_errors: bool = False
     ) -> list[Any]:
-        """Run other jobs at the same time, as `run`; return their results in the order of the jobs.
-
-        The steps have the names `f"{name} 0"`, `f"{name} 1"`, and so on.
+        """Run up to 1,000 other jobs at the same time, as `run`; return their results in order.
 
         Args:
-            name: The beginning of the names of the steps.
-            jobs: Up to 1,000 jobs with arguments, from `Job.bind`.
+            name: The beginning of the names of the steps: `f"{name} 0"`, `f"{name} 1"`, and so on.
+            jobs: The jobs with arguments, from `Job.bind`.
             return_errors: Whether to return errors in the list instead of raising one.
 
         Raises:
@@ -468,7 +457,6 @@ class Steps(Stepper):
         return self._run(children, return_errors=return_errors)
 
     def _run(self, children: Mapping[str, Child[Any]], *, return_errors: bool = False) -> list[Any]:
-        """Suspend the job until others have ended; return their results."""
         for name in children:
             self._attempt.take_name(name)
         pushes = ChildPushes(self._attempt.claimed.owner, self._attempt.claimed.job, children)
