@@ -398,7 +398,7 @@ class App:
         return begin_batch(self, then, args, kwargs or {}, on_dead)
 
     def existing_batch(self, id: str) -> Batch[Any]:
-        """Return the batch with this id, or raise `BatchNotFound`."""
+        """Return the batch with this `Batch.id`, to add jobs to it, or raise `BatchNotFound`."""
         return batch_of(self, known_queues(self), id)
 
     def middleware(self, function: _Middleware, /) -> _Middleware:
@@ -545,11 +545,7 @@ def worker_of(
     in_order: bool = True,
     **options: Any,
 ) -> Worker:
-    """Return a worker for the jobs of an app in some of its queues.
-
-    `handler(jobs, middleware, keep_unknown)` returns its handler; `options` are those of the
-    worker.
-    """
+    """Return a worker for the jobs of an app in some of its queues."""
     sources = [
         Source(app.queue(name), at_most.get(name), weights.get(name, 1), stores_results=True)
         for name in queues

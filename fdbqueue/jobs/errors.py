@@ -1,4 +1,4 @@
-"""The errors of declaring, pushing and running jobs."""
+"""The errors of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handles of jobs that were pushed."""
+"""Handles of pushed jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Result = TypeVar("_Result")
 
 
 class Handle(Generic[_Result]):
-    """A job that was pushed.
+    """A pushed job.
 
     Attributes:
         id: The id of its item.

@@ -1,4 +1,4 @@
-"""The handler of workers that run jobs: it finds the function of an item and calls it."""
+"""The handler of workers that run jobs: it finds and calls the function of an item."""
 
 from __future__ import annotations
 

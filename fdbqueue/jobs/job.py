@@ -77,7 +77,7 @@ class JobSettings:
 
 
 class BoundJob(Generic[_Push, _Result]):
-    """A job with its arguments, for `push_many` and `Context.gather`."""
+    """A job with its arguments, from `Job.bind`."""
 
     def __init__(
         self,

@@ -122,8 +122,7 @@ _DEFAULT = Retry()
 def decided(policy: Retry | Decision, error: Exception, context: Context) -> Outcome:
     """Return the outcome that a policy decides on.
 
-    If the policy raises an error, the default policy decides on it; it is the outcome's
-    `__cause__`.
+    The default policy decides on an error of the policy itself, the `__cause__` of the outcome.
     """
     try:
         return validate_outcome(_decided(policy, error, context))

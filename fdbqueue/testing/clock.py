@@ -27,8 +27,8 @@ class Clock:
     """The clock of all queues of this process, which the test moves.
 
     It also goes on by itself. After a move, delayed items and retries are due, leases are over,
-    items have expired, and waiting workers wake up. Other clocks, such as `datetime.now()`,
-    time-outs of jobs and the time that a call waits do not move.
+    items have expired, and waiting workers wake up. Time-outs of jobs, waits of calls, and other
+    clocks such as `datetime.now()` do not move.
 
     Example:
         >>> import fdbqueue

@@ -271,7 +271,6 @@ class _TestThread:
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
     def call(self, function: Callable[..., object], *arguments: object) -> object:
-        """Call a function there, with the context variables of this thread."""
         future: Future[object] = Future()
         context = copy_context()
 

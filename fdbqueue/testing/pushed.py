@@ -72,7 +72,7 @@ def assert_pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> Pushe
     """Assert that a job with these arguments waits, and return the first one; see `pushed`.
 
     Raises:
-        AssertionError: None waits. The message has the jobs that do.
+        AssertionError: None waits. The message lists the jobs that do.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     if found := pushed(job, **arguments):
@@ -85,7 +85,7 @@ def refute_pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> None:
     """Assert that no job with these arguments waits; see `pushed`.
 
     Raises:
-        AssertionError: Some do. The message has them.
+        AssertionError: Some do. The message lists them.
     """
     __tracebackhide__ = True
     if found := pushed(job, **arguments):

@@ -104,8 +104,8 @@ class Context(Steps):
     - To suspend a job, a step raises `Suspended`, which is a `BaseException`.
     - A job has up to 10,000 steps. They are deleted with its item.
 
-    Cost: for each new step, a transaction with two reads and four writes, and a read before it
-    unless all stored steps of the job have been read.
+    Cost: for each new step, a transaction with two reads and four writes. Before it, another one
+    reads the step, unless all stored steps of the job have been read.
 
     Attributes:
         item: The item of the job.

@@ -69,7 +69,7 @@ class WorkerReport:
 def unclaim(
     tr: Transaction, now: int, job: HeldJob, *, delay: int = 0, has_begun: bool = False
 ) -> None:
-    """Give back a job, by default as if it was never claimed; `delay` is in milliseconds."""
+    """Give back a job, by default as if never claimed; `delay` is in milliseconds."""
     due = now + delay if delay else None
     claimed = job.source.store.claimed
     if not has_begun:
@@ -229,7 +229,7 @@ class Endings(Part):
             self.pool.let_go(job)
 
     def end(self, job: HeldJob, outcome: str, error: BaseException | None = None) -> None:
-        """Count and log an attempt that ended with one of `_OUTCOMES`."""
+        """Count and log the end of an attempt."""
         counted, level = _OUTCOMES[outcome]
         self.pool.let_go(job)
         if counted:

@@ -20,8 +20,8 @@ class Suspended(BaseException):
 class Outcome(Exception):
     """The end of an attempt, raised by a handler.
 
-    The attempt keeps the reason, and the error that a policy decided on, or the `__cause__` of the
-    outcome.
+    The attempt keeps the reason and an error: the one that a policy decided on, or the `__cause__`
+    of the outcome.
     """
 
     reason = ""

@@ -488,7 +488,7 @@ class Steps(Stepper):
 def _awaited(
     method: Callable[Concatenate[Any, _P], _R],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]:
-    """Return a coroutine method that calls a method of `Context` in another thread."""
+    """Return a coroutine method that calls a method in another thread."""
 
     async def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await asyncio.to_thread(method, self._steps, *args, **kwargs)
