@@ -1,17 +1,7 @@
 """Jobs: functions that a worker calls later, declared with `App.job`.
 
-    from fdbqueue.jobs import App, Context, Retry
-
-    app = App("embedded:shop")
-
-    @app.job(queue="mail", retry=Retry(attempts=8, on=OSError))
-    def send(to: str, *, subject: str) -> int: ...
-
-    send.push("ada@example.com", subject="hi")
-    app.work()
-
-A job is an item of an ordinary priority queue, with the value
-`{"job": name, "args": [...], "kwargs": {...}}`, which every client can push.
+A job is an item of an ordinary priority queue, with the value `{"job": name, "args": [...],
+"kwargs": {...}}`, which every client can push.
 """
 
 from fdbqueue.jobs.app import App

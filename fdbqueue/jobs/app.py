@@ -64,12 +64,10 @@ _log = logging.getLogger("fdbqueue.jobs")
 
 
 class _Unannotated:
-    """A type that no parameter has, so that only those without an annotation accept it."""
+    """A type that no parameter has: only parameters without an annotation accept it."""
 
 
 class _Decorator(Protocol):
-    """The decorator that makes a job of a function."""
-
     @overload  # of a function whose first parameter has no annotation
     def __call__(
         self, function: Callable[Concatenate[_Unannotated, ...], _R], /
@@ -103,20 +101,17 @@ class App:
     """The jobs of a program, and the database that they are pushed to.
 
     Args:
-        database: A database, or the name of one as for `fdbqueue.open`, which is opened at the
-            first push. `None` to pass it to `bind` later: in tests, or from settings.
-        keep: Which done jobs, with their results, are kept by the queues that the app creates, as
-            for `PriorityQueue`; `None` for none.
-        keep_unknown: The time after which a worker of this app makes a job that no worker knows a
-            dead letter; `None` for never.
+        database: A database, or a name for `fdbqueue.open`, which is opened at the first push.
+            `None` to call `bind` later.
+        keep: Which done jobs are kept in the queues that the app creates; see `QueueOptions`.
+        keep_unknown: The time after which a job that no worker knows becomes a dead letter; `None`
+            for never.
 
     Example:
         >>> app = App("memory:")
         >>> @app.job()
         ... def add(x: int, y: int) -> int:
         ...     return x + y
-        >>> add(1, 2)
-        3
         >>> handle = add.push(1, 2)
         >>> app.work(drain=True)
         WorkerReport(done=1, failed=0, lost=0)
@@ -159,14 +154,7 @@ class App:
         """Let the app push to this database, instead of any earlier one.
 
         Args:
-            database: A database, or the name of one as for `fdbqueue.open`.
-
-        Example:
-            >>> app = App()
-            >>> app.db
-            Traceback (most recent call last):
-            fdbqueue.jobs.errors.AppNotBound: the app has no database; ...
-            >>> app.bind("memory:")
+            database: A database, or a name for `fdbqueue.open`.
         """
         if not isinstance(database, str) and not is_database(database):
             raise TypeError(f"an app needs a database, or the name of one, not {database!r}")
@@ -221,33 +209,26 @@ class App:
         version: int = 1,
         **options: Unpack[JobOptions],
     ) -> _Decorator:
-        """Return a decorator that makes a job of a function or a coroutine function.
+        """Return a decorator that makes a job of a function or coroutine function.
 
         If the first parameter is annotated `Context`, the worker supplies it. If it is annotated
         `Transaction`, the function is the body of the transaction that ends the job: it takes
-        effect exactly once, may run several times, and must end within five seconds.
-
-        The arguments and the result are stored as JSON, and converted by their annotations: dates
-        and times, `timedelta`, `UUID`, `Decimal`, `Enum`, `Path`, dataclasses, `TypedDict`, and
-        pydantic models.
+        effect exactly once, may run several times, and must end within five seconds. Arguments and
+        results are stored as JSON; see `docs/reference/arguments.md`.
 
         Args:
-            function: Must not be given. It exists to report that `@app.job` needs parentheses.
-            name: The name that is stored with each item; by default the module's and the
-                function's, `module.function`.
-            retry: When to try it again after an error: a policy, or a function of the error and the
-                context that returns a delay or an outcome. By default `Retry()`, of 20 attempts.
-            timeout: The time after which it is told to stop: a coroutine is cancelled and has
-                failed, a function finds `Context.cancelled` set. See `grace` of `work`.
+            function: Must not be given: write `@app.job()`, with parentheses.
+            name: The name that is stored with each item; by default `module.function`.
+            retry: When to retry a failed job: a policy, or a function of the error and the context
+                that returns a delay or an outcome. By default `Retry()`, with 20 attempts.
+            timeout: The time after which a job is told to stop, as for `Worker`.
             version: The version of the job, from 1. Workers with an older one leave it to others.
-            options: How it is pushed; see `fdbqueue.options.JobOptions`.
+            options: How the job is pushed; see `fdbqueue.options.JobOptions`.
 
         Raises:
             DuplicateJob: Another job of this app has the name.
-            TypeError: `retry` is neither a policy nor a function, `name` is no text, there is no
-                such option, the parentheses are missing, or the function is a job already.
-            ValueError: `version` or `timeout` is out of range, `unique` is a text that is not a
-                key, or `unique_until` and `unique_for` do not fit.
+            TypeError: An argument has the wrong type, or there is no such option.
+            ValueError: An argument or option is out of range.
         """
         if function:
             raise TypeError("write @app.job(), with parentheses")
@@ -282,16 +263,14 @@ class App:
     ) -> Callable[[_J], _J]:
         """Return a decorator that declares a schedule of a job: it stands above `@app.job()`.
 
-        Workers store the schedules of their queues when they start, and record every hour that they
-        still declare them. A changed schedule replaces the stored one. A schedule that no worker
-        has declared for a day stops; `Schedule.declared_at` shows it. At each tick the job is
-        pushed exactly once; `Context.tick` tells the job which tick it is for.
+        At each tick the job is pushed exactly once, with the tick in `Context.tick`. Workers store
+        the schedules of their queues when they start, and replace changed ones. A schedule that no
+        worker has declared for a day stops.
 
         Args:
-            expression: The times, as five fields of cron, or six with the seconds first.
-            options: `name`, its name within the queue, by default that of the job; `args` and
-                `kwargs`, the arguments of the job; `tz`, `missed` and `overlap`, as for
-                `Schedules.add`.
+            expression: Five fields of cron, or six with the seconds first.
+            options: `name`, by default that of the job; `args` and `kwargs` of the job; `tz`,
+                `missed` and `overlap`, as for `Schedules.add`.
 
         Raises:
             DuplicateSchedule: The app has declared a schedule of this name for the queue.
@@ -301,11 +280,8 @@ class App:
         Example:
             >>> app = App("memory:")
             >>> @app.cron("0 3 * * *", tz="Europe/Lisbon")
-            ... @app.job(name="nightly")
+            ... @app.job()
             ... def nightly() -> None: ...
-            >>> app.schedules.store_declared(["jobs"])
-            >>> [schedule.name for schedule in app.schedules.all()]
-            ['nightly']
         """
         return self._scheduled({"cron": expression}, options)
 
@@ -315,19 +291,13 @@ class App:
         /,
         **options: Unpack[DeclaredOptions],
     ) -> Callable[[_J], _J]:
-        """Return a decorator that declares a schedule of a job at a fixed interval, like `cron`.
+        """Return a decorator that declares a schedule at a fixed interval; see `cron`.
 
-        Ticks are the multiples of the interval since 1970, whenever a worker starts.
+        Ticks are the multiples of the interval since 1970.
 
         Args:
             interval: The interval, at least a second.
             options: As for `cron`, except for `tz`.
-
-        Example:
-            >>> app = App("memory:")
-            >>> @app.every("90s", overlap="skip")
-            ... @app.job()
-            ... def poll() -> None: ...
         """
         return self._scheduled({"every": interval}, options)
 
@@ -354,18 +324,18 @@ class App:
         keep: Duration = KEPT,
         queue: str | None = None,
     ) -> int:
-        """Send a signal: each job that waits for it goes on, in this transaction.
+        """Send a signal, for which jobs wait with `Context.wait`.
 
-        `Context.wait` waits for it. A job that begins to wait for it later goes on at once.
+        Jobs that wait go on in this transaction. Jobs that begin to wait within `keep` go on at
+        once.
 
         Args:
             tr: A transaction or a database.
             name: The name of the signal, text of 1 to 255 bytes.
             key: Its key, text of up to 255 bytes; by default a job waits for its own id.
             value: Its value, JSON of up to 90,000 bytes.
-            keep: How long jobs may still begin to wait for it.
-            queue: The name of the queue of these jobs; by default the signal goes to the queues of
-                all jobs of the app.
+            keep: How long it is kept.
+            queue: The queue of the jobs; `None` for the queues of all jobs of the app.
 
         Returns:
             The number of jobs that waited for it.
@@ -394,15 +364,15 @@ class App:
     ) -> Batch[_R]:
         """Begin a batch of jobs.
 
-        Push its jobs with `Batch.push` within a `with` block, which closes the batch at its end.
-        The transaction that ends the last job makes `then` ready, exactly once. Its keyword
-        arguments `done`, `dead` and `cancelled` are the numbers of jobs that ended in each way. If
-        the block raises an exception, the batch is cancelled, and `then` with it.
+        Push its jobs with `Batch.push` within a `with` block, which closes the batch. The
+        transaction that ends the last job makes `then` ready, exactly once. Its keyword arguments
+        `done`, `dead` and `cancelled` are the numbers of jobs that ended in each way. If the block
+        raises an exception, the batch is cancelled, and `then` with it.
 
         Args:
             then: The job that runs once all others have ended.
-            args: Its arguments, by position.
-            kwargs: Its arguments, by name, except for the three numbers.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments, without the three numbers.
             on_dead: What happens when a job becomes a dead letter: `"continue"` lets the others
                 run, `"cancel"` cancels the jobs that have not begun.
 
@@ -416,56 +386,46 @@ class App:
             ... def square(number: int) -> int:
             ...     return number**2
             >>> @app.job()
-            ... def report(of: str, *, done: int, dead: int, cancelled: int) -> str:
-            ...     return f"{of}: {done} of {done + dead + cancelled}"
-            >>> with app.batch(then=report, args=["squares"]) as batch:
+            ... def report(*, done: int, dead: int, cancelled: int) -> str:
+            ...     return f"{done} of {done + dead + cancelled}"
+            >>> with app.batch(then=report) as batch:
             ...     for number in range(3):
             ...         batch.push(square, number)
-            >>> app.work(drain=True)
-            WorkerReport(done=4, failed=0, lost=0)
+            >>> _ = app.work(drain=True)
             >>> batch.handle.result()
-            'squares: 3 of 3'
+            '3 of 3'
         """
         return begin_batch(self, then, args, kwargs or {}, on_dead)
 
     def existing_batch(self, id: str) -> Batch[Any]:
-        """Return the batch with this `Batch.id`, for jobs that add others to it.
-
-        Raises:
-            BatchNotFound: There is no batch with this id.
-        """
+        """Return the batch with this `Batch.id`, to add jobs to it, or raise `BatchNotFound`."""
         return batch_of(self, known_queues(self), id)
 
     def middleware(self, function: _Middleware, /) -> _Middleware:
         """Run a generator function around the call of each job: a decorator.
 
-        The function is called with the context of the attempt. The code before its `yield` runs
-        before the call, and the code after the `yield` runs after it. If the call raises an
-        exception, so does the `yield`; raise it again, or the job is done and returns `None`. The
-        function runs in the thread of the job, which waits there if the job is a coroutine. Around
-        the body of a transaction, it runs as often as the body does.
-
-        Functions are entered in the order in which they were declared.
+        The function gets the context of the attempt. The code before its `yield` runs before the
+        call, the rest after it. If the call raises an exception, so does the `yield`; raise it
+        again, or the job is done and returns `None`. The function runs in the thread of the job
+        and, around the body of a transaction, as often as the body does. Functions are entered in
+        the order in which they were declared.
 
         Args:
             function: A generator function with one `yield`.
-
-        Raises:
-            TypeError: It is not a generator function.
 
         Example:
             >>> app = App("memory:")
             >>> @app.middleware
             ... def trace(context):
-            ...     print("begin", context.job, context.attempt)
+            ...     print("begin", context.attempt)
             ...     yield
             ...     print("end")
-            >>> @app.job(name="greet")
+            >>> @app.job()
             ... def greet(name):
             ...     print("hello", name)
             >>> _ = greet.push("Ada")
             >>> _ = app.work(drain=True)
-            begin greet 1
+            begin 1
             hello Ada
             end
         """
@@ -492,41 +452,33 @@ class App:
         max_memory: int | None = None,
         health: int | str | None = None,
     ) -> WorkerReport:
-        """Run jobs until SIGTERM, SIGINT or, with `drain`, until none is ready.
-
-        With `processes`, this process does not run jobs itself, but starts that many others, which
-        import the module of the app. It replaces them when they end: at once, or, if they died,
-        after a delay that doubles from a second to a minute.
+        """Run jobs until SIGTERM, SIGINT or, with `drain`, until none is ready; see `Worker`.
 
         Args:
             queues: The names of the queues, in order: a job begins only if no earlier queue has a
                 ready job. By default the queues of all jobs, which take turns.
             concurrency: The number of jobs that run at a time, of all queues.
-            at_most: The maximum number of jobs that run at a time, by name of the queue.
-            weights: The weights of queues, from 0.001 to 1,000, by name; 1 for queues that are left
-                out. Queues then get shares instead of an order: with 3 and 1, three of four jobs
-                that begin are from the first queue, while both have ready jobs.
+            at_most: The maximum number of jobs that run at a time, by queue.
+            weights: The weights of queues, from 0.001 to 1,000, by default 1. Queues then share the
+                jobs that begin by weight, instead of in order.
             lease: The time until other workers may take over the jobs of a worker that died.
-            prefetch: The maximum number of jobs to claim ahead while jobs are quick, from 0.
-                Workers of several queues claim none ahead.
-            name: The name that `workers` and the claims show; `None` for the host and process id.
-            grace: The time after which a job that was told to stop but continues has failed:
-                another thread runs the next job. After SIGTERM or SIGINT, the time that running
-                jobs have to end; a job that takes longer goes back without counting an attempt.
+            prefetch: The maximum number of jobs to claim ahead, if there is one queue.
+            name: The name that `workers` and claims show; `None` for the host and process id.
+            grace: The time that a job has to end once it is told to stop. After a time-out, it has
+                then failed; after a signal, it goes back without counting an attempt.
             drain: Whether to stop once no job can be claimed and none is running.
-            processes: The number of processes that run jobs, from 1; `None` for this one alone.
-            max_jobs: The number of jobs after which a process ends, once its running jobs have
-                ended.
-            max_memory: The bytes of resident memory after which it does so; only on Linux.
-            health: The port, of the loopback interface, or the text `"HOST:PORT"`, on which to
-                answer `/live` and, while jobs are claimed and the database answers, `/ready`. Of
-                several processes, the first one does.
+            processes: The number of processes that this one starts, which import the module of the
+                app. It replaces a process that ends: at once, or after a death with a delay that
+                doubles from a second to a minute. `None` to run jobs here.
+            max_jobs: The number of jobs after which a process ends.
+            max_memory: The bytes of resident memory after which a process ends; only on Linux.
+            health: A port of the loopback interface, or `"HOST:PORT"`, on which the first process
+                answers `/live` and, while it can claim jobs, `/ready`.
 
         Raises:
             AppNotFound: Other processes cannot import the app or use its database.
-            TypeError: A queue is not named by a text.
-            ValueError: The app has no jobs, and no queue is named; a number is out of range; or
-                `at_most` or `weights` names another queue.
+            ValueError: There is no queue, or `at_most` or `weights` names another one, or a number
+                is out of range.
             OSError: The process cannot listen on the address of `health`.
         """
         for each in queues:
@@ -593,17 +545,7 @@ def worker_of(
     in_order: bool = True,
     **options: Any,
 ) -> Worker:
-    """Return a worker for the jobs of an app in some of its queues.
-
-    Args:
-        app: The app.
-        queues: The names of the queues.
-        handler: Returns the handler, given what that of the app takes.
-        at_most: The maximum number of running jobs of some of the queues.
-        weights: The weights of some of the queues.
-        in_order: Whether the queues are strictly in order, instead of by weight.
-        options: The options of the worker.
-    """
+    """Return a worker for the jobs of an app in some of its queues."""
     sources = [
         Source(app.queue(name), at_most.get(name), weights.get(name, 1), stores_results=True)
         for name in queues
@@ -613,7 +555,6 @@ def worker_of(
 
 
 def _validate_names(option: str, given: Iterable[str], queues: Sequence[str]) -> None:
-    """Raise `ValueError` if an option names a queue that is not one of these."""
     for name in given:
         if name not in queues:
             known = ", ".join(queues)
@@ -627,13 +568,13 @@ def queues_of(app: App, names: Sequence[str] = ()) -> list[str]:
 
 
 def known_queues(app: App) -> list[str]:
-    """Return the names of the queues of an app's jobs, and of the others that it has used."""
+    """Return the queues of an app's jobs, and the others that it has used."""
     return list(dict.fromkeys([*queues_of(app), *app._queues]))
 
 
 @contextmanager
 def bound_to(app: App, database: Database) -> Generator[App]:
-    """Let an app push to a database within a `with` block, and then to its own one again."""
+    """Bind an app to a database until the end of a `with` block."""
     with app._guard:
         before = app._named, app._db, app._queues
     app.bind(database)

@@ -72,7 +72,7 @@ _BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 
 
 class _NoJsonForm(TypeError):
-    """A value of a type that JSON cannot hold."""
+    """JSON cannot hold a value of this type."""
 
 
 def _to_json(value: Any) -> Any:
@@ -110,7 +110,7 @@ def _from_json(jobs: Jobs, kind: Any, stored: Any) -> Any:
 
 
 def _known(kind: Any) -> Any:
-    """Return an annotation with types that msgspec knows instead of `Iterable` and `object`."""
+    """Replace `Iterable` and `object` in an annotation by types that msgspec knows."""
     if kind is object:
         return Any
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
@@ -124,7 +124,6 @@ def _known(kind: Any) -> Any:
 
 
 def _with_tags(value: Any) -> Any:
-    """Return a JSON value whose handles are stored in objects that `_without_tags` recognizes."""
     if isinstance(value, Handle):
         return {_HANDLE: value.to_json()}
     return _mapped(value, _with_tags)
@@ -137,7 +136,6 @@ def _without_tags(jobs: Jobs, stored: Any) -> Any:
 
 
 def _mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a value with its converted parts, if it is a list or a dict."""
     kind: Any = value.__class__
     if kind is list:
         return [*map(convert, value)]
@@ -145,13 +143,7 @@ def _mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 class Owner(NamedTuple):
-    """The job or step whose arguments and results are converted.
-
-    Attributes:
-        name: Its name.
-        kind: Whether it is a job or a step.
-        jobs: The jobs of the app by name, for handles.
-    """
+    """The job or step whose arguments and results are converted."""
 
     name: str
     kind: Literal["job", "step"] = "job"
@@ -159,16 +151,7 @@ class Owner(NamedTuple):
 
 
 class _Converter:
-    """Converts the values of one parameter, or the results, to JSON and back.
-
-    Args:
-        owner: The job or the step.
-        kind: The annotation.
-
-    Raises:
-        TypeError: msgspec does not support the annotation. If the annotations of a class's fields
-            name something unknown, other errors are raised.
-    """
+    """Converts the values of one parameter, or the results, to JSON and back."""
 
     def __init__(self, owner: Owner, kind: Any) -> None:
         self._owner = owner
@@ -180,11 +163,7 @@ class _Converter:
         self._unchanged = _SCALARS if self._is_any else [each for each in _SCALARS if each is kind]
 
     def encode(self, name: str, value: Any) -> Any:
-        """Return the JSON form of a value of the parameter with this name.
-
-        Raises:
-            InvalidArguments: The value does not fit.
-        """
+        """Return the JSON form of a value, or raise `InvalidArguments`."""
         if type(value) in self._unchanged:
             return value
         try:
@@ -239,11 +218,7 @@ class _Converter:
         return InvalidArguments(self._owner.name, name, reason, self._owner.kind)
 
     def decode(self, name: str, stored: Any) -> Any:
-        """Return the value of a JSON form, of the parameter with this name.
-
-        Raises:
-            UndecodableArguments: The value does not fit.
-        """
+        """Return the value of a JSON form, or raise `UndecodableArguments`."""
         if type(stored) in self._unchanged:
             return stored
         try:
@@ -268,11 +243,7 @@ def _has_handles(stored: Any) -> bool:
 
 
 def _is_json(kind: Any) -> bool:
-    """Return whether all values of a type are JSON already.
-
-    >>> _is_json(list[dict[str, Any]]), _is_json(list[bytes])
-    (True, False)
-    """
+    """Return whether all values of a type are JSON already."""
     if kind in _JSON_TYPES:
         return True
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -282,14 +253,7 @@ def _is_json(kind: Any) -> bool:
 
 
 class _Converters(NamedTuple):
-    """The converters of a function.
-
-    Attributes:
-        positional: Those of the parameters that take positional arguments, with their names.
-        named: Those of the parameters that take keyword arguments.
-        rest: That of `*args`, with its name.
-        extra: That of `**kwargs`.
-    """
+    """The converters of a function, by the ways to pass an argument."""
 
     positional: list[tuple[str, _Converter]]
     named: dict[str, _Converter]
@@ -300,22 +264,9 @@ class _Converters(NamedTuple):
 class Arguments(Results):
     """The arguments and the result of a function, and their JSON forms.
 
-    Values are converted by the annotations of their parameters: dates and times to ISO 8601,
-    `timedelta` to its durations, `UUID`, `Decimal` and `Path` to text, `bytes` to base64, an `Enum`
-    to its value (all of them texts, or all integers), dataclasses, `TypedDict` and models of
-    pydantic to objects. Without an annotation, or with `Any`, a value is JSON already, as are the
-    values in a `list[Any]` or a `dict[str, Any]`. Defaults are not stored: the defaults of the
-    function that runs apply.
-
-    Each encoded value is decoded again and compared with the original. If JSON would lose or change
-    a part of it, the value is refused. A tuple may arrive as a list.
-
-    Args:
-        name: The name of the job.
-        function: The function. Its annotations are evaluated at the first use.
-        skip: The number of first parameters that the worker supplies.
-        jobs: The jobs of the app by name, for handles.
-        kind: Whether the name is that of a job or of a step.
+    See `docs/reference/arguments.md`. Each encoded value is decoded again and compared with the
+    original; if JSON would lose or change a part of it, the value is refused. `skip` first
+    parameters are supplied by the worker.
 
     Example:
         >>> from datetime import date
@@ -371,7 +322,7 @@ class Arguments(Results):
         return self._converter(_RETURN, self._signature.return_annotation)
 
     def _converter(self, name: str, annotation: Any) -> _Converter:
-        """Return the converter for an annotation, which may be text that Python has to evaluate."""
+        """Return the converter for an annotation, perhaps a text to evaluate."""
         if annotation is inspect.Parameter.empty:
             return _Converter(self._owner, Any)
         # One at a time: the types that the worker supplies may be imported for type checkers only.
@@ -389,25 +340,14 @@ class Arguments(Results):
     def encode(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the JSON forms of the arguments of a call.
-
-        Raises:
-            InvalidArguments: The function does not take them, or one does not fit its annotation.
-            UnsupportedAnnotation: An annotation cannot be evaluated, or its values not be stored.
-        """
+        """Return the JSON forms of the arguments of a call, or raise `InvalidArguments`."""
         return self._converted(args, kwargs, _Converter.encode, InvalidArguments)
 
     def key_of(self, args: list[Any], kwargs: Mapping[str, Any]) -> str:
         """Return a unique key for the JSON forms of some arguments.
 
-        Calls have the same key if the function would receive equal arguments, whether they are
-        passed by position or by name, in any order, and whether a default is given or left out.
-        `canonical` says what is equal.
-
-        >>> def remind(user: int, text: str = "") -> None: ...
-        >>> arguments = Arguments("remind", remind)
-        >>> arguments.key_of([3], {"text": ""}) == arguments.key_of([], {"user": 3})
-        True
+        Calls have the same key if the function would receive equal arguments, however they are
+        passed.
         """
         values, named = self.decode(args, kwargs)
         bound = self._signature.bind(*values, **named).arguments
@@ -432,22 +372,12 @@ class Arguments(Results):
     def decode(
         self, args: list[Any], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call, given their JSON forms.
-
-        Raises:
-            UndecodableArguments: The function does not take them, or one does not fit its
-                annotation: another version of the function stored them, or another client did.
-            UnsupportedAnnotation: An annotation cannot be evaluated, or its values not be stored.
-        """
+        """Return the arguments of a call, or raise `UndecodableArguments`."""
         values, named = self._converted(args, kwargs, _Converter.decode, UndecodableArguments)
         return tuple(values), named
 
     def by_name(self, args: list[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by parameter, with defaults, given their JSON forms.
-
-        Raises:
-            UndecodableArguments: As for `decode`.
-        """
+        """Return the arguments by parameter, with defaults; see `decode`."""
         given, named = self.decode(args, kwargs)
         bound = self._signature.bind(*given, **named)
         bound.apply_defaults()
@@ -465,7 +395,6 @@ class Arguments(Results):
         convert: Callable[[_Converter, str, Any], Any],
         invalid: type[InvalidArguments | UndecodableArguments],
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return what a conversion returns for each argument of a call, or raise an error."""
         positional, named, rest, extra = self._converters
         try:
             self._signature.bind(*args, **kwargs)
@@ -478,19 +407,11 @@ class Arguments(Results):
         )
 
     def encode_result(self, value: Any) -> Any:
-        """Return the JSON form of a result.
-
-        Raises:
-            InvalidArguments: It does not fit the return annotation.
-        """
+        """Return the JSON form of a result, or raise `InvalidArguments`."""
         return self._result.encode(_RETURN, value)
 
     def decode_result(self, stored: Any) -> Any:
-        """Return a result, given its JSON form; `None` if none was stored.
-
-        Raises:
-            UndecodableArguments: It does not fit the return annotation.
-        """
+        """Return a result, given its JSON form, or raise `UndecodableArguments`."""
         return None if stored is None else self._result.decode(_RETURN, stored)
 
 
@@ -519,9 +440,8 @@ def _fields(value: Any) -> dict[str, Any] | None:
 def canonical(value: Any) -> Any:
     """Return a form that is equal for equal values, and has the same text in every process.
 
-    It decides what has the same unique key, and what JSON has changed. These are equal: 1, 1.0 and
-    `Decimal("1.00")`; the same instant in two zones; lists and tuples; dicts and sets that differ
-    in their order. `True` is not equal to 1, nor is a time without a zone to one with a zone.
+    These are equal: 1, 1.0 and `Decimal("1.00")`; the same instant in two zones; lists and tuples;
+    dicts and sets in any order. `True` is not equal to 1.
 
     >>> canonical([1.0, "1", {3, 2}]) == canonical((Decimal("1.0"), "1", frozenset({2, 3})))
     True

@@ -1,4 +1,4 @@
-"""Batches of jobs: any number of them, and one that runs once all others have ended."""
+"""Batches: any number of jobs, and one that runs once all others have ended."""
 
 from __future__ import annotations
 
@@ -33,16 +33,15 @@ _first = itemgetter(0)
 class Batch(Generic[_R]):
     """A batch of jobs, and the job that runs once they have ended; `App.batch` begins it.
 
-    Pushes are collected, and stored 500 to a transaction. `flush` stores the rest, and
-    so does the end of the `with` block. The block closes a batch that `App.batch` has begun, but
-    not one that `App.existing_batch` has returned. If a process dies within the block, the batch
-    stays open: `app.existing_batch(id).close()` closes it.
+    Pushes are collected, and stored 500 to a transaction; `flush` and the end of the `with` block
+    store the rest. The block closes a batch that `App.batch` has begun, but not one from
+    `App.existing_batch`. If a process dies within the block, the batch stays open:
+    `app.existing_batch(id).close()` closes it.
 
-    Cost: for each job, some 50 bytes, one atomic add when it ends, and two small reads, shared by
-    all jobs that end together. The pushes of a transaction take one more atomic add.
+    Cost: see `docs/reference/costs.md`.
 
     Attributes:
-        id: The id of the batch, which is that of the item of the job that follows.
+        id: The id of the batch, and of the item of the job that follows.
         queue: The name of the queue of that job.
         handle: The handle of that job. Cancelling it cancels the batch: jobs that were pushed still
             run, unless `on_dead` is `"cancel"`.
@@ -74,9 +73,9 @@ class Batch(Generic[_R]):
         """Add a job with these arguments of its function.
 
         Args:
-            job: The job, or what its `using` returned when called without a transaction.
-            args: The arguments of the function, by position.
-            kwargs: The arguments of the function, by name.
+            job: The job, or what its `using` returned without a transaction.
+            args: The arguments of the function.
+            kwargs: Its keyword arguments.
 
         Raises:
             BatchClosed: The batch takes no more jobs.
@@ -86,7 +85,7 @@ class Batch(Generic[_R]):
         self.push_many(job, [job.bind(*args, **kwargs)])
 
     def push_many(self, job: JobPusher[_P, _R2], calls: Iterable[BoundJob[_P, _R2]]) -> None:
-        """Add many jobs, each of them what `Job.bind` returned; see `push`."""
+        """Add many jobs from `Job.bind`; see `push`."""
         job.check_member()
         with self._guard:
             for call in calls:
@@ -95,7 +94,7 @@ class Batch(Generic[_R]):
                     self._flush()
 
     def flush(self) -> None:
-        """Push the jobs that are collected."""
+        """Push the collected jobs."""
         with self._guard:
             self._flush()
 
@@ -109,10 +108,7 @@ class Batch(Generic[_R]):
             self._batches.add(self._app.db, self.id, self._on_dead, pushes)
 
     def close(self) -> None:
-        """Push the collected jobs, and accept no more.
-
-        If the batch is closed already, this does nothing.
-        """
+        """Push the collected jobs, and accept no more. Closing twice does nothing."""
         self.flush()
         self._batches.close(self._app.db, self.id)
 
@@ -125,7 +121,6 @@ class Batch(Generic[_R]):
         return self._batches.progress(self._app.db, self.id)
 
     def __enter__(self) -> Self:
-        """Return the batch."""
         return self
 
     def __exit__(
@@ -134,7 +129,6 @@ class Batch(Generic[_R]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close a batch that was begun, or cancel it after an exception; flush any other."""
         if kind is None:
             if self._is_own:
                 self.close()
@@ -154,7 +148,7 @@ def begin_batch(
     kwargs: Mapping[str, Any],
     on_dead: OnDead,
 ) -> Batch[_R]:
-    """Begin a batch; `App.batch` describes the arguments."""
+    """Begin a batch; see `App.batch`."""
     validate_choice("on_dead", on_dead, OnDead)
     call = then.bind(*args, **{**kwargs, "done": 0, "dead": 0, "cancelled": 0})
     queue, priority = then.settings.queue, then.settings.priority

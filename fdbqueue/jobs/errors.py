@@ -1,4 +1,4 @@
-"""The errors of declaring, pushing and running jobs."""
+"""The errors of jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class AppNotBound(FdbqueueError):
-    """An app that was given no database."""
+    """The app has no database."""
 
     _template = (
         'the app has no database; write App("embedded:NAME"), or call `app.bind(...)` before '
@@ -27,11 +27,7 @@ class AppNotBound(FdbqueueError):
 
 
 class AppNotFound(FdbqueueError):
-    """An app that other processes cannot find, import or use.
-
-    Attributes:
-        reason: Why.
-    """
+    """Other processes cannot find, import or use the app."""
 
     reason: str
 
@@ -43,12 +39,7 @@ class AppNotFound(FdbqueueError):
 
 
 class DuplicateSchedule(FdbqueueError, ValueError):
-    """A schedule with the name of another one that its app declares for the same queue.
-
-    Attributes:
-        name: The name.
-        queue: The name of the queue.
-    """
+    """Two schedules of a queue share a name."""
 
     name: str
     queue: str
@@ -60,11 +51,7 @@ class DuplicateSchedule(FdbqueueError, ValueError):
 
 
 class DuplicateJob(FdbqueueError, ValueError):
-    """A job with the name of another one of its app.
-
-    Attributes:
-        name: The name.
-    """
+    """Two jobs of an app share a name."""
 
     name: str
 
@@ -92,7 +79,7 @@ class _OfParameter(FdbqueueError):
 
 
 class InvalidArguments(_OfParameter, TypeError):
-    """Arguments that the function of a job does not take, or a result that it must not return.
+    """The function of a job does not take these arguments, or must not return this result.
 
     Attributes:
         job: The name of the job, or of the step.
@@ -102,10 +89,7 @@ class InvalidArguments(_OfParameter, TypeError):
 
 
 class UndecodableArguments(_OfParameter, ValueError):
-    """Stored arguments, or a stored result, that do not fit the function of a job.
-
-    It has the fields of `InvalidArguments`.
-    """
+    """Stored arguments, or a stored result, do not fit the function of a job."""
 
     _template = (
         "{self._place}, as stored: {self.reason}; another version of the function, or another "
@@ -114,9 +98,6 @@ class UndecodableArguments(_OfParameter, ValueError):
 
 
 class UnsupportedAnnotation(_OfParameter, TypeError):
-    """An annotation of a job that cannot be evaluated, or whose values cannot be stored.
-
-    It has the fields of `InvalidArguments`.
-    """
+    """An annotation of a job cannot be evaluated, or its values cannot be stored."""
 
     _template = "{self._place}: the annotation cannot be used: {self.reason}"

@@ -1,4 +1,4 @@
-"""Handles of jobs that were pushed."""
+"""Handles of pushed jobs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _Result = TypeVar("_Result")
 
 
 class Handle(Generic[_Result]):
-    """A job that was pushed.
+    """A pushed job.
 
     Attributes:
         id: The id of its item.
         queue: The name of its queue.
-        is_new: False if a push with a unique key stored nothing, because the job was there already.
+        is_new: False if another job has its unique key, and nothing was pushed.
     """
 
     def __init__(
@@ -35,19 +35,18 @@ class Handle(Generic[_Result]):
         return f"<{self._job.name} {self.id} in {self.queue}>"
 
     def __eq__(self, other: object) -> bool:
-        """Return whether this is a handle of the same item."""
         return isinstance(other, Handle) and (self.queue, self.id) == (other.queue, other.id)
 
     def __hash__(self) -> int:
         return hash((self.queue, self.id))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form in which it is stored as an argument, or as the result of a step."""
+        """Return its stored form."""
         job = self._job.name
         return {"job": job, "queue": self.queue, "id": self.id, "is_new": self.is_new}
 
     def result(self, wait: Duration = 0) -> _Result:
-        """Return what the function returned; wait for it.
+        """Return the result of the function; wait for it.
 
         Args:
             wait: How long to wait for the end of the job; `math.inf` to wait forever.
@@ -81,7 +80,7 @@ class Handle(Generic[_Result]):
 
 
 def handle_of(stored: Any, jobs: Mapping[str, Job[Any, Any, Any, Any]]) -> Handle[Any]:
-    """Return the handle with this stored form; raise `ValueError` if these jobs lack its job."""
+    """Return a handle, given its stored form; raise `ValueError` if these jobs lack its job."""
     try:
         name, queue, id, is_new = map(stored.__getitem__, ("job", "queue", "id", "is_new"))
     except (AttributeError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The handler of workers that run jobs: it finds the function of an item and calls it."""
+"""The handler of workers that run jobs: it finds and calls the function of an item."""
 
 from __future__ import annotations
 
@@ -21,21 +21,13 @@ from fdbqueue.worker.telemetry import Log
 _log = Log("fdbqueue.jobs")
 
 Around: TypeAlias = Callable[[Context], AbstractContextManager[None]]
-"""Returns what to enter around the call of a job."""
 
 
 class JobHandler(Handler):
     """Calls the functions of jobs by their names.
 
-    A job with an unknown name or a newer version is given back, and the attempt does not count:
-    after an upgrade, other workers may know it.
-
-    Args:
-        jobs: The jobs by their names.
-        middleware: What to enter around each call, the outermost first.
-        keep_unknown: The seconds after which a job that no worker knows becomes a dead letter;
-            `None` for never.
-        renew: Called every second while a worker runs.
+    A job with an unknown name or a newer version goes back without counting an attempt: after an
+    upgrade, other workers may know it.
     """
 
     def __init__(
@@ -55,7 +47,7 @@ class JobHandler(Handler):
         self._unknown: set[tuple[str, int]] = set()
 
     def unknown(self, item: Item[Any]) -> str | None:
-        """Return why the item is left to other workers; `None` if there is a function for it."""
+        """Return why the item is left to other workers, or `None`."""
         stored = stored_job(item.value)
         if stored is None:
             return None
@@ -66,12 +58,7 @@ class JobHandler(Handler):
         return unknown_job(stored.name, stored.version)
 
     def call(self, context: Context) -> Invocation:
-        """Return the call for a job that is not unknown.
-
-        Raises:
-            Dead: The item is not a job.
-            Spent: All its attempts were used up before this claim.
-        """
+        """Return the call for a known job; raise `Dead` if the item is no job, or `Spent`."""
         stored = stored_job(context.item.value)
         if stored is None:
             raise Dead('not a job, which is {"job": NAME, "args": [...], "kwargs": {...}}')
@@ -120,7 +107,6 @@ def _call(
     kwargs: dict[str, Any],
     tr: Transaction | None = None,
 ) -> object:
-    """Call the function of a job with its decoded arguments."""
     given, named = job.arguments.decode(args, kwargs)
     first = {"Context": (context,), "Transaction": (tr,), "": ()}[job.takes]
     return job.function(*first, *given, **named)

@@ -38,16 +38,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """How a job is pushed and run.
-
-    Attributes:
-        retry: When to try it again after an error.
-        timeout: The seconds after which it is told to stop; `None` for no limit.
-        after: The jobs that it follows.
-        on_dead: What happens if one of these is not done.
-
-    The others are the `JobOptions`, with their defaults.
-    """
+    """How a job is pushed and run: its `JobOptions` with their defaults, and others."""
 
     retry: Retry | Decision
     timeout: float | None
@@ -65,7 +56,7 @@ class JobSettings:
     on_dead: OnDead = "cancel"
 
     def changed(self, options: JobOptions, **others: Any) -> JobSettings:
-        """Return these settings with the options that are given, and are not `None`."""
+        """Return these settings with the options that are not `None`."""
         validate_options(JobOptions, options)
         given: dict[str, Any] = {**options, **others}
         return replace(self, **{name: value for name, value in given.items() if value is not None})
@@ -86,7 +77,7 @@ class JobSettings:
 
 
 class BoundJob(Generic[_Push, _Result]):
-    """A job with its arguments, for `push_many` and `Context.gather`."""
+    """A job with its arguments, from `Job.bind`."""
 
     def __init__(
         self,
@@ -106,18 +97,13 @@ class BoundJob(Generic[_Push, _Result]):
         return self._pusher.members([self])
 
     def decode_result(self, stored: Any) -> _Result:
-        """Return what the function returned, given the JSON form."""
+        """Return the result of the function, given the JSON form."""
         result: _Result = self._pusher.job.arguments.decode_result(stored)
         return result
 
 
 class JobPusher(Generic[_Push, _Result]):
-    """A job with options for its pushes, and perhaps a transaction for them; see `Job.using`.
-
-    Attributes:
-        job: The job.
-        settings: How it is pushed and run.
-    """
+    """A job with options for its pushes, and perhaps a transaction; see `Job.using`."""
 
     def __init__(
         self, job: Job[Any, _Push, Any, _Result], tr: Transactor | None, settings: JobSettings
@@ -132,7 +118,7 @@ class JobPusher(Generic[_Push, _Result]):
         return self.settings.queue
 
     def check_member(self) -> None:
-        """Raise `TypeError` if this pushes in a transaction of the caller, or after other jobs."""
+        """Raise `TypeError` if a batch or a step cannot push it."""
         if self._tr is not None or self.settings.after:
             raise TypeError("a job of a batch or of a step is pushed without tr and after")
 
@@ -149,9 +135,9 @@ class JobPusher(Generic[_Push, _Result]):
         return BoundJob(self, stored, key, group)
 
     def push(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
-        """Push the job with these arguments of its function, by default on the app's database.
+        """Push the job with these arguments of its function.
 
-        There it takes effect exactly once, like the push of a queue.
+        Without a transaction of the caller, the push takes effect exactly once.
 
         Raises:
             InvalidArguments: The function does not take these arguments.
@@ -163,11 +149,11 @@ class JobPusher(Generic[_Push, _Result]):
     def push_many(self, calls: Iterable[BoundJob[_Push, _Result]]) -> list[Handle[_Result]]:
         """Push many jobs in one transaction: all of them or none.
 
-        Several times as fast as single pushes. A job whose unique key is in use is not pushed: its
-        handle is that of the job that has the key.
+        Several times as fast as single pushes. If a job's unique key is in use, the handle is that
+        of the job that has the key.
 
         Args:
-            calls: What `bind` returned for each of them.
+            calls: The jobs, from `bind`.
         """
         app, queue = self.job.app, self.settings.queue
         tr = app.db if self._tr is None else self._tr
@@ -180,12 +166,12 @@ class JobPusher(Generic[_Push, _Result]):
         return [Handle(self.job, queue, item.id, is_new=item.is_new) for item in items]
 
     def members(self, calls: Iterable[BoundJob[_Push, _Result]]) -> Members:
-        """Return what to push for these calls, in a transaction of a batch or of a step."""
+        """Return the pushes of these calls for a batch or a step."""
         self.check_member()
         return Members(self.job.app.queue(self.queue), self._arguments_of(calls))
 
     def _arguments_of(self, calls: Iterable[BoundJob[_Push, _Result]]) -> dict[str, Any]:
-        """Return the arguments with which the queue pushes these calls, by its `push_many`."""
+        """Return the arguments of the queue's `push_many` for these calls."""
         settings, calls = self.settings, list(calls)
         scope: dict[str, Any] = {}
         if settings.unique not in (None, False):
@@ -207,7 +193,6 @@ class JobPusher(Generic[_Push, _Result]):
         }
 
     def _key_of(self, call: BoundJob[_Push, _Result]) -> str | None:
-        """Return the unique key of a call."""
         unique = self.settings.unique
         if unique is True:
             return self.job.arguments.key_of(call.stored.args, call.stored.kwargs)
@@ -217,17 +202,7 @@ class JobPusher(Generic[_Push, _Result]):
 class Job(JobPusher[_Push, _Result], Generic[_Call, _Push, _Returned, _Result]):
     """A function that workers call for items of a queue; `App.job` makes it.
 
-    It can still be called like the function. Its type has the parameters of the function, those of
-    `push` (without the context or the transaction), what a call returns, and the result.
-
-    Attributes:
-        app: Its app.
-        name: Its name.
-        function: The function.
-        version: Its version.
-        arguments: How its arguments are stored.
-        takes: The type of the first parameter, if the worker supplies it: `"Context"` or
-            `"Transaction"`, or an empty text.
+    It can still be called like the function.
     """
 
     def __init__(
@@ -269,16 +244,15 @@ class Job(JobPusher[_Push, _Result], Generic[_Call, _Push, _Returned, _Result]):
 
         Args:
             tr: A transaction; `None` for the database of the app.
-            after: A handle, or handles, of jobs of this app that have to end before it is ready. Up
-                to 100 jobs may follow one. Jobs that are no longer known count as ended.
-            on_dead: `"cancel"`, the default: if one of these dies, is cancelled or expires, the job
-                is cancelled once all have ended. `"continue"`: it still runs.
-            options: See `fdbqueue.options.JobOptions`; `unique=False` is for no key.
+            after: Handles of jobs of this app that have to end before it is ready. Up to 100 jobs
+                may follow one. Unknown jobs count as ended.
+            on_dead: What happens if one of these dies, is cancelled or expires: `"cancel"`, the
+                default, cancels the job once all have ended; `"continue"` lets it run.
+            options: See `fdbqueue.options.JobOptions`; `unique=False` for no key.
 
         Raises:
             TypeError: `after` is not made of handles, or there is no such option.
-            ValueError: `unique` is not a key, `unique_until` and `unique_for` do not fit, or
-                `after` and a delay.
+            ValueError: An option is not valid, or `after` is given with a delay or a time.
         """
         handles = None if after is None else _handles(after)
         return JobPusher(self, tr, self.settings.changed(options, after=handles, on_dead=on_dead))

@@ -21,11 +21,7 @@ _PROGRAM = "from fdbqueue.jobs.processes import main; main()"
 
 
 def importable(module: str) -> str:
-    """Return the name under which other programs import a module.
-
-    >>> importable("shop.jobs")
-    'shop.jobs'
-    """
+    """Return the name under which other programs import a module."""
     if not _is_main(module):
         return module
     main = sys.modules["__main__"]
@@ -63,16 +59,7 @@ def shared_database(app: App) -> str:
 
 
 def command_of(app: App, queues: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-    """Return the command of a process that works for an app.
-
-    Args:
-        app: The app.
-        queues: The names of the queues.
-        options: The other arguments of its `work`.
-
-    Raises:
-        AppNotFound: Another process could not import the app, or not use its database.
-    """
+    """Return the command of a process that calls `app.work(*queues, **options)`."""
     database = shared_database(app)
     module, variable = _place_of(app)
     given = {
@@ -87,7 +74,7 @@ def command_of(app: App, queues: Sequence[str], options: Mapping[str, Any]) -> l
 
 
 def main() -> None:
-    """Work for the app that the first argument of this process names, as `command_of` gives it."""
+    """Work for the app in the first argument of this process, from `command_of`."""
     given = json.loads(sys.argv[1])
     sys.path[:] = given["path"]
     for module in given["modules"]:
@@ -100,7 +87,7 @@ def main() -> None:
 
 
 def _place_of(app: App) -> tuple[str, str]:
-    """Return the names of a module that can be imported, and of its variable that is the app."""
+    """Return the names of an importable module, and of its variable that is the app."""
     for name, module in list(sys.modules.items()):
         for variable, value in list(getattr(module, "__dict__", {}).items()):
             if value is app and importable(name) != "__main__":

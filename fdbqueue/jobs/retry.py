@@ -23,33 +23,25 @@ from fdbqueue.worker.outcomes import (
 )
 
 ATTEMPTS = 20
-"""How often a job is tried by default: its last retry comes about six hours after the first run.
-
-So a job survives an outage of some hours, and a job that can never succeed does not run forever.
-"""
+"""The default number of attempts: the last one comes about six hours after the first."""
 
 Decision: TypeAlias = Callable[[Exception, Context], Outcome | Duration]
-"""Returns the time until the next attempt, or another outcome, for the error of an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """When to retry a job: the delay grows exponentially, up to a number of attempts.
 
-    The delay is `first` after the first failure, and `factor` times as long after each further one,
-    up to `longest`. A random share of up to `jitter` is subtracted, so jobs that failed together do
-    not come back together.
-
     Args:
-        attempts: The number of attempts, including the first, after which the job becomes a dead
-            letter; `None` for any number.
+        attempts: The number of attempts, with the first one, after which the job becomes a dead
+            letter; `None` for no limit.
         first: The delay after the first failure.
-        factor: The factor of the delay from one failure to the next, from 1.
+        factor: The factor from one delay to the next, from 1 to 1,000.
         longest: The longest delay.
-        jitter: The greatest share of the delay to subtract, from 0 to 1.
-        on: Try again only after exceptions of this class or of these classes; any other one makes
-            the job a dead letter.
-        never_on: Do not try again after exceptions of this class or of these classes.
+        jitter: The greatest random share of the delay to subtract, from 0 to 1.
+        on: Retry only after these exceptions, a class or a tuple; any other one makes the job a
+            dead letter.
+        never_on: Do not retry after these exceptions.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -98,7 +90,7 @@ class Retry:
         )
 
     def decide(self, error: Exception, attempt: int) -> Outcome:
-        """Return the outcome of the attempt with this number that failed with an error."""
+        """Return the outcome of a failed attempt."""
         if isinstance(error, Outcome):
             is_over = isinstance(error, RetryIn) and self.is_last(attempt)
             return Dead(error.reason) if is_over else error
@@ -128,10 +120,9 @@ _DEFAULT = Retry()
 
 
 def decided(policy: Retry | Decision, error: Exception, context: Context) -> Outcome:
-    """Return what a policy says about the error of an attempt.
+    """Return the outcome that a policy decides on.
 
-    If the policy itself raises an error, that error becomes the error of the attempt, and the
-    default policy decides on it. It is then the `__cause__` of the outcome.
+    The default policy decides on an error of the policy itself, the `__cause__` of the outcome.
     """
     try:
         return validate_outcome(_decided(policy, error, context))

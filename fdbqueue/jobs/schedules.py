@@ -1,7 +1,4 @@
-"""The schedules of an app: declared in its code, or added at run time.
-
-When they tick: `operations/jobs/schedules.py`.
-"""
+"""The schedules of an app. When they tick: `operations/jobs/schedules.py`."""
 
 from __future__ import annotations
 
@@ -25,14 +22,12 @@ _AGAIN = 60.0  # seconds after which it tries again if it could not declare them
 
 
 class DeclaredOptions(LateOptions, total=False):
-    """The options of a schedule that the code of an app declares.
+    """The options of a schedule that the code of an app declares, with the `LateOptions`.
 
     Attributes:
         name: Its name within the queue; by default that of the job.
-        args: The arguments of the job, by position.
-        kwargs: The arguments of the job, by name.
-
-    The others are the `LateOptions`.
+        args: The positional arguments of the job.
+        kwargs: Its keyword arguments.
     """
 
     name: str | None
@@ -41,11 +36,10 @@ class DeclaredOptions(LateOptions, total=False):
 
 
 class AppSchedules:
-    """The schedules of the jobs of an app.
+    """The schedules of the jobs of an app, on its database.
 
-    `App.cron` and `App.every` declare schedules in code, which every worker stores when it starts.
-    The methods here are for schedules that come and go at run time: one for each customer, for
-    example. They act on the database of the app.
+    `App.cron` and `App.every` declare schedules in code. `add` is for schedules that come and go at
+    run time: one for each customer, for example.
     """
 
     def __init__(self, app: App, queues: Callable[[], list[PriorityQueue[Any]]]) -> None:
@@ -58,9 +52,8 @@ class AppSchedules:
 
         Args:
             name: Its name within the queue of the job.
-            call: What `Job.bind` returned.
-            options: As for `Schedules.add`: `cron` or `every`, `tz`, `missed`, `overlap`, and
-                `group` for a group other than that of the job.
+            call: The job, from `Job.bind`.
+            options: As for `Schedules.add`; `group` is by default that of the job.
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.
@@ -70,8 +63,8 @@ class AppSchedules:
             >>> app = fdbqueue.App("memory:")
             >>> @app.job(queue="reports")
             ... def report(customer: str) -> None: ...
-            >>> app.schedules.add("report ada", report.bind("ada"), cron="0 6 * * MON")
-            >>> app.schedules.get("report ada").next_tick.strftime("%A, %H:%M")
+            >>> app.schedules.add("ada", report.bind("ada"), cron="0 6 * * MON")
+            >>> app.schedules.get("ada").next_tick.strftime("%A, %H:%M")
             'Monday, 06:00'
         """
         job = self._app.jobs[call.stored.name]
@@ -84,7 +77,7 @@ class AppSchedules:
         return [each for queue in self._queues() for each in queue.schedules.all(self._app.db)]
 
     def get(self, name: str) -> Schedule | None:
-        """Return a schedule in one of the queues of the app, or `None`."""
+        """Return a schedule by name, or `None`."""
         found = (queue.schedules.get(self._app.db, name) for queue in self._queues())
         return next(filter(None, found), None)
 
@@ -104,7 +97,7 @@ class AppSchedules:
         return any(queue.schedules.resume(self._app.db, name) for queue in self._queues())
 
     def run_now(self, name: str) -> str | None:
-        """Push the job of a schedule now; return the id of its item, as `Schedules.run_now`."""
+        """Push the job of a schedule now; return the id of its item, or `None`."""
         ids = (queue.schedules.run_now(self._app.db, name) for queue in self._queues())
         return next(filter(None, ids), None)
 
@@ -115,12 +108,7 @@ class AppSchedules:
         call: BoundJob[Any, Any],
         options: ScheduleOptions,
     ) -> None:
-        """Add a schedule of a job, which workers store when they start.
-
-        Raises:
-            DuplicateSchedule: The app has declared a schedule of this name for the queue.
-            InvalidSchedule: The timing or an option is not valid.
-        """
+        """Declare a schedule of a job, which workers store when they start."""
         name = job.name if name is None else name
         settings = job.settings
         options = {**options, "group": call.group}
@@ -133,22 +121,14 @@ class AppSchedules:
         declared[name] = Declared(name, call.stored.value, settings.priority, options)
 
     def store_declared(self, names: Sequence[str], *, replaces: bool = True) -> None:
-        """Store the declared schedules of some queues, as a worker does when it starts.
-
-        Args:
-            names: The names of the queues.
-            replaces: Whether to replace stored ones that differ.
-        """
+        """Store the declared schedules of some queues; replace different ones if `replaces`."""
         for name in names:
             if declared := self._declared.get(name):
                 schedules = self._app.queue(name).schedules
                 declare(schedules, self._app.db, declared.values(), replaces=replaces)
 
     def declaring(self, names: Sequence[str]) -> Callable[[], None]:
-        """Store the declared schedules of some queues, and return what does so again every hour.
-
-        It also stores them when the machine has slept or its clock was set.
-        """
+        """Store the declared schedules of some queues; return a call that does so every hour."""
         since, pause = Since(), _BETWEEN
         self.store_declared(names)
 

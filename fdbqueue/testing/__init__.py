@@ -7,8 +7,7 @@
         clock.advance("1h")
         assert drain(shop.app).outcomes() == ["done"]
 
-`FaultyDatabase` fails as a cluster sometimes does. pytest has the fixtures `fdbqueue_db`,
-`fdbqueue_clock` and `bound_app`.
+pytest has the fixtures `fdbqueue_db`, `fdbqueue_clock` and `bound_app`.
 """
 
 from fdbqueue.testing.clock import Clock

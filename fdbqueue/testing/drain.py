@@ -1,4 +1,4 @@
-"""Run the jobs of an app in a test: with workers, in the thread of the test."""
+"""Run the jobs of an app in a test."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ End: TypeAlias = Literal[
     "lost",
     "unknown",
 ]
-"""How an attempt ended. After `failed`, another one follows; after `lost`, the attempt had lost its
-lease. An `unknown` job is not known to the app, which leaves it to other workers."""
+"""How an attempt ended: `failed` if another one follows, `unknown` if the app lacks the job."""
 
 
 @dataclass
@@ -53,11 +52,8 @@ class Attempt:
     """An attempt at a job.
 
     Attributes:
-        job: The name of the job, or an empty text if the item is none.
-        id: The id of its item.
-        number: The number of the attempt, from 1; 0 if no attempt was made, because the app does
-            not know the job.
-        outcome: How it ended.
+        job: The name of the job, or an empty text.
+        number: The number of the attempt, from 1; 0 if the app does not know the job.
         error: The exception that ended it, or `None`.
     """
 
@@ -69,26 +65,21 @@ class Attempt:
 
 
 class Drained(list[Attempt]):
-    """The attempts that `drain` made, in the order in which they began."""
+    """The attempts of a `drain`, in the order in which they began."""
 
     def of(self, job: Job[Any, Any, Any, Any] | Handle[Any]) -> Drained:
-        """Return the attempts at a job: at all that was pushed of it, or at that of a handle."""
+        """Return the attempts at all pushes of a job, or at the job of a handle."""
         if isinstance(job, Handle):
             return Drained(attempt for attempt in self if attempt.id == job.id)
         return Drained(attempt for attempt in self if attempt.job == job.name)
 
     def outcomes(self, of: Job[Any, Any, Any, Any] | Handle[Any] | None = None) -> list[End]:
-        """Return the outcomes of the attempts, or of those at a job."""
+        """Return the outcomes of the attempts; see `of`."""
         return [attempt.outcome for attempt in (self if of is None else self.of(of))]
 
 
 class DrainLimit(FdbqueueError, AssertionError):
-    """Jobs that were tried more often than a drain may.
-
-    Attributes:
-        limit: The limit.
-        drained: The attempts that were made.
-    """
+    """More attempts than the `limit` of a drain."""
 
     def __init__(self, limit: int, drained: Drained) -> None:
         self.limit = limit
@@ -102,18 +93,16 @@ class DrainLimit(FdbqueueError, AssertionError):
 
 @contextmanager
 def bound_app(app: App, database: Database | None = None) -> Generator[App]:
-    """Bind an app to a database within a `with` block, and then to its own one again.
+    """Bind an app to a database until the end of a `with` block.
 
     Args:
-        app: The app, bound or not.
-        database: The database; by default a new one in memory, which is deleted at the end.
+        app: The app.
+        database: The database; by default a new one in memory.
 
     Example:
         >>> app = App()
         >>> with bound_app(app) as bound:
         ...     bound.db[b"k"] = b"v"
-        >>> app.is_bound
-        False
     """
     if database is None:
         with open_database("memory:") as db, bound_to(app, db):
@@ -126,21 +115,15 @@ def bound_app(app: App, database: Database | None = None) -> Generator[App]:
 def drain(app: App, *queues: str, advance: Clock | None = None, limit: int = 1_000) -> Drained:
     """Run the due jobs, and the jobs that they push, with workers as in production.
 
-    Retries, snoozed jobs and delayed jobs run once they are due: move the clock, and drain again.
     Jobs run one at a time, in the order of the queue. Plain functions run in the thread that calls
-    `drain`, so that breakpoints, fixtures and connections of the test work in them; coroutines run
-    in an event loop of their own.
+    `drain`, so breakpoints and fixtures work in them. Delayed jobs and retries run once they are
+    due: move the clock, and drain again.
 
     Args:
         app: The app.
-        queues: The names of the queues; by default those of its jobs, and those that the app has
-            pushed to.
-        advance: A clock to move to the time at which the next job is due, again and again, until
-            none waits.
+        queues: The names of the queues; by default the queues that the app declares or has used.
+        advance: A clock to move to each time at which the next job is due, until none waits.
         limit: The maximum number of attempts.
-
-    Returns:
-        The attempts with their outcomes.
 
     Raises:
         DrainLimit: There were more attempts.
@@ -163,8 +146,6 @@ def drain(app: App, *queues: str, advance: Clock | None = None, limit: int = 1_0
 
 
 class _Drain:
-    """One call of `drain`."""
-
     def __init__(self, app: App, queues: list[str], limit: int) -> None:
         self.app = app
         self.drained = Drained()
@@ -187,12 +168,11 @@ class _Drain:
         return self.drained
 
     def _seconds_left(self, queue: str) -> float:
-        """Return the seconds until a job is due, or a lease is over."""
+        """Return the seconds until a job is due or a lease ends."""
         sweeper = store_of(self.app.queue(queue)).sweeper
         return read(self.app.db, sweeper.seconds_left)
 
     def _work(self, queue: str) -> None:
-        """Let a worker run what is due in a queue."""
         thread = _TestThread()
         worker = worker_of(self.app, [queue], partial(_Handler, self, queue, thread), concurrency=1)
         self.stop = worker.stop
@@ -209,25 +189,17 @@ class _Drain:
             raise DrainLimit(self._limit, self.drained)
 
     def is_left(self, queue: str, attempt: Attempt) -> bool:
-        """Return whether the item of an attempt is in its queue, and was not cancelled."""
         info = self.app.queue(queue).get(self.app.db, attempt.id)
         return info is not None and not info.cancelling
 
     def begin(self, attempt: Attempt) -> None:
-        """Note an attempt that begins."""
         self.drained.append(attempt)
         if len(self.drained) > self._limit:
             self.stop()
 
 
 def _settled(ended: End, is_last: bool, info: ItemInfo | None) -> End:
-    """Return the outcome of an attempt, given how its handler ended and what became of its item.
-
-    Args:
-        ended: How the handler ended.
-        is_last: Whether no later attempt at the item was made.
-        info: The item; `None` if it has left the queue.
-    """
+    """Return the outcome of an attempt: how its handler ended, unless its item says otherwise."""
     has_succeeded = ended in ("done", "discarded")
     if not is_last or (info is not None and info.state not in ENDED):
         return "lost" if has_succeeded else ended
@@ -237,7 +209,7 @@ def _settled(ended: End, is_last: bool, info: ItemInfo | None) -> End:
 
 
 class _Handler(JobHandler):
-    """The handler of the app, which notes the attempts and calls functions in another thread."""
+    """Notes the attempts, and calls functions in the thread that drains."""
 
     def __init__(self, drain: _Drain, queue: str, thread: _TestThread, *of_app: Any) -> None:
         super().__init__(*of_app)
@@ -246,14 +218,12 @@ class _Handler(JobHandler):
         self._thread = thread
 
     def unknown(self, item: Item[Any]) -> str | None:
-        """Return why the item is left to other workers, and note it."""
         why, job = super().unknown(item), stored_job(item.value)
         if why is not None and job is not None:
             self._drain.begin(Attempt(job.name, item.id, 0, "unknown"))
         return why
 
     def call(self, context: Context) -> Invocation:
-        """Return the call for a job."""
         stored = stored_job(context.item.value)
         attempt = Attempt(stored.name if stored else "", context.item.id, context.attempt)
         self._drain.begin(attempt)
@@ -286,7 +256,6 @@ class _Handler(JobHandler):
 
 
 def _note(attempt: Attempt, error: Exception, decided: Outcome | None) -> None:
-    """Note the error of an attempt, and what the policy of its job says about it."""
     attempt.error = error
     ends: dict[type[Outcome | None], End] = {Snooze: "snoozed", Discard: "discarded"}
     attempt.outcome = ends.get(type(decided), "failed")
@@ -302,7 +271,6 @@ class _TestThread:
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
     def call(self, function: Callable[..., object], *arguments: object) -> object:
-        """Call a function there, with the context variables of this thread."""
         future: Future[object] = Future()
         context = copy_context()
 
@@ -320,7 +288,7 @@ class _TestThread:
     def serve(self, worker: Worker) -> None:
         """Let a worker drain its queue in another thread, and call here what it asks for.
 
-        Ctrl-C, or a job that fails the test or skips it, stops the worker and is raised.
+        An exit, or a job that fails the test, stops the worker and is raised.
         """
         errors: list[BaseException] = []
 

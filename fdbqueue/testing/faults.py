@@ -1,4 +1,4 @@
-"""Fault injection: a database that fails as a cluster sometimes does."""
+"""A database that fails as a cluster sometimes does."""
 
 from __future__ import annotations
 
@@ -23,23 +23,20 @@ _READS = frozenset({"get", "get_key", "get_range", "get_range_startswith", "get_
 class FaultyDatabase(_Wrapper):  # type: ignore[misc]
     """A database that loses the results of commits, before or after they take effect.
 
-    It wraps a database of either engine and works wherever this library accepts one. The same seed
-    produces the same faults for the same sequence of calls. Operations on the database itself, such
-    as `db[key]`, have no faults.
+    It wraps a database of either engine. The same seed produces the same faults for the same calls.
+    Operations on the database itself, such as `db[key]`, have no faults.
 
     Args:
         db: The database to wrap.
-        before: Share of commits, from 0 to 1, that fail with an unknown result and take no effect.
-        after: Share of commits that fail with an unknown result although they take effect.
-        lost_as: Error codes of unknown results, one drawn for each: 1021 (commit result unknown),
-            1039 (the cluster was upgraded) and 1031 (timed out, which is not retried).
+        before: Share of commits, from 0 to 1, whose result is lost and which take no effect.
+        after: Share of commits whose result is lost although they take effect.
+        lost_as: Error codes of lost results: 1021, 1039 and 1031 (which is not retried).
         conflict: Share of commits that fail with a conflict (1020).
         too_old: Share of reads and of commits that fail with 1007.
         seed: Seed of the random number generator.
 
     Raises:
-        ValueError: A share is out of range, the shares add up to more than 1, or `lost_as` is
-            empty or has another code.
+        ValueError: A share or code is not valid, or the shares exceed 1 together.
 
     Example:
         >>> import fdbqueue
@@ -64,7 +61,6 @@ class FaultyDatabase(_Wrapper):  # type: ignore[misc]
     ) -> None:
         self.db = db
         self.engine = engine_of(db)._replace(commits_are_certain=False)
-        """The properties of the wrapped database, except that commits may have unknown results."""
         self._random = random.Random(seed)
         self._shares = {"before": before, "after": after, "conflict": conflict, "too_old": too_old}
         for name, share in self._shares.items():
@@ -76,10 +72,10 @@ class FaultyDatabase(_Wrapper):  # type: ignore[misc]
             raise ValueError(f"lost_as must be some of 1021, 1031 and 1039, not {lost_as!r}")
         self._lost_as = lost_as
         self.lost = 0
-        """Number of commits whose result was lost so far."""
+        """Number of lost results so far."""
 
     def create_transaction(self) -> FaultyTransaction:
-        """Return a transaction of the wrapped database, with faults."""
+        """Return a transaction with faults."""
         return FaultyTransaction(self, self.db.create_transaction())
 
     def __getattr__(self, name: str) -> Any:
@@ -95,12 +91,12 @@ class FaultyDatabase(_Wrapper):  # type: ignore[misc]
         del self.db[key]
 
     def before_call(self, name: str) -> None:
-        """Raise 1007 for a share of the reads. Called before each method of a transaction."""
+        """Raise 1007 for a share of the reads."""
         if name in _READS and self._random.random() < self._shares["too_old"]:
             raise FDBError(1007)
 
     def commit(self, transaction: FaultyTransaction) -> None:
-        """Commit or not, and raise the error that the client sees."""
+        """Commit or not; raise the error that the client sees."""
         shares = self._shares
         none = 1 - sum(shares.values())
         (kind,) = self._random.choices([*shares, "none"], [*shares.values(), none])
@@ -116,7 +112,7 @@ class FaultyDatabase(_Wrapper):  # type: ignore[misc]
 
 
 class FaultyReads(_Wrapper):  # type: ignore[misc]
-    """The methods of a transaction, or of its `snapshot`, with faults before each call."""
+    """A transaction, or its `snapshot`, with faults before each call."""
 
     def __init__(self, db: FaultyDatabase, wrapped: Any) -> None:
         self._db = db
@@ -132,15 +128,15 @@ class FaultyReads(_Wrapper):  # type: ignore[misc]
 
 
 class FaultyTransaction(FaultyReads):
-    """A transaction of the wrapped database, with faults."""
+    """A transaction with faults."""
 
     @property
     def snapshot(self) -> FaultyReads:
-        """Snapshot reads of the transaction, with faults."""
+        """Snapshot reads, with faults."""
         return FaultyReads(self._db, self.wrapped.snapshot)
 
     def commit(self) -> _Answer:
-        """Commit or not, and return a future that may hold an error."""
+        """Commit or not; return a future."""
         self._db.before_call("commit")
         try:
             self._db.commit(self)
@@ -149,11 +145,7 @@ class FaultyTransaction(FaultyReads):
         return _Answer(None)
 
     def on_error(self, error: Any) -> Any:
-        """Prepare the next attempt, or fail if the error is not retryable.
-
-        1039 is handled here: only FoundationDB's multi-version client raises that error, and only
-        that client knows how to retry it.
-        """
+        """Prepare the next attempt. 1039 is retried here, as the multi-version client does."""
         self._db.before_call("on_error")
         code = error if isinstance(error, int) else error.code
         if code == 1039:
@@ -171,8 +163,6 @@ class FaultyTransaction(FaultyReads):
 
 
 class _Answer:
-    """The future of a commit."""
-
     def __init__(self, error: FDBError | None) -> None:
         self._error = error
 

@@ -1,4 +1,4 @@
-"""The jobs that a program has pushed, for the assertions of a test."""
+"""The jobs that a program has pushed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ class Pushed:
     """A job that was pushed, and waits for a worker.
 
     Attributes:
-        job: The name of the job.
-        arguments: Its arguments by parameter, as the function will get them, with defaults.
-        queue: The name of its queue.
-        info: Its item: priority, due time, unique key and so on.
+        arguments: Its arguments by parameter, with defaults.
+        info: Its item.
     """
 
     job: str
@@ -37,13 +35,13 @@ class Pushed:
 def pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> list[Pushed]:
     """Return the waiting jobs with these arguments, the oldest first.
 
-    A job waits while it is ready or delayed, also for a retry; `drain` returns what has run. This
-    looks in the queues of the app's jobs, and in queues that the app has pushed to.
+    A job waits while it is ready or delayed, also for a retry. This looks in the queues that the
+    app declares or has used.
 
     Args:
         job: The job.
-        arguments: Arguments of its function by parameter, however they were given to the push. Jobs
-            may have any values for other parameters. Values are compared by `==`.
+        arguments: Arguments of its function by parameter, compared by `==`. Other parameters may
+            have any values.
 
     Raises:
         TypeError: The function has no such parameter.
@@ -74,19 +72,7 @@ def assert_pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> Pushe
     """Assert that a job with these arguments waits, and return the first one; see `pushed`.
 
     Raises:
-        AssertionError: None waits. The message has the jobs that do.
-
-    Example:
-        >>> app = App("memory:")
-        >>> @app.job(name="send")
-        ... def send(to: str): ...
-        >>> _ = send.using(priority=3).push("ada@example.com")
-        >>> assert_pushed(send, to="ada@example.com").info.item.priority
-        3
-        >>> assert_pushed(send, to="bob@example.com")
-        Traceback (most recent call last):
-        AssertionError: no job send(to='bob@example.com') waits; these do:
-          send('ada@example.com'), ready in 'jobs'
+        AssertionError: None waits. The message lists the jobs that do.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     if found := pushed(job, **arguments):
@@ -99,7 +85,7 @@ def refute_pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> None:
     """Assert that no job with these arguments waits; see `pushed`.
 
     Raises:
-        AssertionError: Some do. The message has them.
+        AssertionError: Some do. The message lists them.
     """
     __tracebackhide__ = True
     if found := pushed(job, **arguments):
@@ -109,7 +95,6 @@ def refute_pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> None:
 
 
 def _waiting(app: App) -> list[tuple[str, StoredJob, ItemInfo]]:
-    """Return the waiting jobs with the names of their queues, the oldest first."""
     found: list[tuple[str, StoredJob, ItemInfo]] = []
     for name in known_queues(app):
         try:
@@ -124,7 +109,6 @@ def _waiting(app: App) -> list[tuple[str, StoredJob, ItemInfo]]:
 
 
 def _text(waiting: list[tuple[str, StoredJob, ItemInfo]]) -> str:
-    """Return a line for each of the first waiting jobs."""
     lines = [
         f"{stored}, {f'due at {info.due_at}' if info.due_at else 'ready'} in {queue!r}"
         for queue, stored, info in waiting[:_SHOWN]

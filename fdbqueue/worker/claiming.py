@@ -1,4 +1,4 @@
-"""How a worker gets its jobs: how many it claims, from which queue, ahead or not."""
+"""How a worker gets its jobs: how many, from which queue, ahead or not."""
 
 from __future__ import annotations
 
@@ -45,21 +45,12 @@ def _errors() -> tuple[type[Exception], ...]:
 class Source:
     """A queue of a worker.
 
-    Args:
-        queue: The queue.
-        at_most: How many of its jobs run at a time; `None` for the worker's limit.
-        weight: Its weight, over 0.
-        stores_results: Whether to store results, if the queue keeps done items.
-
     Attributes:
-        store: The engine behind the queue.
-        name: The name of the queue, or the key of its subspace as text.
-        held: The number of its jobs that the worker holds.
         passed: The number of claimed jobs, divided by the weight.
         may_have_jobs: False after a claim that found none, until there may be some.
         away_until: When to try again after an error, by the monotonic clock.
-        among: The number of jobs to look through, behind jobs that the handler does not know.
-        sleep: Ends the sleep of a thread that waits for jobs of the queue, or `None`.
+        among: The number of jobs to claim, to find one behind unknown jobs.
+        sleep: Ends the sleep of the thread that waits for its jobs.
     """
 
     queue: BaseQueue[Any]
@@ -81,31 +72,10 @@ class Source:
 class Turns:
     """The queues of a worker, which claims from one after the other.
 
-    In order, the next turn goes to the first queue that may have jobs. By weight, it goes to the
-    queue with the fewest claimed jobs for its weight; a queue that had none does not catch up
+    In order, the next turn goes to the first queue that may have jobs. Once all slots are taken,
+    each may have some: a worker learns of new jobs a moment late. By weight, the turn goes to the
+    queue with the fewest claimed jobs for its weight. A queue that had none does not catch up
     later.
-
-    A worker learns of new jobs a moment late. In order, that would be too late for a job that is
-    ready when a slot becomes free. So once all slots are taken, each queue may have jobs.
-
-    Args:
-        sources: The queues.
-        in_order: Whether turns go in the order of the queues, instead of by weight.
-
-    Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> mail, images = (fdbqueue.PriorityQueue.named(db, name) for name in ("mail", "images"))
-        >>> turns = Turns([Source(mail, weight=3), Source(images)], in_order=False)
-        >>> for _ in range(5):
-        ...     source, n = turns.next(free=1)
-        ...     turns.note(source, n, free=1)
-        ...     print(source.name)
-        mail
-        images
-        mail
-        mail
-        mail
     """
 
     def __init__(self, sources: Sequence[Source], *, in_order: bool = True) -> None:
@@ -114,7 +84,7 @@ class Turns:
         self._latest = 0.0  # the `passed` of the latest turn's queue, before that turn
 
     def ready(self) -> list[Source]:
-        """Return the queues that may have jobs, and have room for them."""
+        """Return the queues that may have jobs, and have room."""
         now, found = time.monotonic(), list[Source]()
         for each in self.sources:
             has_room = each.at_most is None or each.held < each.at_most
@@ -123,10 +93,7 @@ class Turns:
         return found
 
     def next(self, free: int) -> tuple[Source, int] | None:
-        """Return the queue to claim from, and how many jobs; `None` if none may have any.
-
-        The worker has room for `free` jobs.
-        """
+        """Return the queue to claim from, and how many of `free` jobs, or `None`."""
         ready = self.ready()
         if not ready:
             return None
@@ -140,7 +107,7 @@ class Turns:
         return source, max(1, n)
 
     def note(self, source: Source, n: int, free: int) -> None:
-        """Record that `n` jobs were claimed from a queue, while the worker had room for `free`."""
+        """Record a claim of `n` jobs, of up to `free`."""
         source.may_have_jobs = n > 0
         if not self.in_order and n > 0:
             self._latest = source.passed
@@ -155,7 +122,7 @@ class Turns:
             source.passed = max(source.passed, self._latest)
 
     def rouse(self) -> None:
-        """Record that any queue may have jobs, and end the sleeps of waiting threads."""
+        """Record that any queue may have jobs, and wake waiting threads."""
         for each in self.sources:
             if not each.may_have_jobs:
                 self.want(each)
@@ -167,20 +134,11 @@ class Turns:
 class Pace:
     """How many jobs to claim, by the duration of the last ones.
 
-    Args:
-        concurrency: The number of jobs that run at a time.
-        prefetch: The maximum number of jobs to claim ahead.
-
     Attributes:
-        held: The number of jobs that the worker holds.
-        seconds: The moving average of a job's duration.
-        n_timed: The number of jobs in it.
         may_claim_ahead: False if a job that goes back would lose an attempt or a start.
 
     Example:
         >>> pace = Pace(concurrency=2, prefetch=100)
-        >>> pace.room()
-        2
         >>> for _ in range(10):
         ...     pace.note(0.001)
         >>> pace.room()
@@ -196,7 +154,7 @@ class Pace:
         self.may_claim_ahead = True
 
     def note(self, seconds: float) -> None:
-        """Record the duration of a job that was done."""
+        """Record the duration of a done job."""
         self.n_timed += 1
         weight = max(_WEIGHT, 1 / self.n_timed)
         self.seconds += weight * (max(seconds, 1e-6) - self.seconds)
@@ -213,7 +171,7 @@ class Pace:
         return free + ahead - waiting if 2 * waiting <= ahead else 0
 
     def is_late(self, seconds: float) -> bool:
-        """Return whether a job has waited too long; then running jobs take as long."""
+        """Return whether a job has waited too long; then claim none ahead for a while."""
         is_late = seconds > _LATE * _AHEAD
         if is_late:  # so none are claimed ahead until jobs are quick again
             self.seconds = max(self.seconds, seconds)
@@ -222,14 +180,7 @@ class Pace:
 
 @dataclass(eq=False)
 class Claiming(Part):
-    """Claims jobs for a worker, from one of its queues after the other, and lets them begin.
-
-    Args:
-        endings: Gives back jobs that do not begin.
-        turns: The queues.
-        lease: The lease in seconds.
-        client: The name that the claims show; `None` for the process's name.
-    """
+    """Claims jobs for a worker, and lets them begin."""
 
     endings: Endings
     turns: Turns
@@ -251,7 +202,7 @@ class Claiming(Part):
         return None
 
     def run(self, *, drain: bool) -> None:
-        """Claim jobs until the worker is stopped or, with `drain`, until none are left."""
+        """Claim jobs until the worker is stopped or, with `drain`, none are left."""
         pool, turns = self.pool, self.turns
         self._drains, self._client = drain, self.client or client_name()
         self._patience = _PATIENCE
@@ -275,20 +226,14 @@ class Claiming(Part):
                 thread.join()
 
     def _has_waiting(self) -> bool:
-        """Return whether jobs wait to begin; give them back if the first has waited too long.
-
-        Another worker may be idle.
-        """
+        """Return whether jobs wait to begin; give them back if the first is late."""
         first = self.pool.first_waiting
         if first is not None and self.pool.pace.is_late(first.lease.since.seconds()):
             self.endings.release(self.pool.withdraw())
         return first is not None
 
     def _claim(self, source: Source, n: int, free: int) -> None:
-        """Claim `n` jobs, and begin each that may run now.
-
-        If the queue is the only one, wait until it has any.
-        """
+        """Claim up to `n` jobs, and begin each that may run."""
         is_only = len(self.turns.sources) == 1
         waits = is_only and not self._drains and not self._has_waiting()
         try:
@@ -304,7 +249,7 @@ class Claiming(Part):
             self._await_each()
 
     def _await_jobs(self) -> bool:
-        """Wait until a queue may have jobs; return false if none will have any."""
+        """Wait until a queue may have jobs; return false if none will."""
         pool, turns, stop = self.pool, self.turns, self.shutdown.stop
         sleeps = not self._drains and len(turns.sources) > 1
         if sleeps:
@@ -357,12 +302,7 @@ class Claiming(Part):
     # What becomes of a claim
 
     def _claimed(self, source: Source, n: int, *, wait: float) -> tuple[int, list[HeldJob]]:
-        """Claim jobs of a queue; hold the ones that the handler knows, and give back the others.
-
-        Returns:
-            The number of claimed jobs, more than `n` behind jobs that the handler does not know;
-            and up to `n` that it knows.
-        """
+        """Claim jobs; return the number of claims, and up to `n` jobs that the handler knows."""
         n_claimed, source.among = max(n, source.among), 1
         stop, store = self.shutdown.stop, source.store
         claims = claim_until(stop, store, self.db, self.lease, n_claimed, wait, self._client)
@@ -403,11 +343,7 @@ class Claiming(Part):
             self.endings.release(lone, partial(unclaim, delay=delay))
 
     def _begin(self, source: Source, jobs: list[HeldJob]) -> None:
-        """Begin jobs, or let them wait for running ones.
-
-        A job that was tried before does not wait: it would lose another attempt if one of the
-        others killed the worker.
-        """
+        """Begin jobs, or let them wait for running ones if this is their first attempt."""
         if not jobs:
             return
         options, pace = source.store.options, self.pool.pace
@@ -427,11 +363,7 @@ class Claiming(Part):
             self.endings.release(back)  # the threads get their jobs before: this takes time
 
     def _begin_alone(self, source: Source, jobs: list[HeldJob]) -> None:
-        """Run the first of these jobs while no other one runs, unless others run too long.
-
-        All waiting jobs go back. So does this job while others run, because an idle worker may take
-        it.
-        """
+        """Run the first job alone. While others run, give it back for an idle worker."""
         waiting = self.pool.withdraw()
         if len(self.pool) > len(jobs) + len(waiting):
             self.endings.release([*jobs, *waiting])

@@ -25,24 +25,15 @@ _P = ParamSpec("_P")
 _guard = Guard()  # of all contexts, because most jobs never need one
 
 Reason: TypeAlias = Literal["cancelled", "timeout", "shutdown"]
-"""Why a job should stop: it was cancelled, its time is over, or its worker shuts down."""
 
 Ending = Callable[[Transaction], object]
-"""A function that runs in the transaction that ends a job."""
 
 
 @dataclass(slots=True)
 class HeldLease:
     """The lease of a claim.
 
-    A job's context refers to it, not to the job: a cycle would wait for the garbage collector.
-
-    Attributes:
-        store: The store of the queue.
-        db: The database.
-        claim: The claim.
-        seconds: Its length.
-        since: When it started, at the latest.
+    A context refers to it, not to the job: a cycle would wait for the garbage collector.
     """
 
     store: Any
@@ -56,25 +47,21 @@ class HeldLease:
         return self.seconds - self.since.seconds()
 
     def extend(self, report: Report) -> None:
-        """Restart it, and store a report; raise `LeaseLost` if another may have the job."""
+        """Restart it, and store a report; raise `LeaseLost` if another worker may have the job."""
         since = Since()
         self.store.extend(self.db, (self.claim, report), self.seconds)
         self.since = since
 
     def steps(self, report: Callable[[], Report]) -> ClaimedSteps:
-        """Return the steps of the job, which are stored with its reports."""
+        """Return the steps of the job."""
         return ClaimedSteps(self.store, self.db, self.claim, self.seconds, report)
 
 
 class Cancelled:
-    """An event that tells a job to stop. Only the worker sets it; a coroutine can await it.
+    """An event that tells a job to stop. A coroutine can await it.
 
     Attributes:
-        reason: Why: `"cancelled"`, `"timeout"` or `"shutdown"`; `None` until it is set.
-
-    >>> cancelled = Cancelled()
-    >>> cancelled.is_set(), cancelled.wait(0.001)
-    (False, False)
+        reason: `"cancelled"`, `"timeout"` or `"shutdown"`; `None` until it is set.
     """
 
     def __init__(self) -> None:
@@ -95,7 +82,7 @@ class Cancelled:
         return asyncio.wrap_future(self._told).__await__()
 
     def set(self, reason: Reason) -> None:
-        """Wake all that wait. A shutdown does not replace an earlier reason."""
+        """Wake all waiters. A shutdown does not replace an earlier reason."""
         with _guard:
             if self.reason is None or reason != "shutdown":
                 self.reason = reason
@@ -106,46 +93,30 @@ class Cancelled:
 class Context(Steps):
     """An attempt at a job, for a handler whose first parameter is annotated `Context`.
 
-    A step is done once: its result is stored under the job's claim, before the call returns. If the
-    process dies, or the job sleeps or waits, the job's function runs again from the top, and done
-    steps return their stored results. So a job takes days, survives its processes, and holds no
-    worker while it waits. Code between steps runs again each time.
+    `step`, `commit`, `sleep`, `wait`, `run` and `gather` are steps: each is done once, and its
+    result is stored before the call returns. After a crash, or when a suspended job goes on, the
+    job's function runs again from the top, and done steps return their stored results. Code between
+    steps runs again each time. A suspended job holds no worker, and no attempt counts.
 
-    - The name of a step is unique within the job. A step in a loop includes the loop's key:
+    - The name of a step is unique within the job. In a loop, include the loop's key:
       `context.step(f"charge {order}", ...)`.
     - A worker that has lost its claim stores no step: the call raises `LeaseLost`.
-    - To suspend a job, its worker raises `Suspended`, which is a `BaseException`.
+    - To suspend a job, a step raises `Suspended`, which is a `BaseException`.
     - A job has up to 10,000 steps. They are deleted with its item.
 
-    In a coroutine, await the same methods of `aio`. The class has all attributes of the context of
-    a `Worker`, and more.
-
-    Cost: a transaction for each step that is not done, with two reads and four writes. Before it,
-    another one reads whether the step is done, unless all stored steps of the job have been read.
+    Cost: for each new step, a transaction with two reads and four writes. Before it, another one
+    reads the step, unless all stored steps of the job have been read.
 
     Attributes:
         item: The item of the job.
         job: The name of a declared job; empty for any other.
         tick: The tick of the schedule that pushed the job, or `None`.
         attempt: The number of the attempt, from 1.
-        max_attempts: The number of attempts after which the job becomes a dead letter; `None`
-            for any number.
-        cancelled: An event that tells the handler to end soon, because the job was cancelled,
-            its time is over, or the worker shuts down: `is_set()`, `wait(seconds)`, or `await` it;
-            `reason` says which. A cancelled job does not run again, however the handler ends. In
-            the other two cases it is done if the handler returns; after a shutdown, any error gives
-            it back without counting the attempt.
-
-    Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push(db, "send")
-        >>> def work(context: Context):
-        ...     print(context.item.value, context.attempt)
-        >>> fdbqueue.Worker(db, jobs, work).run(drain=True)
-        send 1
-        WorkerReport(done=1, failed=0, lost=0)
+        max_attempts: The number of attempts after which the job becomes a dead letter, or `None`.
+        cancelled: An event that tells the handler to end soon: `is_set()`, `wait(seconds)`, or
+            `await` it. Its `reason` is `"cancelled"`, `"timeout"` or `"shutdown"`. A cancelled job
+            does not run again, however the handler ends. Otherwise the job is done if the handler
+            returns; after a shutdown, an error gives it back without counting the attempt.
     """
 
     def __init__(
@@ -163,21 +134,19 @@ class Context(Steps):
         self._lease = lease
         self._results = results
         self.endings: list[Ending] = []
-        """The functions that `at_end` was given, in their order."""
         self.report = NO_REPORT
-        """The progress and the log so far."""
 
     def __repr__(self) -> str:
         return f"<Context of {self.item!r}, attempt {self.attempt}>"
 
     @property
     def lease_ends(self) -> datetime:
-        """When the lease ends, by this process's clock, unless the worker extends it."""
+        """When the lease ends, by this process's clock, unless it is extended."""
         return utc_time(milliseconds()) + timedelta(seconds=self._lease.seconds_left())
 
     @property
     def is_suspended(self) -> bool:
-        """True once the job has given up its claim, to go on later."""
+        """True once the job has given up its claim."""
         return "_attempt" in self.__dict__ and self._attempt.claimed.is_suspended
 
     @cached_property
@@ -186,7 +155,7 @@ class Context(Steps):
 
     @cached_property
     def aio(self) -> AioSteps:
-        """The steps of a coroutine."""
+        """The same steps for a coroutine, to be awaited."""
         _ = self._attempt  # made here, not by one of the threads in which the steps run
         return AioSteps(self)
 
@@ -196,10 +165,10 @@ class Context(Steps):
             self.max_attempts = attempts
 
     def extend(self) -> None:
-        """Make sure that the job is still this worker's, and restart its lease.
+        """Restart the lease, to make sure that the job is still this worker's.
 
-        Workers extend their jobs' leases by themselves. Call this before an effect outside of the
-        database that must not come from two workers. Cost: one transaction.
+        Workers extend leases by themselves. Call this before an effect outside of the database that
+        must not come from two workers. Cost: one transaction.
 
         Raises:
             LeaseLost: Another worker may have the job.
@@ -207,14 +176,14 @@ class Context(Steps):
         self._lease.extend(self.report)
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Report how far the work is; `get` and `search` return it as `progress`.
+        """Report how far the work is, for `ItemInfo.progress`.
 
-        The call returns at once. The worker stores reports of all its jobs within about a second,
-        and extends the leases. A job that ends sooner stores nothing.
+        Returns at once. The worker stores the report within about a second, unless the job ends
+        sooner.
 
         Args:
             fraction: The part that is done, from 0 to 1.
-            message: The current work, as text; its first 1,000 characters are kept.
+            message: The current work; its first 1,000 characters are kept.
         """
         with _guard:
             progress = Progress(fraction, message)
@@ -223,25 +192,8 @@ class Context(Steps):
     def log(self, message: str) -> None:
         """Add a line to the log of the attempt, with the time.
 
-        The log is stored with `progress`, and kept with the attempt when it ends: as `log` of the
-        failed attempt, or of the done item in a queue that keeps some. It has 8,000 bytes; later
-        lines replace earlier ones.
-
-        Args:
-            message: The text of the line.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", keep=100)
-            >>> item = jobs.push(db, ["a", "b"])
-            >>> def work(context: Context):
-            ...     for number, page in enumerate(context.item.value):
-            ...         context.progress(number / 2, page)
-            ...         context.log(f"page {page} is done")
-            >>> _ = fdbqueue.Worker(db, jobs, work).run(drain=True)
-            >>> [line.partition(" ")[2] for line in jobs.get(db, item).log.splitlines()]
-            ['page a is done', 'page b is done']
+        The log is stored with `progress`, and kept as `log` of the failed attempt or of the done
+        item. It keeps the last 8,000 bytes.
         """
         if not isinstance(message, str):
             raise TypeError(f"a line of the log is text, not {message!r}")
@@ -259,15 +211,14 @@ class Context(Steps):
     ) -> None:
         """Call `function(tr, ...)` in the transaction that ends the job.
 
-        The job may take hours, and still its writes, its follow-ups and its end are one
-        transaction, which takes effect exactly once; if the lease was lost meanwhile, it has no
-        effect. The transaction may run several times, so the function must not sleep, commit or
-        create identities, and must end within five seconds. If it takes longer, the attempt fails
-        with `HandlerTooSlow`. It does not run if the job fails. It sees the context variables of
-        this call.
+        The function's writes, its pushes and the end of the job take effect together, exactly once,
+        or not at all if the job fails or its lease was lost. The transaction may run several times:
+        the function must not sleep, commit or create identities. If it takes longer than five
+        seconds, the attempt fails with `HandlerTooSlow`. Several functions run in the order of the
+        calls.
 
         Args:
-            function: The function. Functions run in the order in which they were given.
+            function: A plain function. It sees the context variables of this call.
             args: Its arguments after the transaction.
             kwargs: Its keyword arguments.
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from fdbqueue.worker.claiming import Source
 
 Release: TypeAlias = Callable[[Transaction, int, HeldJob], object]
-"""Gives back a job in a transaction, at a time in milliseconds since 1970."""
 
 _log = Log("fdbqueue.worker")
 
@@ -43,7 +42,7 @@ _OUTCOMES = {
     **dict.fromkeys(("snoozed", "suspended"), ("", logging.INFO)),
     "lost": ("lost", logging.WARNING),
 }
-"""How an attempt ends: where the report counts it, if at all, and the level of its log record."""
+"""The field of the report that counts each outcome, and the level of its log record."""
 
 _MAX_TOGETHER = 200  # jobs that one transaction acknowledges
 
@@ -60,7 +59,7 @@ _LOST = (
 
 @dataclass(slots=True)
 class WorkerReport:
-    """The work of a worker: number of jobs that succeeded, failed, or lost their lease."""
+    """The numbers of jobs of a worker that succeeded, failed, or lost their lease."""
 
     done: int = 0
     failed: int = 0
@@ -70,7 +69,7 @@ class WorkerReport:
 def unclaim(
     tr: Transaction, now: int, job: HeldJob, *, delay: int = 0, has_begun: bool = False
 ) -> None:
-    """Give back a job, by default as if it had never been claimed; `delay` is in milliseconds."""
+    """Give back a job, by default as if never claimed; `delay` is in milliseconds."""
     due = now + delay if delay else None
     claimed = job.source.store.claimed
     if not has_begun:
@@ -79,11 +78,7 @@ def unclaim(
 
 
 def sum_of(reports: Iterable[WorkerReport]) -> WorkerReport:
-    """Return the work of several workers.
-
-    >>> sum_of([WorkerReport(done=1), WorkerReport(done=2, lost=1)])
-    WorkerReport(done=3, failed=0, lost=1)
-    """
+    """Return the sum of reports."""
     total = WorkerReport()
     for each in reports:
         total.done += each.done
@@ -94,11 +89,7 @@ def sum_of(reports: Iterable[WorkerReport]) -> WorkerReport:
 
 @dataclass(eq=False)
 class Endings(Part):
-    """Ends the jobs of a worker, in the database, in its report and in the log.
-
-    Attributes:
-        report: The numbers of jobs that have ended.
-    """
+    """Ends jobs in the database, the report and the log."""
 
     report: WorkerReport = field(default_factory=WorkerReport)
     _returned: list[HeldJob] = field(default_factory=list[HeldJob])
@@ -107,7 +98,7 @@ class Endings(Part):
 
     @contextmanager
     def acknowledging(self) -> Generator[None]:
-        """Acknowledge jobs in a thread until the end of a `with` block, which waits for all."""
+        """Acknowledge jobs in a thread until the end of a `with` block."""
         self._is_over = False
         thread = threading.Thread(target=self._acknowledge_all)
         thread.start()
@@ -120,7 +111,7 @@ class Endings(Part):
             thread.join()
 
     def acknowledge(self, job: HeldJob) -> None:
-        """Acknowledge a job with others, or confirm its commit, without waiting for it."""
+        """Acknowledge a job later, with others, or confirm its commit."""
         with self._wanted:
             self._returned.append(job)
             self._wanted.notify()
@@ -175,7 +166,7 @@ class Endings(Part):
                 self.lost(job)
 
     def lost(self, job: HeldJob) -> None:
-        """Record that the lease of a job ran out, or was taken away."""
+        """End an attempt whose lease ran out."""
         self.end(job, "lost")
         advice = _LOST.format(lease=job.lease.seconds)
         _log.warning("%s %s: %s", job.source.name, job.name, advice)
@@ -201,7 +192,7 @@ class Endings(Part):
     def _decided(
         self, job: HeldJob, failure: BaseException
     ) -> tuple[str, Callable[[], object], BaseException]:
-        """Return how a failed attempt ends, what gives back its job, and its error."""
+        """Return the outcome of a failed attempt, a call that gives back its job, and its error."""
         outcome, error = _outcome_of(job, failure)
         queue, store, claim, log = job.source.queue, job.source.store, job.claim, job.report.log
         if isinstance(outcome, Snooze):
@@ -222,18 +213,17 @@ class Endings(Part):
         return "dead" if is_last else "failed", nack, error
 
     def interrupted(self, jobs: list[HeldJob], why: str | None = "") -> None:
-        """Give back jobs that have begun, because of a shutdown."""
+        """Give back interrupted jobs."""
         for job in jobs if why else ():
             _log.warning("%s %s goes back: %s", job.source.name, job.name, why)
         self.release(jobs, partial(unclaim, has_begun=True))
 
     def release(self, jobs: list[HeldJob], release: Release = unclaim) -> None:
-        """Give back jobs whose attempt does not count; by default jobs that have not begun."""
+        """Give back jobs without counting an attempt."""
         for source, some in by_source(jobs).items():
             self._release(source, some, release)
 
     def _release(self, source: Source, jobs: Sequence[HeldJob], release: Release) -> None:
-        """Release jobs of a queue in one transaction, or one by one if a lease is over."""
 
         def body(tr: Transaction, now: int) -> None:
             for job in jobs:
@@ -252,7 +242,7 @@ class Endings(Part):
             self.pool.let_go(job)
 
     def end(self, job: HeldJob, outcome: str, error: BaseException | None = None) -> None:
-        """Count and log an attempt that ended with one of `_OUTCOMES`."""
+        """Count and log the end of an attempt."""
         counted, level = _OUTCOMES[outcome]
         self.pool.let_go(job)
         if counted:

@@ -27,7 +27,6 @@ _Item_co = TypeVar("_Item_co", covariant=True)
 AnyHandler: TypeAlias = (
     Callable[[_T], object] | Callable[[Context], object] | Callable[[Transaction, _T], object]
 )
-"""A function that a worker calls with the item, with the context, or in a transaction."""
 
 
 class Claimable(Protocol[_Item_co]):
@@ -38,7 +37,7 @@ class Claimable(Protocol[_Item_co]):
 
 
 def outcome_of(error: Exception) -> Outcome | None:
-    """Return the outcome that a handler has raised; `None` for any other error."""
+    """Return the outcome that a handler has raised, or `None`."""
     return validate_outcome(error) if isinstance(error, Outcome) else None
 
 
@@ -50,14 +49,11 @@ class Invocation(NamedTuple):
     """The call of a handler for one job.
 
     Attributes:
-        name: Its name in the log, or an empty text.
         function: The function to call, with the transaction if it runs in one.
-        in_transaction: Whether it is the body of the transaction that ends the job.
-        outcome: Returns the outcome of a failed attempt; `None` to let the queue try it again.
-        encode: Returns the JSON form of its result, if that is stored.
-        timeout: The seconds after which it is told to stop; `None` for the worker's time-out.
-        around: Returns what to enter around the call.
-        pushed: The value of the job, which may name the span that pushed it.
+        outcome: Returns the outcome of a failed attempt; `None` to let the queue decide.
+        encode: Returns the JSON form of its result.
+        timeout: Seconds after which it is told to stop; `None` for the worker's time-out.
+        around: Returns a context manager to enter around the call.
     """
 
     name: str
@@ -74,12 +70,10 @@ class Handler(ABC):
     """The functions that the threads of a worker call, one for each job.
 
     Attributes:
-        coroutines: Where coroutines run.
-        renew: Called every second while a worker runs, to renew what the program declares.
-        results: Converts the results of steps.
-        keep_unknown: The seconds after which an item that no worker knows becomes a dead
-            letter; `None` for never.
-        may_be_last: Whether a job may have a single attempt, whatever its queue allows.
+        renew: Called every second, to renew what the program declares.
+        keep_unknown: Seconds after which an item that no worker knows becomes a dead letter, or
+            `None`.
+        may_be_last: Whether a job may have a single attempt.
     """
 
     results: Callable[[str, Callable[..., Any]], Results] = Results
@@ -99,7 +93,7 @@ class Handler(ABC):
         """Return the call for a job."""
 
     def run(self, call: Invocation, job: HeldJob, *tr: Transaction) -> Any:
-        """Call the function, await its result if necessary, and return it; raise its exception."""
+        """Call the function, await its result if necessary, and return it."""
         result = call.function(*tr)
         if result is None:  # as most handlers return
             return None
@@ -115,10 +109,7 @@ class Handler(ABC):
 
 
 class FunctionHandler(Handler):
-    """One function for all jobs: `handler(item)`, `handler(context)` or `handler(tr, item)`.
-
-    The name `tr` or the annotation `Context` of the first parameter selects the form.
-    """
+    """One function for all jobs: `handler(item)`, `handler(context)` or `handler(tr, item)`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -160,7 +151,6 @@ class FunctionHandler(Handler):
 _OURS = ("fdb", "fdbqueue")
 
 Supplied: TypeAlias = Literal["Context", "Transaction", ""]
-"""The class of this library that annotates the first parameter of a function."""
 
 _NAMES: dict[str, Supplied] = {"Context": "Context", "Transaction": "Transaction"}
 
@@ -168,14 +158,7 @@ _NAMES: dict[str, Supplied] = {"Context": "Context", "Transaction": "Transaction
 def supplied(function: Callable[..., Any]) -> Supplied:
     """Return the class of this library that annotates the first parameter, or an empty text.
 
-    The program may have a class of the same name. If the annotation is text, and names a class that
-    is imported for type checkers only, the last part of the name decides.
-
-    >>> from fdbqueue.jobs import Context
-    >>> def work(context: "Context | None"): ...
-    >>> def other(context: "str"): ...
-    >>> supplied(work), supplied(other), supplied(lambda item: item)
-    ('Context', '', '')
+    If the class is imported for type checkers only, the last part of its name decides.
     """
     try:
         first = next(iter(inspect.signature(function).parameters.values()), None)

@@ -10,11 +10,7 @@ _MAX_SECONDS = 10**10
 
 
 class Suspended(BaseException):
-    """A job has given up its claim, and goes on later. Not an `Exception`, so that none catches it.
-
-    Attributes:
-        step: The name of the step that waits.
-    """
+    """A job has given up its claim, and goes on later. No `except Exception` catches it."""
 
     def __init__(self, step: str) -> None:
         self.step = step
@@ -24,18 +20,15 @@ class Suspended(BaseException):
 class Outcome(Exception):
     """The end of an attempt, raised by a handler.
 
-    The attempt keeps the reason with the error that led to it: the one that a policy decided on, or
-    the cause, if the outcome is raised `from` another exception.
-
-    Attributes:
-        reason: The reason that was given; empty without one.
+    The attempt keeps the reason and an error: the one that a policy decided on, or the `__cause__`
+    of the outcome.
     """
 
     reason = ""
 
 
 def validate_outcome(outcome: Outcome) -> Outcome:
-    """Return an outcome; raise an error if the worker cannot do what it says."""
+    """Return an outcome; raise an error if it has invalid values."""
     if isinstance(outcome, (Snooze, RetryIn)):
         validate_seconds("after", outcome.after, below=_MAX_SECONDS)
     for text in (outcome.reason, str(outcome)):
@@ -45,7 +38,7 @@ def validate_outcome(outcome: Outcome) -> Outcome:
 
 
 class Snooze(Outcome):
-    """Try the job again later, as if this attempt had never begun: it does not count.
+    """Try the job again later, without counting this attempt.
 
     Args:
         after: The time until the job is ready again, from 0.
@@ -62,18 +55,13 @@ class Snooze(Outcome):
 
 
 class RetryIn(Outcome):
-    """The attempt has failed: try the job again after this time, whatever its policy says.
+    """Fail the attempt, and try the job again after this time, whatever its policy says.
 
-    A job that has used up its attempts becomes a dead letter nevertheless.
+    If its attempts are used up, the job becomes a dead letter.
 
     Args:
         after: The time until the next attempt, from 0.
         reason: What went wrong, as the error of the attempt.
-
-    Example:
-        >>> raise RetryIn(30, "the printer is busy")
-        Traceback (most recent call last):
-        fdbqueue.worker.outcomes.RetryIn: the printer is busy
     """
 
     def __init__(self, after: Duration, reason: str = "") -> None:
@@ -83,13 +71,7 @@ class RetryIn(Outcome):
 
 
 class Discard(Outcome):
-    """End the job without an effect: it is neither tried again nor kept as a dead letter.
-
-    Example:
-        >>> raise Discard("the customer has left")
-        Traceback (most recent call last):
-        fdbqueue.worker.outcomes.Discard: the customer has left
-    """
+    """End the job without an effect: neither try it again nor keep it as a dead letter."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -97,13 +79,7 @@ class Discard(Outcome):
 
 
 class Dead(Outcome):
-    """The job has failed for good: make it a dead letter now, whatever its policy says.
-
-    Example:
-        >>> raise Dead("there is no such customer")
-        Traceback (most recent call last):
-        fdbqueue.worker.outcomes.Dead: there is no such customer
-    """
+    """Make the job a dead letter now, whatever its policy says."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -111,30 +87,30 @@ class Dead(Outcome):
 
 
 class BatchCancelled(Discard):
-    """The job ends as cancelled, because its batch is, or because a job before it was not done."""
+    """The batch of the job was cancelled, or a job that it follows was not done."""
 
     def __init__(self) -> None:
         super().__init__("its batch was cancelled, or a job that it follows was not done")
 
 
 class Spent(Dead):
-    """The job is a dead letter, because its attempts were used up before this claim."""
+    """The attempts of the job were used up before this claim."""
 
     def __init__(self, attempts: int) -> None:
         super().__init__(f"all {attempts} attempts are used up")
 
 
 def as_exception(error: BaseException) -> Exception:
-    """Return an error that policies can decide on: itself, or one that stands for it."""
+    """Return an error that policies can decide on: itself, or a `HandlerExited`."""
     return error if isinstance(error, Exception) else HandlerExited(error)
 
 
 class ChildNotPushed(FdbqueueError):
-    """A step's job whose unique key an unfinished job has. Nothing was pushed.
+    """The unique key of a step's job belongs to an unfinished job. Nothing was pushed.
 
     Attributes:
         name: The name of the step.
-        id: The id of the job that has the key.
+        id: The id of the unfinished job.
     """
 
     name: str
@@ -147,11 +123,7 @@ class ChildNotPushed(FdbqueueError):
 
 
 class DuplicateStep(FdbqueueError, ValueError):
-    """A second step with the name of an earlier one of the same job.
-
-    Attributes:
-        name: The name.
-    """
+    """Two steps of a job have the same name."""
 
     name: str
 
@@ -162,13 +134,7 @@ class DuplicateStep(FdbqueueError, ValueError):
 
 
 class StepChanged(FdbqueueError):
-    """A step that was stored as another kind of step.
-
-    Attributes:
-        name: The name.
-        stored: The kind of the stored step.
-        kind: The kind of the step that the job has come to.
-    """
+    """A step was stored as another kind of step."""
 
     name: str
     stored: str
@@ -181,7 +147,7 @@ class StepChanged(FdbqueueError):
 
 
 class StepFailed(FdbqueueError):
-    """A step whose function has raised an exception.
+    """The function of a step has raised an exception.
 
     Attributes:
         name: The name of the step.
@@ -195,14 +161,12 @@ class StepFailed(FdbqueueError):
 
 
 class ChildFailed(StepFailed):
-    """A step whose job has died, was discarded or cancelled, or has expired.
+    """The job of a step has died, was discarded or cancelled, or has expired.
 
-    If the job that waits for it does not catch this, it becomes a dead letter: another attempt
-    would find the same. To run the other job once more, retry the dead letter from the step.
+    Uncaught, it makes the waiting job a dead letter. To run the other job again, retry the dead
+    letter from the step.
 
     Attributes:
-        name: The name of the step.
-        error: Why the job has failed.
         id: The id of the job that has failed.
     """
 
@@ -210,9 +174,9 @@ class ChildFailed(StepFailed):
 
 
 class WaitTimedOut(FdbqueueError):
-    """A wait for a signal that has not come in time.
+    """No signal has come in time.
 
-    If the job does not catch it, it becomes a dead letter: another attempt would find the same.
+    Uncaught, it makes the job a dead letter.
 
     Attributes:
         name: The name of the step.
@@ -229,11 +193,7 @@ class WaitTimedOut(FdbqueueError):
 
 
 class HandlerExited(FdbqueueError):
-    """A handler that raised a `BaseException` which is not an `Exception`, such as `SystemExit`.
-
-    The policy of a job gets this error. Its `__cause__` is what the handler raised, which the
-    attempt keeps.
-    """
+    """A handler raised a `BaseException` that is not an `Exception`; it is the `__cause__`."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"the handler raised {error_text(error)}, which is not an Exception")

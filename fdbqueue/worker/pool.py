@@ -1,4 +1,4 @@
-"""The jobs that a worker holds, and its threads, each of which runs one job after the other.
+"""The jobs that a worker holds, and its threads.
 
 Executors of `concurrent.futures` would fail once the main thread has ended.
 """
@@ -36,26 +36,12 @@ class HeldJob(Tries):
     """A claimed item, and the tries of the transaction that ends it.
 
     Attributes:
-        source: Its queue.
-        claim: Its claim.
-        item: Its item.
-        lease: Its lease.
-        unknown: Why it is left to other workers; `None` if the handler has a function for it.
-        is_lone: Whether it must run alone in its worker.
-        began: When it began to run, by the performance counter; infinite for a coroutine that
-            has not begun.
-        call: The call of its handler, once known.
-        context: Its context, once it has begun.
-        thread: The identifier of the thread that runs it.
+        unknown: Why it is left to other workers, or `None`.
+        began: When it began, by the performance counter; infinite until an event loop begins it.
         reported: The handler's last stored report.
-        returned: The result of its handler as JSON; `None` if it is not stored.
-        seconds: How long its handler took; 0 if it has not returned.
-        loop_thread: The thread of its event loop, if it is a coroutine that has begun.
-        future: Its coroutine, if it is one.
-        variables: The context variables of its handler.
-        late: The error of its attempt, if it was told that its time is over.
-        told_at: When it was told, by the performance counter.
-        is_ending: Whether no code of the program runs for it at the moment, or ever again.
+        returned: Its result as JSON; `None` if it is not stored.
+        late: The error of its attempt, if its time is over.
+        is_ending: Whether no code of the program runs for it now.
         is_given_up: Whether the worker has ended the attempt without it.
         unconfirmed: The commit that acknowledged it, if that is not known to be on disk.
     """
@@ -83,7 +69,7 @@ class HeldJob(Tries):
     unconfirmed: list[Any] = field(default_factory=list[Any])
 
     def wait_for_loop(self) -> None:
-        """Record that an event loop will begin it; its time does not run until then."""
+        """Stop its time until an event loop begins it."""
         self.began = math.inf
 
     def begin(self) -> None:
@@ -98,10 +84,7 @@ class HeldJob(Tries):
             future.cancel()
 
     def lateness(self, timeout: float | None) -> tuple[float, TimedOut | HandlerTooSlow]:
-        """Return for how many seconds its time is over (below 0 before that), and the error.
-
-        The body of a transaction has the limit of transactions instead of `timeout`.
-        """
+        """Return for how many seconds its time is over, below 0 before that, and the error."""
         now = time.perf_counter()
         if timeout is None or (self.call and self.call.in_transaction):
             timeout = math.inf
@@ -111,10 +94,7 @@ class HeldJob(Tries):
         return over, TimedOut(timeout)
 
     def tell(self, late: TimedOut | HandlerTooSlow) -> float:
-        """Tell the job that its time is over; return the seconds since it was first told.
-
-        Cancels its coroutine.
-        """
+        """Tell the job that its time is over; return the seconds since it was first told."""
         if self.late is None and self.context is not None:
             self.late, self.told_at = late, time.perf_counter()
             self.context.cancelled.set("timeout")
@@ -131,12 +111,12 @@ class HeldJob(Tries):
 
     @property
     def seconds_told(self) -> float:
-        """The seconds since it was told that its time is over."""
+        """Seconds since it was told that its time is over."""
         return time.perf_counter() - self.told_at
 
     @property
     def was_cancelled(self) -> bool:
-        """True if a client has cancelled it: it ends as cancelled, whatever its handler does."""
+        """True if a client has cancelled it."""
         return self.context is not None and self.context.cancelled.reason == "cancelled"
 
     @property
@@ -146,17 +126,17 @@ class HeldJob(Tries):
 
     @property
     def job_name(self) -> str:
-        """The name of its function; empty if it has none, or is not known yet."""
+        """The name of its function, or an empty text."""
         return self.call.name if self.call else ""
 
     @property
     def name(self) -> str:
-        """Its id, and the name of its function if a handler has several."""
+        """Its id and the name of its function."""
         return " ".join(filter(None, [self.item.id, self.job_name]))
 
 
 def by_source(jobs: list[HeldJob]) -> dict[Source, list[HeldJob]]:
-    """Return jobs by their queues."""
+    """Group jobs by queue."""
     found: defaultdict[Source, list[HeldJob]] = defaultdict(list)
     for job in jobs:
         found[job.source].append(job)
@@ -164,12 +144,7 @@ def by_source(jobs: list[HeldJob]) -> dict[Source, list[HeldJob]]:
 
 
 class Pool:
-    """The jobs that a worker holds, in the order of their claims, and the threads that run them.
-
-    Attributes:
-        changed: Notified when the worker has room for others, or holds none.
-        n_ended: The number of jobs that it has let go.
-    """
+    """The jobs that a worker holds, in the order of their claims, and its threads."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
@@ -184,24 +159,23 @@ class Pool:
         self._wanted = threading.Condition(self._lock)
         self._begun = threading.Condition(self._lock)
         self._threads: dict[int, threading.Thread] = {}
-        """The threads by their identifiers, without replaced ones."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def all(self) -> list[HeldJob]:
-        """Return the jobs that the worker holds."""
+        """Return the held jobs."""
         with self._lock:
             return [*self._held]
 
     def await_room(self, seconds: float) -> None:
-        """Wait until there is room for other jobs, or for some seconds."""
+        """Wait for room, or for some seconds."""
         with self._lock:
             if not self.pace.room():
                 self.changed.wait(seconds)
 
     def hold(self, jobs: Sequence[HeldJob]) -> None:
-        """Hold jobs that were claimed."""
+        """Hold claimed jobs."""
         with self._lock:
             for job in jobs:
                 self._held[job] = None
@@ -209,7 +183,7 @@ class Pool:
             self.pace.held = len(self._held)
 
     def let_go(self, job: HeldJob) -> None:
-        """Hold a job no longer, and record its duration if its handler has returned."""
+        """Hold a job no longer, and record its duration."""
         with self._lock:
             if job in self._held:
                 del self._held[job]
@@ -222,7 +196,7 @@ class Pool:
                 self.changed.notify_all()
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Wait until the worker holds no job, or for some seconds; return whether it holds none."""
+        """Wait until no job is held, or for some seconds; return whether none is."""
         deadline = time.monotonic() + seconds
         with self._lock:
             while self._held and (left := deadline - time.monotonic()) > 0:
@@ -231,9 +205,9 @@ class Pool:
 
     @contextmanager
     def working(self, run: Callable[[HeldJob], object]) -> Generator[None]:
-        """Run the jobs that are put, each in a thread; at the end, wait for all of them.
+        """Run the jobs that are put, in threads; at the end, wait for all of them.
 
-        `run(job)` must not raise. It sees the context variables of this call.
+        `run(job)` must not raise.
         """
         self._run, self._variables = run, contextvars.copy_context()
         self._is_closed = False
@@ -244,7 +218,6 @@ class Pool:
             self._close()
 
     def _start(self) -> None:
-        """Start a thread. The caller has the lock, for which the thread waits first."""
         # Neither the end of a `with` block nor Python waits for one that was replaced.
         thread = threading.Thread(target=self._work, daemon=True)
         thread.start()
@@ -260,16 +233,13 @@ class Pool:
                 thread.join(_LOOK)  # it may be replaced meanwhile
 
     def replace(self, ident: int) -> None:
-        """Replace the thread of a job that hangs, and no longer wait for it.
-
-        It ends as soon as its job returns.
-        """
+        """Replace the thread of a job that hangs."""
         with self._lock:
             if self._threads.pop(ident, None) is not None:  # or else all were abandoned
                 self._start()
 
     def abandon(self) -> None:
-        """Wait for no thread any more: each ends as soon as its job returns."""
+        """Wait for no thread any more."""
         with self._lock:
             self._threads = {}
 
@@ -302,7 +272,6 @@ class Pool:
             self._variables.copy().run(self._run, job)
 
     def _next(self) -> HeldJob | None:
-        """Wait for the next job and return it; `None` at the end."""
         with self._lock:
             if threading.get_ident() not in self._threads:
                 return None  # another thread has replaced this one
@@ -318,14 +287,7 @@ class Pool:
 
 @dataclass(eq=False)
 class Part:
-    """A part of a worker, and what all of its parts share.
-
-    Args:
-        db: The database.
-        handler: The handler.
-        pool: The jobs that the worker holds, and the threads that run them.
-        shutdown: When the worker stops, and the grace period.
-    """
+    """What all parts of a worker share."""
 
     db: Database
     handler: Handler

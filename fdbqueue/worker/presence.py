@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = Log("fdbqueue.worker")
 
 LOOK = 1.0
-"""Seconds after which a worker looks, at the latest, whether to renew its row."""
+"""Seconds between looks at whether to renew the row."""
 
 _BUSY = 20.0  # seconds after which one that has jobs, or had some, does so at the latest
 _IDLE = 60.0  # seconds after which one without jobs does so
@@ -48,14 +48,12 @@ class WorkerInfo:
     """A worker that runs, or was killed a moment ago.
 
     Attributes:
-        name: Its name, which is also the `ItemInfo.claimed_by` of its claimed items.
+        name: Its name, which is also the `ItemInfo.claimed_by` of its items.
         host: The name of its host.
-        pid: The id of its process on that host.
-        queues: By the name of each queue, or the key of its subspace as text, how many of its
-            jobs run at a time, `concurrency` or less.
-        concurrency: The number of jobs that it runs at a time.
-        jobs: The number of jobs that it held when it was last seen. It may be 20 seconds old,
-            but a worker that gets its first jobs says so after a second.
+        pid: The id of its process.
+        queues: The maximum number of running jobs of each queue, by its name, or its key as text.
+        concurrency: The number of jobs that run at a time.
+        jobs: The number of jobs that it held at the time `seen`.
         since: When it started, by its clock.
         seen: When it last renewed its entry, by its clock.
     """
@@ -73,12 +71,10 @@ class WorkerInfo:
 def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     """Return the workers of all queues of a database, in the order in which they started.
 
-    A worker is listed a second after its start. It updates its entry when it gets its first job,
-    every 20 seconds while it has any (or three times per lease, if that is shorter), and otherwise
-    once a minute. It deletes the entry when it stops. A killed worker stays listed until the leases
-    of its jobs are over, or for up to two and a half minutes if it had none.
-
-    Only `Worker` and `fdbq work` are listed, not other clients that claim items. Cost: one read.
+    A `Worker` or `fdbq work` is listed from a second after its start until it stops; other clients
+    are not. It renews its entry at least every 20 seconds while it has jobs, otherwise once a
+    minute. A killed worker stays listed until the leases of its jobs are over, or for up to two and
+    a half minutes if it had none. Cost: one read.
 
     Args:
         tr: A transaction or a database.
@@ -94,8 +90,6 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
         ...     print(found[0].queues, found[0].concurrency)
         >>> _ = fdbqueue.Worker(db, jobs, look, concurrency=2).run(drain=True)
         {'jobs': 2} 2
-        >>> workers(db)
-        []
     """
     now = milliseconds()
 
@@ -127,17 +121,7 @@ def worker_as_json(worker: WorkerInfo) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class Presence:
-    """The row of one worker, which says that it is there.
-
-    Args:
-        name: The name of the worker; `None` for its client's name.
-        queues: How many jobs of each queue, by name, it runs at a time.
-        concurrency: The number of jobs that it runs at a time.
-        lease: The lease of its jobs in seconds.
-
-    Attributes:
-        shown: The names of its queues, for the log.
-    """
+    """The row of one worker, which says that it is there."""
 
     name: str | None
     queues: Mapping[str, int]
@@ -200,23 +184,10 @@ class Presence:
 def serving_health(address: int | str | None, trouble: Callable[[], str | None]) -> Generator[int]:
     """Answer health checks in a thread; yield the port.
 
-    `/live` answers 200 while the process runs. `/ready` answers 200 if nothing is wrong, otherwise
-    503 with the reason.
-
-    Args:
-        address: A port of the loopback interface, or a text `"HOST:PORT"`; port 0 for any free
-            one. `None` to answer none.
-        trouble: Returns what is wrong, or `None`.
+    `/live` answers 200 while the process runs. `/ready` answers 200, or 503 with the `trouble`.
 
     Raises:
         OSError: The process cannot listen on the address.
-        ValueError: It is not an address.
-
-    Example:
-        >>> import urllib.request
-        >>> with serving_health(0, lambda: None) as port:
-        ...     print(urllib.request.urlopen(f"http://127.0.0.1:{port}/ready").read().decode())
-        {"status": "ok"}
     """
     if address is None:
         yield 0
@@ -235,7 +206,7 @@ def serving_health(address: int | str | None, trouble: Callable[[], str | None])
 
 
 def check_address(address: int | str | None) -> None:
-    """Raise the errors of `serving_health` if this process cannot listen on the address now."""
+    """Raise an error if this process cannot listen on the address."""
     if address is not None:
         _listening(address, lambda: None).server_close()
 

@@ -1,8 +1,7 @@
-"""Worker processes: how each runs its worker, and how a parent starts, replaces and stops them.
+"""Worker processes: how each runs its worker, and how a parent supervises them.
 
-A child has a socket to its parent. The end of the socket tells the child to stop, even if the
-parent was killed. The child's last message says what it has done, so a child that ends without one
-died.
+A child has a socket to its parent, whose end tells it to stop. A child that ends without sending a
+report has died.
 """
 
 from __future__ import annotations
@@ -51,11 +50,7 @@ _given = os.environ.pop(_VARIABLE, None)
 
 
 class Parent:
-    """The parent of this process, which supervises it.
-
-    Attributes:
-        number: The number of this process among its siblings, from 1.
-    """
+    """The parent of this process, which supervises it."""
 
     def __init__(self, descriptor: int, number: int) -> None:
         self.number = number
@@ -63,7 +58,7 @@ class Parent:
         self._socket.set_inheritable(False)
 
     def stop_with(self, stop: Callable[[], object], kill: Callable[[], object]) -> None:
-        """Call `stop` when the parent wants so, or has died; end when it kills, after `kill`."""
+        """Call `stop` when the parent wants so, or has died; end when it kills."""
 
         def wait() -> None:
             self._socket.recv(1)
@@ -75,7 +70,7 @@ class Parent:
         threading.Thread(target=wait, daemon=True).start()
 
     def report(self, report: WorkerReport, *, is_drained: bool) -> None:
-        """Tell the parent what was done, and whether nothing is left to do."""
+        """Send the parent the report, and whether nothing is left to do."""
         message = {"is_drained": is_drained, "report": asdict(report)}
         with suppress(OSError):  # the parent has died
             self._socket.sendall(json.dumps(message).encode())
@@ -92,10 +87,7 @@ def run_worker(
     drain: bool = False,
     health: int | str | None = None,
 ) -> WorkerReport:
-    """Run the worker of this process. A parent stops it and gets the report.
-
-    `drain` and `health` are as for `Worker.run`; the first of several processes answers checks.
-    """
+    """Run the worker of this process, for its parent if it has one."""
     if parent is not None:
         parent.stop_with(worker.stop, shutdown.kill)
     report = worker.run(drain=drain, health=own_health(health))
@@ -105,21 +97,12 @@ def run_worker(
 
 
 def own_health(health: int | str | None) -> int | str | None:
-    """Return where this process answers health checks: only the first of several does.
-
-    >>> own_health(9200)
-    9200
-    """
+    """Return where this process answers health checks, if it is the first of several."""
     return health if parent is None or parent.number == 1 else None
 
 
 def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], processes: int) -> str:
-    """Return a line for the log: the database, how to choose another one, and the work.
-
-    >>> import fdbqueue
-    >>> summary_of(fdbqueue.open("memory:"), ["mail"], ["shop.send"], 2)
-    'working on memory: (--db, $FDBQ_DB or App.bind choose another database): queues mail; ...'
-    """
+    """Return a line for the log."""
     return (
         f"working on {database_name(db)} (--db, $FDBQ_DB or App.bind choose another database): "
         f"queues {', '.join(queues)}; jobs {', '.join(jobs)}; processes {processes}"
@@ -127,7 +110,7 @@ def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], process
 
 
 def exit_after_work(code: int) -> NoReturn:
-    """Exit from this process, although threads may hang that Python would wait for."""
+    """Exit, although threads may hang."""
     in_thread = [each for each in threading.enumerate() if each.name.startswith(IN_THREAD)]
     if has_hung() or any(map(_goes_on, in_thread)):
         sys.stdout.flush()
@@ -144,12 +127,7 @@ def _goes_on(thread: threading.Thread) -> bool:
 def limit_of(
     max_jobs: int | None, max_memory: int | None
 ) -> Callable[[WorkerReport], str | None] | None:
-    """Return a function that says why a worker finishes by itself; `None` if it never does.
-
-    Args:
-        max_jobs: The number of ended jobs after which no others begin.
-        max_memory: The bytes of resident memory after which no others begin.
-    """
+    """Return a function that says why a worker ends by itself, or `None`."""
     if (max_jobs, max_memory, parent) == (None, None, None):
         return None
     if max_memory is not None and not _STATM.exists():
@@ -176,8 +154,6 @@ def limit_of(
 
 @dataclass
 class _Slot:
-    """One of the processes, and after it its successors."""
-
     number: int
     process: subprocess.Popen[bytes] | None = None
     socket: socket.socket | None = None
@@ -188,20 +164,14 @@ class _Slot:
     is_told: bool = False
 
     def send(self, message: bytes) -> None:
-        """Send a byte that tells the process to stop, or two to kill it and what it runs."""
+        """Send a byte to stop the process, or two to kill it and what it runs."""
         if self.socket is not None:
             with suppress(OSError):  # it has ended
                 self.socket.send(message)
 
 
 class Supervisor:
-    """Processes that run the same command, each with one worker.
-
-    Args:
-        command: The command.
-        n: The number of processes.
-        grace: The seconds that running jobs have to end after `stop`.
-    """
+    """Processes that run the same command, each with one worker."""
 
     def __init__(self, command: Sequence[str], n: int, grace: float) -> None:
         self._command = command
@@ -216,7 +186,7 @@ class Supervisor:
             self._stopped_at = time.monotonic()
 
     def kill(self, patience: float = _LAST) -> None:
-        """Kill all processes and what they run; their jobs come back after their leases."""
+        """Kill all processes and what they run."""
         for slot in self._slots:
             slot.send(b"!!")
         end = time.monotonic() + patience
@@ -227,17 +197,7 @@ class Supervisor:
                 slot.process.kill()
 
     def run(self, health: int | str | None = None) -> WorkerReport:
-        """Run the processes until `stop`, or until each has found nothing more to do.
-
-        In the main thread, SIGTERM and SIGINT stop them, and a second signal kills them. The first
-        process answers the `health` checks.
-
-        Returns:
-            The work of all processes that did not die.
-
-        Raises:
-            OSError: No process can listen on the address of `health`.
-        """
+        """Run the processes until a signal or `stop`, or until none has more to do."""
         check_address(health)
         try:
             with stopping_on_signals(self.stop, "processes", lambda: len(self._slots), self.kill):
@@ -277,7 +237,6 @@ class Supervisor:
         _log.info("process %d of %d: pid %d", slot.number, len(self._slots), slot.process.pid)
 
     def _note_end(self, slot: _Slot, pid: int, code: int) -> None:
-        """Record the work of a process that ended, and when to start another one."""
         assert slot.socket is not None
         with slot.socket as link:
             link.setblocking(False)

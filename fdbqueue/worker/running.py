@@ -1,4 +1,4 @@
-"""How a job runs: its handler is called, in a transaction or not, and its end is reported."""
+"""How a job runs: call its handler, in a transaction or not, and report the end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = Log("fdbqueue.worker")
 
 
 class _Stopped(Exception):
-    """The worker does not go on with an attempt: it was stopped, or the handler was too late."""
+    """The worker was stopped, or the handler was too late."""
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class Running(Part):
     endings: Endings
 
     def run(self, job: HeldJob) -> None:
-        """Run one job and report its end, whatever happens."""
+        """Run one job and report its end."""
         try:
             if self.shutdown.stop.is_set:
                 self.endings.release([job])
@@ -161,14 +161,7 @@ class Running(Part):
             run_once(self.db, body, store.layout.receipts)
 
     def _tried(self, job: HeldJob, function: Callable[[], _T]) -> _T:
-        """Call a function of the program as part of a try of a transaction.
-
-        A transaction may be tried any number of times, so no try begins once the grace period of
-        the job or worker is over.
-
-        Raises:
-            HandlerTooSlow: The previous try took too long.
-        """
+        """Call a function of the program as part of a try, if the grace period is not over."""
         if job.late is not None and job.seconds_told >= self.shutdown.grace:
             raise job.late
         is_body = job.call is not None and job.call.in_transaction
@@ -183,11 +176,7 @@ class Running(Part):
             job.end_try()
 
     def _guarded(self, job: HeldJob, function: Callable[[], _T]) -> _T:
-        """Call a function of the program.
-
-        Raises:
-            _Stopped: The worker has given up on it.
-        """
+        """Call a function of the program; raise `_Stopped` if the worker has given up on it."""
         job.thread = threading.get_ident()
         job.is_ending = False
         try:

@@ -23,14 +23,11 @@ _log = Log("fdbqueue.worker")
 class Shutdown:
     """The end of a worker.
 
-    Args:
-        grace: The seconds that running jobs have to end.
-        kill: Called before a second signal ends the process.
-        limit: Returns why no more jobs begin, given the report; `None` to go on.
-
     Attributes:
-        stop: Set once no other job begins. Not an event, whose lock a signal handler must not take.
-        errors: The errors that have stopped the worker.
+        kill: Called before a second signal ends the process.
+        stop: Set once no other job may begin. Not an event: a signal handler must not take its
+            lock.
+        errors: The errors that stopped the worker.
     """
 
     def __init__(
@@ -48,21 +45,21 @@ class Shutdown:
 
     @property
     def has_begun(self) -> bool:
-        """True if the grace period of the running jobs has begun."""
+        """True if the grace period has begun."""
         return self._began < math.inf
 
     @property
     def seconds_left(self) -> float:
-        """The seconds until the grace period is over; infinite before it begins."""
+        """Seconds until the grace period is over; infinite before it begins."""
         return self._began + self.grace - time.monotonic()
 
     def begin(self) -> None:
-        """Begin no other job, and give the running ones the grace period to end."""
+        """Begin no other job, and begin the grace period."""
         self._began = min(self._began, time.monotonic())
         self.stop.set()
 
     def note(self, report: WorkerReport) -> None:
-        """At a limit, begin no other job, and let the running ones end, however long they take."""
+        """At a limit, begin no other job, and let running jobs take their time."""
         if self._limit and not self.stop.is_set and (reason := self._limit(report)):
             self.stop.set()
             _log.warning("ending after the running jobs: %s", reason)
@@ -80,15 +77,9 @@ def stopping_on_signals(
     number: Callable[[], int],
     kill: Callable[[], object] = lambda: None,
 ) -> Generator[None]:
-    """Call `stop` on SIGTERM and SIGINT; the second signal ends the process.
+    """Call `stop` on SIGTERM and SIGINT; on the second signal, call `kill` and end the process.
 
-    Only the main thread can handle signals; in another one, this does nothing.
-
-    Args:
-        stop: Lets running jobs finish and starts no others. It interrupts the main thread anywhere.
-        noun: What the process waits for, in the log.
-        number: Returns its number.
-        kill: Called before the second signal ends the process.
+    Does nothing outside of the main thread, which `stop` may interrupt anywhere.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

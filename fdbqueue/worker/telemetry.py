@@ -1,6 +1,6 @@
 """The log of workers; metrics for Prometheus and traces for OpenTelemetry, if installed.
 
-Only the first error of a library is logged. No push, job or worker depends on a library.
+An error of a library is logged the first time, and stops nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,7 @@ _TRACE = "opentelemetry.trace"
 
 
 class Log(_Adapter):
-    """A logger that raises nothing: no end of a job depends on its line in a log.
-
-    Errors of the logger's filters and handlers are printed to standard error.
-
-    >>> Log("fdbqueue.worker").warning("%s has ended", "a job")
-    """
+    """A logger that raises nothing: errors of its filters and handlers go to standard error."""
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.getLogger(name), {})
@@ -52,11 +47,10 @@ _log = Log("fdbqueue.worker")
 
 _guard = Guard()
 _failed: set[str] = set()
-"""The libraries that have raised an error."""
 
 
 def _using(library: str, function: Callable[..., _T], *args: Any) -> _T | None:
-    """Call `function(module, ...)` with a library; return `None` without it, or after an error."""
+    """Call `function(module, ...)`; return `None` without the library, or after an error."""
     try:
         module = _module(library)
         return None if module is None else function(module, *args)
@@ -70,10 +64,6 @@ def _using(library: str, function: Callable[..., _T], *args: Any) -> _T | None:
 
 @cache
 def _module(name: str) -> Any:
-    """Return a module of an optional dependency, or `None`.
-
-    Imported late, because a program that only pushes needs none of them.
-    """
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -94,15 +84,7 @@ def _propagator() -> Any:
 
 
 def inject(value: dict[str, Any]) -> None:
-    """Add the current span of OpenTelemetry, if there is one, to the value of a job.
-
-    The fields are `traceparent` and perhaps `tracestate`, of W3C's Trace Context.
-
-    >>> value = {"job": "shop.send"}
-    >>> inject(value)
-    >>> value
-    {'job': 'shop.send'}
-    """
+    """Add the current span of OpenTelemetry, if there is one, to the value of a job."""
     if _TRACE in sys.modules:  # or else the program has no span
         _using(_TRACE, _inject, value)
 
@@ -118,12 +100,7 @@ def _extracted(value: Mapping[str, Any]) -> Any:
 
 
 def count(queue: str, job: str, outcome: str, seconds: float) -> None:
-    """Count an attempt that ended, in the default registry of `prometheus_client`.
-
-    `job` is empty for a job that is not declared.
-
-    >>> count("jobs", "shop.send", "done", seconds=0.1)
-    """
+    """Count an attempt that ended, in the default registry of `prometheus_client`."""
     _using("prometheus_client", _count, (queue, job, outcome), seconds)
 
 
@@ -137,13 +114,9 @@ def _count(prometheus: Any, labels: tuple[str, ...], seconds: float) -> None:
 def span(
     queue: str, item_id: str, attempt: int, job: str = "", pushed: Mapping[str, Any] | None = None
 ) -> AbstractContextManager[None]:
-    """Open a span for one job, by OpenTelemetry's messaging conventions.
+    """Open a span for one job, by OpenTelemetry's messaging conventions, and make it current.
 
-    Until it ends, it is current in the caller's context variables. `pushed` is the job's value: if
-    `inject` has added the span of the push, that is the parent.
-
-    >>> with span("jobs", "id", attempt=1):
-    ...     pass
+    Its parent is the span that `inject` has added to `pushed`, the value of the job.
     """
     current = _using(_TRACE, _entered, queue, item_id, attempt, job, pushed or {})
     return nullcontext() if current is None else _left(current)
@@ -152,7 +125,6 @@ def span(
 def _entered(
     trace: Any, queue: str, item_id: str, attempt: int, job: str, pushed: Mapping[str, Any]
 ) -> AbstractContextManager[object] | None:
-    """Return a new current span; `None` if the program has no provider of traces."""
     attributes: dict[str, Any] = {
         "messaging.system": "fdbqueue",
         "messaging.destination.name": queue,
@@ -177,7 +149,6 @@ def _entered(
 
 @contextmanager
 def _left(current: AbstractContextManager[object]) -> Generator[None]:
-    """Leave a span at the end of a `with` block, with the error that ends the block."""
 
     def leave(_: object, *raised: Any) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Work beside the jobs of a worker: extending leases, and ending jobs that take too long."""
+"""Work beside the jobs of a worker: extend leases, and end jobs that take too long."""
 
 from __future__ import annotations
 
@@ -29,20 +29,16 @@ _log = Log("fdbqueue.worker")
 _AGAIN = 0.1  # seconds between looks at the last jobs of a worker that shuts down
 
 _hung: list[int] = []
-"""The threads whose jobs were given up, of all workers of this process."""
+"""The threads whose jobs were given up."""
 
 
 def has_hung() -> bool:
-    """Return whether a job hung in this process, and perhaps still keeps a thread busy."""
+    """Return whether a job of this process was given up."""
     return bool(_hung)
 
 
 def stack_of(ident: int) -> TracebackType | None:
-    """Return where a thread is, as the traceback of an error that it would raise now.
-
-    >>> stack_of(0) is None
-    True
-    """
+    """Return the stack of a thread as a traceback, or `None`."""
     frame = sys._current_frames().get(ident)
     stack: TracebackType | None = None
     while frame is not None:
@@ -53,17 +49,7 @@ def stack_of(ident: int) -> TracebackType | None:
 
 @dataclass(eq=False)
 class Upkeep(Part):
-    """Keeps the claims of one worker, and ends the jobs whose time is over.
-
-    Args:
-        endings: Ends the jobs.
-        presence: The row of the worker.
-        lease: The lease in seconds.
-        timeout: The seconds that a job may take; `None` for no limit.
-
-    Attributes:
-        woken: Wakes the thread that times jobs.
-    """
+    """Keeps the claims of a worker, and ends timed-out jobs."""
 
     endings: Endings
     presence: Presence
@@ -72,14 +58,14 @@ class Upkeep(Part):
     woken: threading.Event = field(default_factory=threading.Event)
     _to_look: threading.Event = field(default_factory=threading.Event)  # for cancelled jobs
     _watches: dict[Source, Future] = field(default_factory=dict[Any, Future])
-    """For each queue, one that fires when a job of it is cancelled."""
+    """For each queue, a watch that fires when one of its jobs is cancelled."""
     _extended: Since = field(init=False)
 
     @contextmanager
     def kept(self) -> Generator[None]:
         """Extend all held leases, three times per lease; tell cancelled jobs.
 
-        A separate thread times jobs, so a lease that waits for the database does not delay it.
+        A separate thread times jobs, so that a slow database does not delay it.
         """
         is_over = False
         self._extended = Since()
@@ -129,10 +115,7 @@ class Upkeep(Part):
         return min(left, self._shut_down())
 
     def _shut_down(self) -> float:
-        """Tell running jobs of a shutdown, and in the end give them back.
-
-        Return the seconds to the next look.
-        """
+        """Tell jobs of a shutdown, later give them back; return the seconds to the next look."""
         left = self.shutdown.seconds_left
         if left == math.inf:
             return left
@@ -165,7 +148,6 @@ class Upkeep(Part):
             self.endings.failed(job, failure)
 
     def _keep(self) -> float:
-        """Renew what is due, and tell cancelled jobs; return the seconds until the next time."""
         self._renew()
         self._try("cannot renew its schedules", lambda _: self.handler.renew())
         running = [job for job in self.pool.all() if job.context is not None]
@@ -190,10 +172,7 @@ class Upkeep(Part):
                 job.context.cancelled.set("cancelled")
 
     def _renew(self) -> None:
-        """Extend all held leases if a third of them is over; renew the worker's row.
-
-        In between, extend the leases of jobs with new reports, to store these.
-        """
+        """Extend leases after a third of their time, or to store reports; renew the row."""
         held, now = self.pool.all(), Since()
         if not held or self._extended.seconds() >= 0.99 * self.lease / 3:
             self._extended = now
@@ -219,7 +198,6 @@ class Upkeep(Part):
                 job.lease.since, job.reported = now, report
 
     def _try(self, failure: str, change: Callable[[Database], object]) -> None:
-        """Make a change that the worker does not depend on; log an error of the database."""
         try:
             change(self.db)
         except Exception as error:

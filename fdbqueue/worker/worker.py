@@ -1,4 +1,4 @@
-"""The worker, which claims jobs, runs a handler on each and acknowledges them."""
+"""The worker: claims jobs, runs a handler on each, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -27,59 +27,43 @@ _T = TypeVar("_T")
 
 
 class Worker:
-    """A worker, which runs a handler on the jobs of a queue until it is stopped.
+    """Run a handler on the jobs of a queue until stopped.
 
-    A handler is a function or coroutine function with one parameter, the item (the task, for a task
-    queue). If it returns, its job is acknowledged, together with others. If it raises an exception,
-    the job has failed: it is retried later or becomes a dead letter (`nack`). Neither a failing job
-    nor an unreachable database stops a worker. Leases are extended while the process lives. After a
-    crash a job may be repeated: it runs at least once.
+    A handler is a function or coroutine function. It takes the item or, if its first parameter is
+    annotated `Context`, the context. If it returns, the worker acknowledges its job. If it raises
+    an exception, the job is retried later or becomes a dead letter. Failing jobs and an unreachable
+    database do not stop a worker. A job runs at least once: after a crash, it may run again.
 
-    A handler whose first parameter is named `tr` is the body of a transaction. Its writes and the
-    end of the job are one transaction and take effect exactly once, however often the job is
-    started. The body may run several times and must finish within five seconds; a slower one has
-    failed. The job is acknowledged before the body runs, so the body can push an item with the same
-    unique key.
+    A handler whose first parameter is named `tr` is the body of the transaction that ends the job:
+    `handler(tr, item)`. Its writes take effect exactly once. The body may run several times, and
+    fails if it takes longer than five seconds. It can push an item with the unique key of its own
+    job.
 
-    Quick jobs are claimed ahead, so that no thread waits for the database: as many as run in a
-    twentieth of a second, and none while jobs take longer than that on average. If the next job has
-    waited for a tenth of a second, all waiting jobs go back without counting an attempt, and
-    another worker can take them. A worker's death costs every job it held one attempt, started or
-    not. So jobs that were returned before, or have a single attempt, are not claimed ahead. Nor
-    does a worker that has met a rate claim ahead, because each claim counts as a start until the
-    job goes back.
+    While jobs are quick, the worker claims more of them ahead, on their first attempt only. If a
+    worker dies, each job that it held has used an attempt, started or not, and next runs alone in
+    its worker. So run one worker in a process. See `docs/explanation/leases.md`.
 
-    `stop`, SIGTERM or SIGINT shut the worker down: jobs that have not started return at once, and
-    running ones find `Context.cancelled` set. If they raise an error from then on, or still run
-    after `grace`, they return without counting an attempt. A second signal ends the process
-    immediately.
-
-    A job whose lease ran out, because its worker died or was stopped, next runs alone in its
-    worker: if it kills its worker again, no other job loses an attempt. The worker claims nothing
-    until it ends. While other jobs run, it goes back so that an idle worker can take it, and the
-    worker waits for them to end, at first for a second. If they take longer, the worker goes on
-    with other jobs, and tries again after twice that time, for twice as long. So run one worker in
-    a process.
+    After `stop`, SIGTERM or SIGINT, jobs that have not started go back at once, and running jobs
+    find `Context.cancelled` set. A running job that raises an error, or exceeds `grace`, goes back
+    without counting an attempt. A second signal ends the process at once.
 
     Args:
         db: A database.
         queue: A `PriorityQueue`, `TaskQueue` or `Queue`.
         handler: The function to call for each job.
         concurrency: The number of jobs that run at a time, from 1, each in a thread.
-        lease: Seconds until other workers may take over the jobs of a worker that died.
-        prefetch: The maximum number of jobs to claim ahead while jobs are quick; 0 for none.
-        store_results: Store the handler's result, a JSON value of up to 90,000 bytes, with each
-            done item; `result` of the queue returns it. With any other result, the job becomes a
-            dead letter at once. Needs a queue that keeps done items (`configure(db, keep=...)`); in
-            any other one, nothing is stored.
-        name: The name that `workers` and the claims of this queue object show; `None` for the
-            host and the process id. Printable text of up to 255 bytes.
-        timeout: The time after which a job is told to stop: a coroutine is cancelled, a
-            function finds `Context.cancelled` set. `None` for no limit. A handler with `tr` has
-            five seconds.
-        grace: The time after which a job that was told to stop, and goes on, has failed: the
-            attempt keeps its stack, and another thread does the next job. Python cannot end the
-            thread that hangs. After `stop`, the time that running jobs have to end.
+        lease: The time until other workers may take over the jobs of a worker that died.
+        prefetch: The maximum number of jobs to claim ahead; 0 for none.
+        store_results: Whether to store the handler's result, a JSON value of up to 90,000 bytes, if
+            the queue keeps done items. Any other result makes the job a dead letter.
+        name: The name that `workers` and claims show, text of up to 255 bytes; `None` for the host
+            and the process id.
+        timeout: The time after which a job is told to stop: a coroutine is cancelled, a function
+            finds `Context.cancelled` set. `None` for no limit. It does not apply to a handler with
+            `tr`.
+        grace: The time that a job has to end once it is told to stop. After a time-out, its attempt
+            then fails with its stack, and another thread runs the next job; Python cannot end the
+            thread.
 
     Raises:
         TypeError: An argument has the wrong type, or the handler cannot be called for a job.
@@ -134,29 +118,16 @@ class Worker:
         self.report = endings.report
 
     def stop(self) -> None:
-        """Start no other jobs, and give the running ones the grace period to end.
-
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> worker = Worker(db, fdbqueue.PriorityQueue.named(db, "jobs"), print)
-        >>> worker.stop()
-        >>> worker.run()
-        WorkerReport(done=0, failed=0, lost=0)
-        """
+        """Start no other jobs, and give the running ones the grace period to end."""
         self._shutdown.begin()
 
     def run(self, *, drain: bool = False, health: int | str | None = None) -> WorkerReport:
-        """Run jobs until `stop` is called.
-
-        In the main thread, SIGTERM and SIGINT stop the worker.
+        """Run jobs until `stop` is called or, in the main thread, until SIGTERM or SIGINT.
 
         Args:
             drain: Whether to stop also once no job can be claimed and none is running.
-            health: The port, of the loopback interface, or the text `"HOST:PORT"`, on which to
-                answer `/live` and, while the worker claims jobs and the database answers, `/ready`.
-
-        Returns:
-            The numbers of jobs that succeeded, failed, or lost their lease.
+            health: A port of the loopback interface, or `"HOST:PORT"`, on which to answer `/live`
+                and, while the worker can claim jobs, `/ready`.
 
         Raises:
             OSError: The process cannot listen on the address of `health`.
@@ -188,7 +159,6 @@ class Worker:
         return self.report
 
     def _trouble(self) -> str | None:
-        """Return why the worker cannot claim jobs, or `None`."""
         if self._shutdown.stop.is_set:
             return "the worker is about to stop"
         return self._claiming.trouble() or trouble_of_database(self._db)

@@ -16,7 +16,7 @@ from fdbqueue.worker.telemetry import Log
 _log = Log("fdbqueue.worker")
 
 IN_THREAD = "asyncio_"
-"""How asyncio's names of the threads begin in which coroutines call functions."""
+"""The prefix of asyncio's names of the threads in which coroutines call functions."""
 
 _CANCEL = 0.5  # seconds that coroutines have for their end after they were cancelled
 _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
@@ -24,8 +24,6 @@ _BLOCKED = 1.0  # seconds after which a loop that does not answer is blocked
 
 
 class _Job(Protocol):
-    """A job that records the states of its coroutine, in this order."""
-
     @property
     def job_name(self) -> str: ...
 
@@ -37,12 +35,10 @@ class _Job(Protocol):
 
 
 class Coroutines:
-    """Runs all coroutines of a worker in one event loop, which lives until `close`.
-
-    If a coroutine whose time is over blocks the loop, another one takes its place.
+    """Runs all coroutines of a worker in one event loop; if one blocks it, in another loop.
 
     Attributes:
-        loop: The event loop of the program that awaits the worker, if one does.
+        loop: The event loop of the program, if it awaits the worker.
     """
 
     def __init__(self) -> None:
@@ -51,7 +47,7 @@ class Coroutines:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def result(self, job: _Job, awaitable: Awaitable[Any]) -> Any:
-        """Return the result of a job's coroutine, or raise its exception."""
+        """Return the result of a job's coroutine."""
         is_claimed = threading.Lock()  # by the loop in which it begins
 
         async def settled() -> tuple[Any, BaseException | None]:
@@ -90,7 +86,7 @@ class Coroutines:
 
     @property
     def is_orphan(self) -> bool:
-        """True if the program's event loop, which awaited the worker, is closed."""
+        """True if the event loop of the program is closed."""
         return self.loop is not None and self.loop.is_closed()
 
     def _begin_loop(self) -> _EventLoop:
@@ -100,7 +96,7 @@ class Coroutines:
             return self._own
 
     def close(self) -> None:
-        """Stop the event loop, if there is one. The next coroutine may start another one."""
+        """Stop the event loop; the next coroutine may start another one."""
         with self._guard:
             if self._own is not None:
                 self._own.close()
@@ -127,7 +123,7 @@ class _EventLoop:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL))
 
     def ask(self) -> None:
-        """Find out whether a coroutine blocks the loop, which `is_blocked` tells a second later."""
+        """Find out whether the loop is blocked, which `is_blocked` tells a second later."""
         if self._asked_at == math.inf:
             self._asked_at = time.monotonic()
             self.loop.call_soon_threadsafe(self._answer)
@@ -137,11 +133,9 @@ class _EventLoop:
 
     @property
     def is_blocked(self) -> bool:
-        """True if the loop was asked, and has not answered for a second."""
         return time.monotonic() - self._asked_at > _BLOCKED
 
     def close(self) -> None:
-        """Stop the loop and its thread, and cancel what still runs; leave a loop that hangs."""
         self._is_closed.set()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(2 * _CANCEL)

@@ -21,13 +21,6 @@ class Tries:
 
     Attributes:
         tried: When the current one began, by the performance counter; infinite if there is none.
-        seconds: How long the last one took.
-
-    >>> tries = Tries()
-    >>> tries.begin_try()
-    >>> tries.end_try()
-    >>> tries.tried, tries.seconds < 60
-    (inf, True)
     """
 
     tried = math.inf
@@ -39,11 +32,7 @@ class Tries:
         return self.seconds > 0
 
     def begin_try(self) -> None:
-        """Begin a try.
-
-        Raises:
-            HandlerTooSlow: The previous one was too slow.
-        """
+        """Begin a try; raise `HandlerTooSlow` if the previous one was too slow."""
         if self.seconds > TRANSACTION:
             raise HandlerTooSlow(self.seconds)
         self.tried = time.perf_counter()
@@ -54,11 +43,7 @@ class Tries:
 
 
 class InThisProcess:
-    """A `with` block that calls functions of the program, and that no forked process leaves.
-
-    >>> with InThisProcess("shop.send"):
-    ...     pass
-    """
+    """A `with` block that calls functions of the program, and that no forked process leaves."""
 
     def __init__(self, name: str) -> None:
         self._name = name

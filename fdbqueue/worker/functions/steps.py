@@ -71,7 +71,7 @@ class Policy(Protocol):
     """When to try a step again; `fdbqueue.jobs.Retry` is one."""
 
     def decide(self, error: Exception, attempt: int) -> Outcome:
-        """Return the outcome of the attempt with this number that failed with an error."""
+        """Return the outcome of a failed attempt."""
         ...
 
 
@@ -113,7 +113,7 @@ class ChildJob(Protocol[_P, _R_co]):
 
 @dataclass(eq=False)
 class AttemptSteps:
-    """The steps of one attempt: stored ones, and the names that the job has come to."""
+    """The stored steps of one attempt, and the names that the job has come to."""
 
     claimed: ClaimedSteps
     id: str
@@ -155,15 +155,7 @@ class ChildPushes:
         return new
 
     def push(self, tr: Transaction, numbers: list[int]) -> list[tuple[bytes, str]]:
-        """Push the jobs of the steps with these numbers.
-
-        Returns:
-            The prefixes of their queues, empty for the job's own, and their ids.
-
-        Raises:
-            ChildNotPushed: An unfinished job has the unique key of one of them.
-            QueueFull: A queue has no room.
-        """
+        """Push the jobs of the steps with these numbers; return their queue prefixes and ids."""
         of_queue: dict[BaseQueue[Any], list[int]] = {}
         for number in numbers:
             of_queue.setdefault(self._members[number].queue, []).append(number)
@@ -182,7 +174,7 @@ class ChildPushes:
 
 
 class Stepper:
-    """The steps of a job that call a function, as `Context` or `Context.using` offers them."""
+    """The steps of a job that call a function."""
 
     _retry: Policy | None = None
 
@@ -197,11 +189,11 @@ class Stepper:
         """Call a function, unless the step is done; return its result.
 
         The function runs at least once, and not again once its result is stored. The result is
-        converted to JSON and back by the function's return annotation, also the first time.
+        converted to JSON and back by the return annotation, also the first time.
 
-        If the function raises an exception, the call raises `StepFailed`. A job that catches it and
-        goes on finds the same failure if it runs again; if the attempt fails, the next one tries
-        the step again. The outcomes `Snooze`, `RetryIn`, `Discard` and `Dead` end the attempt.
+        An exception of the function raises `StepFailed`. A job that catches it finds the same
+        failure when it runs again; otherwise the next attempt tries the step again. `Snooze`,
+        `RetryIn`, `Discard` and `Dead` end the attempt.
 
         Args:
             name: The name of the step, text of 1 to 255 bytes.
@@ -212,8 +204,7 @@ class Stepper:
         Raises:
             DuplicateStep: The job has come to another step of this name.
             StepFailed: The function has raised an exception.
-            Dead: The result does not fit the annotation, is not JSON, or has more than 90,000
-                bytes.
+            Dead: The result does not fit the annotation, is not JSON, or exceeds 90,000 bytes.
             TooManySteps: The job has 10,000 steps.
             LeaseLost: Another worker may have the job.
         """
@@ -241,9 +232,9 @@ class Stepper:
     ) -> _R:
         """Run `function(tr, ...)` in the transaction that stores the step; return its result.
 
-        The function's writes take effect exactly once: data, pushes and signals. The transaction
-        may run several times, so the function must not sleep, commit or create identities, and must
-        end within five seconds. Errors and result are as for `step`.
+        Its writes take effect exactly once: data, pushes and signals. The transaction may run
+        several times: the function must not sleep, commit or create identities, and must end within
+        five seconds. Errors and result are as for `step`.
 
         Args:
             name: The name of the step.
@@ -271,7 +262,6 @@ class Stepper:
     def _begun(
         self, kind: StepKind, name: str, function: Callable[..., Any]
     ) -> tuple[StoredStep, Results]:
-        """Return a step that calls a function, done or not, and its `Results`."""
         results = self._attempt.results(name, function)
         step = self._found(name, _RESULTS)
         return step or StoredStep(kind, "waiting", milliseconds()), results
@@ -294,13 +284,7 @@ class Stepper:
             raise self._failed(name, step, error) from error
 
     def _found(self, name: str, kinds: tuple[StepKind, ...]) -> StoredStep | None:
-        """Return the stored step of this name, or `None`; suspend the job until it is due.
-
-        Raises:
-            DuplicateStep: The job has come to another step of this name.
-            StepChanged: The stored step did something else.
-            StepFailed: The step has failed, and an earlier run of the job went on all the same.
-        """
+        """Return the stored step of this name, or `None`; suspend the job until it is due."""
         self._attempt.take_name(name)
         found = self._attempt.claimed.find(name)
         if found is None:
@@ -322,7 +306,6 @@ class Stepper:
         """Suspend the job until the step is tried again, or return the error to raise.
 
         The failure is stored with the next step, which shows that the job has caught the error.
-        Otherwise the next attempt tries the step again.
         """
         text = error_text(error) or ""
         now, retry = milliseconds(), self._retry
@@ -335,7 +318,7 @@ class Stepper:
 
 
 class StepperWithOptions(Stepper):
-    """The steps of a job with options, as `Context.using` returns them."""
+    """The steps of a job with options."""
 
     def __init__(self, attempt: AttemptSteps, retry: Policy | None) -> None:
         if retry is not None and not hasattr(retry, "decide"):
@@ -351,11 +334,11 @@ class Steps(Stepper):
     """The steps of a job, as `Context` offers them."""
 
     def sleep(self, name: str, duration: Duration) -> None:
-        """Suspend the job for a time: no worker is held, and no attempt is counted.
+        """Suspend the job for a time.
 
         Args:
             name: The name of the step.
-            duration: How long the job sleeps at least, from the first time that it comes here.
+            duration: The minimum time, from when the job first comes here.
         """
         seconds = validate_seconds("duration", duration, below=_MAX_SECONDS)
         found = self._found(name, ("sleep",))
@@ -374,19 +357,16 @@ class Steps(Stepper):
         key: str | None = None,
         timeout: Duration | None = None,
     ) -> Signal:
-        """Suspend the job until a signal comes: no worker is held, and no attempt is counted.
-
-        A signal sent earlier counts as well, while it is kept. The wait ends with a signal or with
-        the time-out, whichever commits first, and remains so.
+        """Suspend the job until a signal comes. An earlier signal counts while it is kept.
 
         Args:
             name: The name of the step, and of the signal unless `signal` is given.
             signal: The name of the signal.
             key: The key of the signal; by default the id of the job.
-            timeout: How long to wait at most; `None` for no limit.
+            timeout: The maximum time; `None` for no limit.
 
         Raises:
-            WaitTimedOut: No signal has come in time.
+            WaitTimedOut: No signal has come in time; later ones do not change that.
         """
         signal = name if signal is None else signal
         key = self._attempt.id if key is None else key
@@ -411,15 +391,14 @@ class Steps(Stepper):
     def run(self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Push another job, suspend this one until that has ended, and return its result.
 
-        The transaction that stores the step pushes the other job, and the transaction that ends the
-        other job stores its result. It may be in the same queue: no worker is held. It has its own
-        attempts, delays and time-outs. If this job is cancelled, it runs all the same.
+        The other job is pushed once. It has its own attempts, delays and time-outs, and runs also
+        if this job is cancelled.
 
         Args:
             name: The name of the step.
             job: The job, or what its `using` returned, without a transaction.
-            args: The arguments of its function, by position.
-            kwargs: The arguments of its function, by name.
+            args: The arguments of its function.
+            kwargs: Its keyword arguments.
 
         Raises:
             ChildFailed: The other job has died, was discarded or cancelled, or has expired.
@@ -430,14 +409,14 @@ class Steps(Stepper):
         Example:
             >>> from fdbqueue.jobs import App, Context
             >>> app = App("memory:")
-            >>> @app.job(name="square")
+            >>> @app.job()
             ... def square(number: int) -> int:
             ...     return number * number
-            >>> @app.job(name="sum")
-            ... def sum_of_squares(context: Context, numbers: list[int]) -> int:
-            ...     one = context.run("one", square, 1)
-            ...     return one + sum(context.gather("squares", map(square.bind, numbers)))
-            >>> handle = sum_of_squares.push([2, 3])
+            >>> @app.job()
+            ... def total(context: Context, numbers: list[int]) -> int:
+            ...     first = context.run("first", square, 1)
+            ...     return first + sum(context.gather("others", map(square.bind, numbers)))
+            >>> handle = total.push([2, 3])
             >>> _ = app.work(drain=True)
             >>> handle.result()
             14
@@ -459,14 +438,12 @@ class Steps(Stepper):
     def gather(
         self, name: str, jobs: Iterable[Child[Any]], *, return_errors: bool = False
     ) -> list[Any]:
-        """Run other jobs at the same time, as `run`; return their results in the order of the jobs.
-
-        The steps have the names `f"{name} 0"`, `f"{name} 1"`, and so on.
+        """Run up to 1,000 other jobs at the same time, as `run`; return their results in order.
 
         Args:
-            name: The beginning of the names of the steps.
-            jobs: Up to 1,000 jobs with arguments, each of them a `Job.bind`.
-            return_errors: True to return errors together with the results.
+            name: The beginning of the names of the steps: `f"{name} 0"`, `f"{name} 1"`, and so on.
+            jobs: The jobs with arguments, from `Job.bind`.
+            return_errors: Whether to return errors in the list instead of raising one.
 
         Raises:
             ChildFailed: One of the jobs has failed; it is raised once all have ended.
@@ -480,7 +457,6 @@ class Steps(Stepper):
         return self._run(children, return_errors=return_errors)
 
     def _run(self, children: Mapping[str, Child[Any]], *, return_errors: bool = False) -> list[Any]:
-        """Suspend the job until others have ended; return their results."""
         for name in children:
             self._attempt.take_name(name)
         pushes = ChildPushes(self._attempt.claimed.owner, self._attempt.claimed.job, children)
@@ -504,20 +480,7 @@ class Steps(Stepper):
         """Return a way to run steps with options.
 
         Args:
-            retry: When to try a step again after an error. The job is suspended meanwhile: no
-                worker is held, and no attempt of the job is counted.
-
-        Example:
-            >>> from fdbqueue.jobs import App, Context, Retry
-            >>> app = App("memory:")
-            >>> @app.job(name="pay")
-            ... def pay(context: Context) -> int:
-            ...     careful = context.using(retry=Retry(attempts=5, first="10s"))
-            ...     return careful.step("charge", lambda: 42)
-            >>> handle = pay.push()
-            >>> _ = app.work(drain=True)
-            >>> handle.result()
-            42
+            retry: When to try a failed step again. Meanwhile the job is suspended.
         """
         return StepperWithOptions(self._attempt, retry)
 
@@ -525,7 +488,7 @@ class Steps(Stepper):
 def _awaited(
     method: Callable[Concatenate[Any, _P], _R],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]:
-    """Return a coroutine method that calls a method of `Context` in another thread."""
+    """Return a coroutine method that calls a method in another thread."""
 
     async def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await asyncio.to_thread(method, self._steps, *args, **kwargs)
@@ -535,7 +498,7 @@ def _awaited(
 
 
 class AioStepper:
-    """The steps of a coroutine that call a function: await the methods of `Context.using`."""
+    """The steps of a coroutine that call a function."""
 
     def __init__(self, steps: Stepper) -> None:
         self._steps: Any = steps
@@ -599,7 +562,7 @@ class AioSteps(AioStepper):
     async def gather(
         self, name: str, jobs: Iterable[Child[Any]], *, return_errors: bool = False
     ) -> list[Any]:
-        """Run other jobs at the same time and return their results, as `Context.gather`."""
+        """Run other jobs at the same time, as `Context.gather`."""
         gather: Any = self._steps.gather
         return await asyncio.to_thread(gather, name, jobs, return_errors=return_errors)
 
