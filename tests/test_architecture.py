@@ -73,6 +73,7 @@ BESIDE = {
     "operations": {
         "operations.changes",
         "operations.claims",
+        "operations.failures",
         "operations.items",
         "operations.names",
         "operations.options",

@@ -28,7 +28,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, NOW
-from fdbqueue.operations.changes import Changes, traceback_text
+from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.claims import (
     AckRequest,
     ClaimedItems,
@@ -36,6 +36,7 @@ from fdbqueue.operations.claims import (
     EndWith,
     Extension,
 )
+from fdbqueue.operations.failures import Failures, traceback_text
 from fdbqueue.operations.items import (
     BATCH_BYTES,
     ITEM_BYTES,
@@ -105,7 +106,8 @@ class Store(Generic[_T]):
         self.options = items.options
         changes = self.changes = Changes(items)
         slots = self._slots = Slots(items, places)
-        claimed = self.claimed = ClaimedItems(items, codec, changes, retry_delay)
+        failures = self._failures = Failures(items)
+        claimed = self.claimed = ClaimedItems(items, codec, failures, retry_delay)
         bounds = self._bounds = Bounds(items, places)
         self.schedules = Schedules(items, bounds)
         self.steps = DurableSteps(items, claimed, changes)
@@ -451,7 +453,7 @@ class Store(Generic[_T]):
     def _retry(self, tr: Transaction, now: int, found: ItemRow, by: str) -> bool:
         if found.state == "dead":
             reserve = partial(self._bounds.reserve, group=found.item.level.group)
-            return self.changes.retry(tr, now, found, by, reserve)
+            return self._failures.retry(tr, now, found, by, reserve)
         has_delay = found.state == "delayed" and found.due != NEVER
         return has_delay and self.changes.run_now(tr, now, found)
 

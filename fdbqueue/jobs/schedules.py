@@ -1,4 +1,4 @@
-"""The schedules of an app. When they tick: `operations/jobs/schedules.py`."""
+"""The schedules of an app. When they tick: `operations/jobs/ticks.py`."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ from fdbqueue.layout.values import (
     text_end,
     text_room,
 )
-from fdbqueue.operations.changes import (
-    Changes,
+from fdbqueue.operations.failures import (
     Failed,
+    Failures,
     begin_last_error,
     traceback_text,
     unknown_delay,
@@ -133,7 +133,7 @@ class ClaimedItems:
         self,
         items: Items,
         codec: RowCodec[Any],
-        changes: Changes,
+        failures: Failures,
         retry_delay: Callable[[int], float],
     ) -> None:
         self._layout = items.layout
@@ -141,7 +141,7 @@ class ClaimedItems:
         self._row = items.levels.row
         self._perform = items.transitions.perform
         self._codec = codec
-        self._changes = changes
+        self._failures = failures
         self._retry_delay = retry_delay
 
     # Begin
@@ -185,7 +185,7 @@ class ClaimedItems:
         self._perform(tr, now, changes, is_marked=is_marked)
         for failed, why in undecodable:  # counts as a failed attempt
             _log.warning("%s", why)
-            self._changes.fail(tr, now, [failed], error_text(why), traceback_text(why))
+            self._failures.fail(tr, now, [failed], error_text(why), traceback_text(why))
         return claims
 
     def _claimed_row(
@@ -500,7 +500,7 @@ class ClaimedItems:
             Failed(row, due_of[row.key], claim.client, log)
             for row in self._uncancelled(tr, now, claim)
         ]
-        self._changes.fail(tr, now, failed, error, traceback, dead)
+        self._failures.fail(tr, now, failed, error, traceback, dead)
 
     def bury(self, tr: Transaction, now: int, claim: Claim, why: str | None = None) -> bool:
         """Turn a claim's items into dead letters, without counting the attempt; return true."""
@@ -556,4 +556,4 @@ class ClaimedItems:
             else:
                 failed.append(Failed(row, None, lease.client, lease.report.log))
         self._perform(tr, now, renewed)
-        self._changes.fail(tr, now, failed, None, are_lost=True)
+        self._failures.fail(tr, now, failed, None, are_lost=True)

@@ -18,7 +18,8 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.jobs import MAX_ROW, Definition, StoredSchedule, Timing, schedule_size
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.layout.values import as_json, time_as_json, utc_time
-from fdbqueue.operations.jobs.schedules import has_stopped, next_tick, ticks_from
+from fdbqueue.operations.jobs.schedules import has_stopped
+from fdbqueue.operations.jobs.ticks import next_tick, ticks_from
 from fdbqueue.options import ScheduleOptions
 from fdbqueue.queue.arguments import (
     validate_choice,

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from fdbqueue.layout.jobs import Timing
-from fdbqueue.operations.jobs.schedules import due_ticks, next_tick, ticks_after
+from fdbqueue.operations.jobs.ticks import due_ticks, next_tick, ticks_after
 
 LISBON = ZoneInfo("Europe/Lisbon")  # in 2026 its clocks skip 01:00 on 29 March, and repeat it on
 # 25 October

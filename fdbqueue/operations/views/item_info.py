@@ -14,7 +14,7 @@ from fdbqueue.layout.jobs import StoredStep, decode_step
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, UUID_SIZE, Lease, decode_count, time_of, utc_time
-from fdbqueue.operations.changes import begin_attempts, begin_last_error
+from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.limits.rates import QueueRate
 from fdbqueue.operations.limits.turns import read_settings

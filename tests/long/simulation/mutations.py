@@ -342,7 +342,7 @@ def _unextended() -> None:
 def _resumed_by_clock() -> None:
     """A client with a slow clock resumes a schedule, which pushes a tick again."""
     from fdbqueue.operations.jobs import schedules
-    from fdbqueue.operations.jobs.schedules import next_tick
+    from fdbqueue.operations.jobs.ticks import next_tick
 
     def first_tick(_: object) -> Callable[..., int | None]:
         return lambda schedule, now: next_tick(schedule.definition.timing, now)
