@@ -1,7 +1,6 @@
-"""FoundationDB's mutations, among them its atomic operations, as pure functions on values.
+"""FoundationDB's mutations as pure functions.
 
-Each takes the stored value (`None` if there is none) and the parameter, and returns the new value
-(`None` to clear the key).
+Each takes the stored value and the parameter, and returns the new value; `None` is no value.
 
 Source: FoundationDB, Developer Guide, "Atomic operations", and the API reference of `MutationType`.
 """
@@ -18,7 +17,7 @@ Operation: TypeAlias = Callable[[bytes | None, bytes], bytes | None]
 
 
 class MutationType(IntEnum):
-    """The types of mutations, with the numbers of FoundationDB's API."""
+    """The types of mutations, with FoundationDB's numbers."""
 
     SET = 0
     CLEAR_RANGE = 1
@@ -53,7 +52,6 @@ def _numeric(combine: Callable[[int, int], int]) -> Operation:
 
 
 def _or_param(operation: Callable[[bytes, bytes], bytes | None]) -> Operation:
-    """Return an operation that stores the parameter if the key has no value."""
     return lambda value, param: param if value is None else operation(value, param)
 
 
@@ -77,4 +75,4 @@ ATOMICS: dict[int, Operation] = {
 }
 
 Mutation: TypeAlias = tuple[int, bytes, bytes]
-"""One write of a transaction: its type, its key and its parameter (the end, for a range)."""
+"""The type, the key and the parameter of a write (the end, for a range)."""

@@ -45,11 +45,11 @@ _TOTALS = {
     "total_put_back": ("items_put_back", "Popped items that were put back."),
     "total_rejected": ("items_rejected", "Items for which the queue had no room."),
 }
-"""The name and the help text of the metric of each total."""
+"""The name and the help text of each total's metric."""
 
 
 class Metrics:
-    """The counters of this server, and the state of the queues at the time of a scrape."""
+    """The counters of this server, and the state of the queues at a scrape."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -74,17 +74,13 @@ class Metrics:
     async def text(self, all_queues: bool = False) -> bytes:
         """Return all metrics in Prometheus' text format.
 
-        Reported are the queues that are not empty, or were used since the first scan:
-        their counters have no gaps.
-
-        Args:
-            all_queues: Report all queues.
+        Queues are reported if they are not empty or were used since the first scan, so that
+        counters have no gaps; with `all_queues`, all of them.
         """
         scan = await self._scans.get(self._scan, all_queues)
         return await run(self._render, scan)
 
     async def _scan(self, all_queues: bool) -> _Scan:
-        """Read the state of all queues. One scan runs at a time."""
         totals: dict[str, tuple[int, int]] = {}
         reported: dict[str, QueueStats] = {}
         after: str | None = None
@@ -106,7 +102,7 @@ class Metrics:
         return generate_latest(scan) + generate_latest(self._registry)
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count and time a request; clients can invent any number of paths and methods."""
+        """Count and time a request. Unknown paths and methods share a name."""
         route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._requests.labels(method, route, status).inc()
@@ -114,13 +110,12 @@ class Metrics:
 
 
 class _Scan(NamedTuple):
-    """The number of all queues, and the state of those to report, as metrics."""
+    """The number of all queues, and the state of those to report."""
 
     number: int
     reported: dict[str, QueueStats]
 
     def collect(self) -> Iterator[Any]:
-        """Yield the number of all queues, and the state of those to report."""
         number = GaugeMetricFamily("fdbqueue_queues", "Queues, including those not reported.")
         number.add_metric([], self.number)
         items = GaugeMetricFamily(
@@ -165,10 +160,7 @@ class _Scan(NamedTuple):
 
 
 class _Retries:
-    """The metrics of transactions."""
-
     def collect(self) -> Iterator[Any]:
-        """Yield the number of retries by error code."""
         again = CounterMetricFamily(
             "fdbqueue_transaction_retries",
             "Transactions that this server retried, by error code: 1020 is a conflict.",
@@ -180,14 +172,9 @@ class _Retries:
 
 
 class RequestLog:
-    """ASGI middleware that gives requests below `/v1` an id, and logs and counts all requests.
+    """ASGI middleware that logs and counts all requests, and gives an id to those below `/v1`.
 
-    The id is the `X-Request-Id` of the request, or a new one. The response has it, and the log.
-
-    Args:
-        app: The application.
-        observe: Takes the scope of a request, the status of its response, and the seconds that it
-            took.
+    The id is the request's `X-Request-Id`, or a new one. The response and the log have it.
     """
 
     def __init__(self, app: ASGIApp, observe: Callable[[Scope, int, float], None]) -> None:

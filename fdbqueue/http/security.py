@@ -38,7 +38,7 @@ _OPEN: tuple[BaseRoute, ...] = (
 """The paths that reveal nothing about the queues."""
 
 _OF_QUEUES = (Mount("/v1", _NOTHING), Mount("/queue", _NOTHING))
-"""The paths below which each route calls `authorize` with the queue of its own path."""
+"""The paths below which each route calls `authorize` itself."""
 
 Role: TypeAlias = Literal["read", "write", "admin"]
 """The requests that a token allows; each role includes the ones before it.
@@ -50,7 +50,7 @@ _ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Grant(NamedTuple):
-    """A token, and what it allows.
+    """What a token allows.
 
     Attributes:
         token: The token.
@@ -63,7 +63,7 @@ class Grant(NamedTuple):
     queues: str = "*"
 
     def allows(self, role: Role, queue: str | None) -> bool:
-        """Return whether it allows requests of a role, on a queue; `None` for the whole server.
+        """Return whether it allows a role's requests on a queue; `None` for the whole server.
 
         >>> grant = Grant(b"secret", "write", "mail/*")
         >>> grant.allows("read", "mail/out"), grant.allows("admin", "mail/out")
@@ -89,13 +89,12 @@ class Tokens:
     start with `#`. Tokens are compared in constant time.
 
     Args:
-        lines: A token each, which may be followed by its role, by default `admin`, and its queues.
-        file: A file of more such lines; empty lines and comments (`#`) are skipped. A
-            file that has changed is read again within a second. If it has become invalid, its
-            former tokens stay.
+        lines: A token each. Its role may follow (by default `admin`), and its queues.
+        file: A file of more such lines; empty lines and comments (`#`) are skipped. A changed
+            file is read again within a second. If it is invalid, the former tokens stay.
 
     Raises:
-        ValueError: One of them is not a valid token or role, or the file has none.
+        ValueError: A token or role is invalid, or the file has no token.
         OSError: The file cannot be read.
 
     Example:
@@ -115,7 +114,7 @@ class Tokens:
         return bool(self._fixed or self._file)
 
     def find(self, authorization: bytes) -> Grant | None:
-        """Return the grant of the token in this header; `None` if there is none."""
+        """Return the grant of the token in this header, if any."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip() if scheme.lower() == b"bearer" else b""
         found: Grant | None = None
@@ -133,7 +132,6 @@ class Tokens:
         return found
 
     def _read_file(self) -> None:
-        """Read the file, unless it has not changed."""
         if self._file is None:
             return
         status = self._file.stat()
@@ -178,7 +176,7 @@ def grant_of(request: Request) -> Grant | None:
 
 
 def authorize(request: Request, role: Role, queue: str) -> None:
-    """Raise an error with status 403 if the token of a request does not allow this."""
+    """Raise an error with status 403 unless the request's token allows this."""
     grant = grant_of(request)
     if grant is not None and not grant.allows(role, queue):
         only = "; it allows only reads" if grant.role == "read" else ""
@@ -227,7 +225,6 @@ class Guard:
         read = 0
 
         async def counted() -> Message:
-            """Count the bytes of the body, which may come in many pieces."""
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
@@ -243,7 +240,7 @@ class Guard:
             looks_write.reset(may_write)
 
     def _foreign(self, headers: dict[bytes, bytes], method: str) -> str | None:
-        """Return why a request may be sent by another site's page; `None` if it is not."""
+        """Return why another site's page may have sent a request, or `None`."""
         host = headers.get(b"host", b"").decode("latin-1")
         origin = headers.get(b"origin", b"").decode("latin-1")
         is_own = not origin or origin in self._origins or origin.partition("://")[2] == host

@@ -1,7 +1,4 @@
-"""Connections to SQLite, each with the snapshot that a transaction reads, and their errors.
-
-Errors of SQLite or the system become errors that name the directory and what to do.
-"""
+"""Connections to SQLite, and their errors."""
 
 from __future__ import annotations
 
@@ -27,24 +24,24 @@ from fdbqueue.errors import (
 )
 
 LONG_LOG = 64 << 20
-"""Bytes from which SQLite's log is long. SQLite cuts a longer one when it restarts it."""
+"""Bytes to which SQLite cuts its log when it restarts it."""
 CHECKPOINT = 2000
-"""Pages of the log from which on SQLite makes a checkpoint after a commit."""
+"""Pages of the log from which SQLite makes a checkpoint after a commit."""
 
 _BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for one of its own locks
 _MAPPED = 32 << 10  # bytes of the -shm file that SQLite maps into memory
 
 
 class Connection(sqlite3.Connection):
-    """A connection to a file, which exists. Transactions begin and end explicitly.
+    """A connection to an existing file.
 
     A snapshot is a read transaction of SQLite, until it is ended or five seconds old. Then the
     connection serves the next one.
 
     Attributes:
         version: The version of the newest commit that the snapshot sees.
-        expires: When all further reads fail, by `time.monotonic()`: `math.inf` while nobody
-            uses the connection, `-math.inf` once it was closed.
+        expires: When all further reads fail, by `time.monotonic()`: `math.inf` while unused,
+            `-math.inf` once closed.
         over: The code of the error with which they fail.
         busy: A lock, held by a thread that reads, commits or closes the connection.
     """
@@ -107,7 +104,7 @@ class Connection(sqlite3.Connection):
                 self.busy.release()
 
     def check_integrity(self, seconds: float | None = None) -> bool:
-        """Run SQLite's integrity check; see `Database.check_integrity`.
+        """Run SQLite's integrity check.
 
         `quick_check` takes as long and does not compare the order of the keys.
         """
@@ -184,7 +181,7 @@ def _of_system(path: Path, error: OSError) -> StorageError:
 
 
 def _has_no_room(path: Path) -> bool:
-    """Return whether there is no room for the file that SQLite maps, or for another file."""
+    """Return whether there is no room for SQLite's mapped or another file."""
     try:
         free = os.statvfs(path if path.exists() else path.parent)
     except OSError:

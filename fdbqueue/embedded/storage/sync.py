@@ -21,14 +21,11 @@ class Sync:
     """The syncs of this process, one for all threads that wait.
 
     SQLite commits without a sync (`synchronous=NORMAL`). A commit, and an answer that depends on
-    one, waits here until a sync that began later has ended. The kernel merges overlapping syncs of
-    several processes, so no process waits for another one.
-
-    If SQLite has moved a commit into the database file meanwhile, it has synced it there before it
-    overwrites the log.
+    one, waits here until a sync that began later has ended. A commit that SQLite has moved into the
+    database file meanwhile has been synced there.
 
     After a failed sync the kernel may count lost pages as written, so a later success proves
-    nothing about them. From then on this process refuses everything, and a file tells the others.
+    nothing. From then on this process refuses everything, and a file tells the others.
     """
 
     def __init__(self, path: Path, is_durable: bool) -> None:
@@ -94,7 +91,7 @@ class Sync:
         return failure
 
     def close(self) -> None:
-        """Sync the rest, for threads that still wait for it, and close."""
+        """Sync for the threads that still wait, and close."""
         self._try(self.newest)
         with self._lock:
             self.failure = self.failure or DatabaseClosed()
