@@ -36,13 +36,12 @@ class Claims:
 
     Threads that claim at the same time share a transaction, which takes consecutive items from the
     head of the queue. After a conflict, the next try starts at a random place among more items, up
-    to the claims' `within`. Each claim without a conflict narrows this range. So processes spread
-    out until they stop conflicting, and drift back to the head. A claim in a caller's transaction
-    starts at a random place of the whole range.
+    to the claims' `within`; each claim without a conflict narrows this range. So processes spread
+    out until they stop conflicting. A claim in a caller's transaction starts at a random place of
+    the whole range.
 
-    A claim sweeps if it finds too few items, or an expired one. So it never takes an expired item,
-    and finds whatever can be claimed. Other claims sweep if they have no choice of items, or every
-    quarter of a second.
+    A claim sweeps if it finds too few items, or an expired one, so it never takes an expired item.
+    Other claims sweep if they have no choice of items, or every quarter of a second.
 
     A lease counts from the transaction's read version and the start of the try.
     """
@@ -96,10 +95,9 @@ class Claims:
         return self.begin_first(tr, n)(tr, n)
 
     def begin_first(self, tr: Transaction, n: int, skipped: int = 0) -> First:
-        """Start to read `n` items after the first `skipped` ones.
+        """Start to read `n` items after `skipped` ones, or the first `n` if too few follow.
 
-        The returned function returns the first `n` if they are too few. If there are none, the
-        transaction conflicts with pushes.
+        If there are none, the transaction conflicts with pushes.
         """
         begin, end = self.items.layout.all_items
         start = first_greater_or_equal(begin, skipped) if skipped else None
@@ -147,11 +145,8 @@ def _skipped(n: int, among: float, place: float) -> int:
 class _Claiming:
     """The transactions that perform a batch of claims.
 
-    Attributes:
-        conflicts: How often this transaction was retried.
-        is_behind: Whether its sweep left due items.
-        must_sweep: Whether this try sweeps whatever it finds.
-        is_marked: Whether the queue is marked as having timers.
+    `is_behind` tells whether the sweep left due items, `must_sweep` whether the try sweeps whatever
+    it finds, `is_marked` whether the queue is marked as having timers.
     """
 
     claims: Claims

@@ -32,10 +32,7 @@ _Result = TypeVar("_Result")
 
 
 Perform: TypeAlias = "Callable[[Database, Batch[_Request]], Sequence[_Result]]"
-"""Performs a batch of requests, or the first ones, and returns their results.
-
-Requests without a result wait for the next batch. After an error, none has taken effect.
-"""
+"""Performs all or the first requests of a batch; an error means that none took effect."""
 
 
 class Combiner(Generic[_Request, _Result]):
@@ -48,9 +45,6 @@ class Combiner(Generic[_Request, _Result]):
 
     A database error ends all calls of the batch. After any other error nothing took effect, and
     each thread performs its request alone, to get only its own errors.
-
-    `perform_on(db)` returns the function that performs a database's batches. A single request may
-    exceed the budget.
 
     Source: Hendler, Incze, Shavit and Tzafrir, Flat Combining (2010).
 
@@ -158,8 +152,7 @@ class Batch(list[_Request]):
 class _Call(Generic[_Request, _Result]):
     """One thread's request and outcome.
 
-    `wake(call)` is called once the call is done, or must perform the next batch or its request
-    alone.
+    `wake(call)` is called once it is done, or must perform the next batch or its request alone.
     """
 
     request: _Request
@@ -267,8 +260,8 @@ class _Line(Generic[_Request, _Result]):
 class SharedTransactions(Generic[_Request, _Result]):
     """Performs a `Combiner`'s batches, each in one transaction, exactly once.
 
-    `do(tr, now=now, requests=requests)` returns the results of all or the first requests. `wrote`
-    tells whether requests with these results wrote anything.
+    `do(tr, now=now, requests=requests)` returns the results of all or the first requests;
+    `wrote(results)`, whether they wrote anything.
     """
 
     def __init__(

@@ -143,7 +143,6 @@ async def handed_over(work: Future[_T], undo: Callable[[_T], object] | None) -> 
 
 
 def _give_back(work: Future[_T], undo: Callable[[_T], object]) -> Future[None]:
-    """Undo the result of a thread's work once it has one."""
     undone: Future[None] = Future()
     work.add_done_callback(lambda _: start(partial(_undo, work, undo, undone)))
     return undone

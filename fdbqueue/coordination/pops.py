@@ -82,10 +82,7 @@ class Pops(Generic[_T]):
         """Delete the items of the first pops, while the transaction has room.
 
         The first pop gets all its items, regardless of size. Only the first `n_own` pops are this
-        process's.
-
-        Returns:
-            The items of each own pop, and the stored items of each other one.
+        process's; the result has their items, and the stored items of the others.
 
         Raises:
             UndecodableItem: An own item cannot be decoded. A single pop has written nothing by
@@ -193,7 +190,7 @@ class PopRequests:
         write_pieces(tr, self._layout.result_prefix(request), packed)
 
     def take(self, tr: Transaction, request: bytes) -> Staged | None:
-        """Delete and return the items staged for a request, if any."""
+        """Delete and return the items staged for a request."""
         result = self._layout.range_of(self._layout.result_prefix(request))
         pieces = [row.value for row in tr.get_range(*result, streaming_mode=WANT_ALL)]
         if not pieces:
@@ -228,7 +225,7 @@ class PopRequests:
         return size
 
     def sweep(self, tr: Transaction, now: int) -> bool:
-        """Delete dead processes' requests; return false if too many items are left."""
+        """Delete dead processes' requests; return false if items are left."""
         layout, left = self._layout, BATCH_BYTES
         version = tr.get_read_version().wait()
         for prefix in (layout.requests, layout.results):
@@ -261,8 +258,7 @@ def _ranges_by_life(
 class _Served(Generic[_T]):
     """The end of a batch, with the items of its first pops.
 
-    `wrote` is also true if the commit has to confirm a read. The process remains the leader as
-    `leading_as`.
+    `wrote` is also true if the commit has to confirm a read.
     """
 
     taken: list[list[_T]]
@@ -395,7 +391,6 @@ class _Pops(Generic[_T]):
         begins_alone: Whether the first transaction ignores other processes.
         leading_as: The name under which this process is the leader.
         takes_over: Whether it waited too long, so that the leader may be dead.
-        may_keep_leading: Whether it may lead after the transaction.
         ahead: The read of the next items, kept because it would end without a reference.
     """
 
@@ -429,7 +424,6 @@ class _Pops(Generic[_T]):
         return _Served(taken, wrote=any(taken) or is_older)
 
     def _take_turns(self, tr: Transaction) -> _Served[_T] | _Waiting:
-        """Take the staged items, serve, or wait for the leader."""
         layout, all_requests, request = self.queue.layout, self.queue.requests, self.request
         leader = tr.snapshot[layout.leader]
         requests = None
@@ -454,7 +448,7 @@ class _Pops(Generic[_T]):
         return self._serve(tr, request, holder, all_requests.live(tr, requests))
 
     def _read_ahead(self, tr: Transaction) -> None:
-        """Start to read the rows that several pops will probably take."""
+        """Start to read rows for several pops."""
         if self.batch.line is not None and self.batch.line.expected > 1:
             begin, end = self.queue.layout.all_items
             _, at_max = self.batch[0]

@@ -187,8 +187,8 @@ class Reads(Generic[_T]):
     ) -> tuple[list[_R], str | None, int]:
         """Look for up to `limit` items that match, among up to `scan` items.
 
-        Return what is shown of them, the id of the last scanned item (`None` if none follows), and
-        the number of scanned items.
+        Return what is shown of them, the last scanned item's id if more follow, and the number
+        scanned.
         """
 
         def show_few(tr: ReadTransaction, found: list[ItemRow]) -> list[_R | None]:
@@ -213,12 +213,8 @@ class Reads(Generic[_T]):
         On a database, read in pages. In a transaction, read item by item, and conflict only with
         changes of the items read; done items are read in pages there, too.
 
-        Args:
-            tr: A transaction or a database.
-            of: The items. Items whose keys do not match are left out.
-            show: Returns what is shown of some items.
-            limit: How many items to read if all match; 0 for all.
-            scan: How many items to read otherwise; 0 for all.
+        If all items match, read up to `limit`, otherwise up to `scan`; 0 for all. Items whose keys
+        do not match are left out.
         """
         self._sweep_once(tr)
         by_keys, by_time = self._by_keys(of), self._times_of(of.state) is not None

@@ -63,11 +63,8 @@ class Submit(Generic[_Request, _Result]):
 class Sleep:
     """A sleep until a watch fires or the time is over. Its result is whether to continue.
 
-    Attributes:
-        watches: The watches; the sleep cancels them at its end.
-        seconds: The maximum time to sleep.
-        alarms: Other watches, which end the sleep `moment` seconds after they fire.
-        ended_by: The watch or the alarm that ended the sleep.
+    The end of the sleep cancels its watches. `alarms` are other watches, which end the sleep
+    `moment` seconds after they fire. `ended_by` is the watch or alarm that ended it.
     """
 
     watches: list[Any]

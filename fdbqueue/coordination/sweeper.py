@@ -54,7 +54,7 @@ class Sweeper:
         self._has_trimmed = False
 
     def has_timers(self, tr: Transactor) -> bool:
-        """Return whether the queue ever had timers or limits, as of a second ago."""
+        """Return whether the queue ever had timers or limits; the answer may be a second old."""
         now = clock.monotonic()
         if not self._has_timers and now >= self._next_look:
             self._has_timers = read(
@@ -91,14 +91,11 @@ class Sweeper:
         return not self._options.is_paused(tr)
 
     def sweep(self, tr: ReadTransactor, n: int = 1) -> bool:
-        """Sweep a database until nothing is due, unless the last sweep was just now.
+        """Sweep a database until nothing is due; return whether the queue was not paused.
 
         If much is due, end once `n` items have moved, an item is ready and all expired items are
-        deleted; with 0, after one transaction. The next call continues. In a transaction, do
-        nothing.
-
-        Returns:
-            Whether the queue was not paused at the last sweep.
+        deleted; with 0, after one transaction. The next call continues. Do nothing just after a
+        sweep, or in a transaction.
         """
         if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
             self._next_sweep = clock.monotonic() + _SWEEP

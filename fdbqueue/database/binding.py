@@ -37,10 +37,7 @@ os.register_at_fork(
 
 
 def check_fork(db: Database | None = None) -> None:
-    """Raise `ClusterUnavailable` for a cluster in a process forked after a cluster was opened.
-
-    `None` is a cluster about to be opened.
-    """
+    """Raise `ClusterUnavailable` for a cluster in a process forked after a cluster was opened."""
     if client_was_forked and (db is None or type(db).__module__ == "fdb.impl"):
         raise ClusterUnavailable(
             "this process was forked from one that had a cluster open, and FoundationDB's client "
@@ -49,12 +46,7 @@ def check_fork(db: Database | None = None) -> None:
 
 
 class Guard:
-    """A lock that each process has separately, so a fork cannot inherit it locked.
-
-    >>> with Guard():
-    ...     print("alone")
-    alone
-    """
+    """A lock that each process has separately, so a fork cannot inherit it locked."""
 
     def __init__(self) -> None:
         self._locks: dict[int, threading.Lock] = {}
@@ -85,12 +77,7 @@ def first_key(tr: ReadTransaction, key: bytes) -> Key:
 
 
 def first_greater_or_equal(key: bytes, offset: int) -> KeySelector:
-    """Return the selector of the first key at or after `key`, moved on by `offset` keys.
-
-    >>> import fdbqueue
-    >>> first_greater_or_equal(b"k", 2).key
-    b'k'
-    """
+    """Return the selector of the first key at or after `key`, moved on by `offset` keys."""
     selector: KeySelector = loaded_binding().KeySelector.first_greater_or_equal(key)
     return selector + offset
 
@@ -109,12 +96,7 @@ def database_name(db: Database) -> str:
 
 
 def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
-    """Return whether the argument is a database; raise `TypeError` if it is no transaction either.
-
-    >>> import fdbqueue
-    >>> is_database(fdbqueue.open("memory:"))
-    True
-    """
+    """Return true for a database, false for a transaction; raise `TypeError` otherwise."""
     if hasattr(db_or_tr, "get_read_version"):
         return False
     if hasattr(db_or_tr, "create_transaction"):
@@ -134,10 +116,5 @@ _CLUSTER = Engine(is_remote=True, commits_are_certain=False)
 
 
 def engine_of(db: Database) -> Engine:
-    """Return the properties of a database that its API does not show.
-
-    >>> import fdbqueue
-    >>> engine_of(fdbqueue.open("memory:"))
-    Engine(is_remote=False, commits_are_certain=True)
-    """
+    """Return the properties of a database that its API does not show."""
     return getattr(db, "engine", _CLUSTER)

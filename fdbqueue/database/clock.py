@@ -23,7 +23,7 @@ monotonic: Callable[[], float] = time.monotonic
 
 
 def nanoseconds() -> int:
-    """Return the time since 1970 by this machine's clock.
+    """Return the time since 1970.
 
     Raises:
         ClockOutOfRange: The clock is before 1970 or after 2262.
@@ -48,8 +48,8 @@ def retry_delay(
 ) -> float:
     """Return the seconds before the next attempt of a job that has failed this often.
 
-    The delay grows from `first` by `factor` with each failure, up to `longest`. A random share of
-    up to `jitter` is subtracted.
+    The delay grows from `first` by `factor` with each failure, up to `longest`, less a random share
+    of up to `jitter`.
 
     >>> retry_delay(1, max), retry_delay(1, min), retry_delay(1000, max)
     (1.0, 0.5, 3600.0)
@@ -59,11 +59,7 @@ def retry_delay(
 
 
 def uuids(count: int) -> list[bytes]:
-    """Return new UUIDs.
-
-    >>> len(uuids(2)[0])
-    16
-    """
+    """Return new UUIDs."""
     # 12 bits contain the fraction of the millisecond, so that UUIDs sort by time.
     milliseconds, rest = divmod(nanoseconds(), 1_000_000)
     fraction = (rest << 12) // 1_000_000
@@ -89,9 +85,6 @@ class Since:
     """A moment, and the seconds since then, by the clock that has moved further.
 
     The monotonic clock stands still while a machine sleeps.
-
-    >>> 0 <= Since().seconds() < 60
-    True
     """
 
     def __init__(self) -> None:

@@ -40,21 +40,16 @@ def run_once(
         body: The function to run, possibly several times.
         receipts: The subspace of the receipts.
         wrote: Returns whether an attempt with this result wrote anything, and so leaves a receipt.
-        is_stored: Looks for what an attempt with this result stored. If absent, it adds a write
-            conflict to what the attempt has read, so that the attempt can no longer commit. It may
-            return false if others have deleted it: the operation runs again, or raises its error.
-            What the result does not name, such as a sweep, may still commit.
+        is_stored: Looks for what an attempt with this result stored, instead of a receipt. If
+            absent, it adds a write conflict to what the attempt has read. It may return false if
+            others have deleted it: the operation runs again, or raises its error. What the result
+            does not name, such as a sweep, may still commit.
         begin: As for `run`.
 
     Raises:
         FDBError: An error that is not retryable, once it is certain that nothing took effect;
             or 1021, if the database cannot be reached to find out, or the disk of an embedded one
             has not confirmed the commit.
-
-    Example:
-        >>> import fdbqueue
-        >>> run_once(fdbqueue.open("memory:"), lambda tr: 7, Subspace(("receipts",)))
-        7
     """
     if engine_of(db).commits_are_certain:
         return run(db, body, begin)
@@ -125,7 +120,7 @@ class _Receipt:
     def write(self, tr: Transaction, attempt: int) -> None:
         """Write the receipt of an attempt, which conflicts with the others.
 
-        A client's first receipt deletes those of clients that began a day earlier.
+        A client's first receipt deletes those that are a day older.
         """
         tr.add_read_conflict_key(self._key)
         tr[self._key] = encode_receipt(self._number, attempt)

@@ -49,25 +49,15 @@ def read_pages(
 ) -> Iterator[_T]:
     """Yield what `page(tr, rows)` returns for each page of a range.
 
-    On a database, each page has a separate transaction.
+    On a database, each page has a separate transaction, in which `page` is called. `size` is the
+    rows of a page, `limit` the rows in all (0: no limit). With `is_snapshot`, all reads are
+    snapshot reads. `rows` reads the rows of a range.
 
-    Args:
-        tr: A transaction or a database.
-        begin: The first key.
-        end: The key behind the last one.
-        page: Called in the transaction that reads the page.
-        size: The rows of a page.
-        limit: The rows to read in all; 0 for all of them.
-        reverse: Whether to read from the end.
-        is_snapshot: Whether reads, also `page`'s, are snapshot reads.
-        rows: Reads the rows of a range, in order.
-
-    Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> db[b"a"] = db[b"b"] = db[b"c"] = b""
-        >>> list(read_pages(db, b"a", b"z", lambda tr, rows: len(rows), size=2))
-        [2, 1]
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> db[b"a"] = db[b"b"] = db[b"c"] = b""
+    >>> list(read_pages(db, b"a", b"z", lambda tr, rows: len(rows), size=2))
+    [2, 1]
     """
     left = limit
     while begin < end:

@@ -60,18 +60,12 @@ def run(
 ) -> _T:
     """Run `body(tr)` in a transaction, with retries until it commits.
 
-    After an unknown commit result the body may take effect twice; `run_once` prevents that.
+    After an unknown commit result the body may take effect twice; `run_once` prevents that. `begin`
+    is called before each attempt, outside of its transaction, `failed` with each database error.
 
-    Args:
-        db: A database.
-        body: The function to run, possibly several times.
-        begin: Called before each attempt, outside of its transaction.
-        failed: Called with each database error.
-
-    Example:
-        >>> import fdbqueue
-        >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
-        False
+    >>> import fdbqueue
+    >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
+    False
     """
     if binding.client_was_forked:
         check_fork(db)

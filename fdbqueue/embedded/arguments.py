@@ -28,7 +28,7 @@ MAX_BACKOFF = 1.0  # seconds
 
 
 def is_selector(key: KeyOrSelector) -> TypeIs[KeySelector]:
-    """Return whether the argument is a key selector, here or in the binding."""
+    """Return whether the argument is a key selector, also the binding's."""
     return hasattr(key, "or_equal")
 
 

@@ -161,7 +161,7 @@ class Database(Writes):
         reverse: bool = False,
         streaming_mode: int = -1,
     ) -> list[KeyValue]:
-        """Return the rows from `begin` to before `end`, as a list."""
+        """Return the rows from `begin` (inclusive) to `end` (exclusive), as a list."""
         return self._run(
             lambda tr: tr.get_range(begin, end, limit, reverse, streaming_mode).to_list()
         )
@@ -194,7 +194,7 @@ class Database(Writes):
         self._run(lambda tr: tr.clear(key))
 
     def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
-        """Clear all keys from `begin` to before `end`."""
+        """Clear all keys from `begin` (inclusive) to `end` (exclusive)."""
         self._run(lambda tr: tr.clear_range(begin, end))
 
     def get_and_watch(self, key: KeyLike) -> tuple[Value, WatchFuture]:

@@ -4,9 +4,8 @@
     fdbqueue.sqlite-wal   SQLite's write-ahead log: the commits since the last checkpoint
     fdbqueue.sqlite-shm   SQLite's index of the log, shared by the processes
     fdbqueue.lock         the writers' lock
-    fdbqueue.failed       a sync has failed: nobody commits until the files were copied; then the
-    copy
-    fdbqueue.copy         such a copy, in progress, with its own -wal and -shm
+    fdbqueue.failed       a failed sync: nobody commits until the files are copied; then the copy
+    fdbqueue.copy         the copy in progress, with its own -wal and -shm
 
 A process that has the database open holds a shared lock on the directory.
 
@@ -102,7 +101,7 @@ def open_directory(path: Path) -> Owner:
 def create_like(old: Path, new: Path) -> None:
     """Create an empty file with another one's permissions and, if possible, owner.
 
-    If this user cannot give it the same group, the file is this user's alone.
+    If its group cannot be set, only this user has access.
     """
     found = old.stat()
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

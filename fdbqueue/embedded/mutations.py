@@ -1,6 +1,4 @@
-"""FoundationDB's mutations as pure functions.
-
-Each takes the stored value and the parameter, and returns the new value; `None` is no value.
+"""FoundationDB's mutations as pure functions of the stored value and the parameter.
 
 Source: FoundationDB, Developer Guide, "Atomic operations", and the API reference of `MutationType`.
 """

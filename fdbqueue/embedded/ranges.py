@@ -39,7 +39,7 @@ class RangeSet:
         return bisect_right(self._ends, key) % 2 == 1
 
     def add(self, begin: bytes, end: bytes) -> None:
-        """Add a range, merged with all ranges that it touches."""
+        """Add a range, merged with all that it touches."""
         first, last = bisect_left(self._ends, begin), bisect_right(self._ends, end)
         self._ends[first:last] = [begin] * (first % 2 == 0) + [end] * (last % 2 == 0)
 
@@ -49,13 +49,13 @@ class RangeSet:
         self._ends[first:last] = [begin] * (first % 2) + [end] * (last % 2)
 
     def within(self, begin: bytes, end: bytes) -> list[Range]:
-        """Return the parts of a range that are in the set."""
+        """Return the parts of a range in the set."""
         first, last = bisect_right(self._ends, begin), bisect_left(self._ends, end)
         ends = [begin] * (first % 2) + self._ends[first:last] + [end] * (last % 2)
         return list(zip(ends[::2], ends[1::2]))
 
     def gaps(self, begin: bytes, end: bytes) -> list[Range]:
-        """Return the parts of a range that are not in the set."""
+        """Return the other parts of a range."""
         first, last = bisect_right(self._ends, begin), bisect_left(self._ends, end)
         ends = [begin] * (first % 2 == 0) + self._ends[first:last] + [end] * (last % 2 == 0)
         return list(zip(ends[::2], ends[1::2]))

@@ -24,13 +24,13 @@ from fdbqueue import types
 _M = TypeVar("_M", bound=BaseModel)
 
 MAX_ITEMS = 1000
-"""The most items that one request pushes, pops, claims or lists."""
+"""The most items that one request handles."""
 
 MAX_WAIT = 300.0
 """The most seconds that a request waits."""
 
 NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255, "format": "queue-name"}
-"""The OpenAPI schema of a queue's name. It counts characters; the limit is in bytes."""
+"""The OpenAPI schema of a queue's name. The limit counts bytes, not characters."""
 
 
 def exact_integer(value: Any) -> Any:
@@ -86,7 +86,7 @@ _FORMS: dict[Any, Any] = {
         tuple[Integer, Duration], Strict(False), Field(examples=[[100, 60]])
     ],
 }
-"""The fields of a body by the types of their options."""
+"""Body fields by the types of their options."""
 
 
 def with_fields(
@@ -94,7 +94,7 @@ def with_fields(
 ) -> Callable[[type[_M]], type[_M]]:
     """Return a decorator that adds fields of typed dictionaries or dataclasses to a model.
 
-    A body may lack an option of a typed dictionary. The model's own fields take precedence.
+    A body may lack an option of a typed dictionary.
     """
 
     def complete(model: type[_M]) -> type[_M]:
@@ -127,7 +127,7 @@ def _field(declaration: type, hint: Any) -> tuple[Any, Any]:
 
 
 def _documentation(declaration: type) -> dict[str, str]:
-    """Return the text of a docstring's "Attributes" by field."""
+    """Return a docstring's "Attributes" by field."""
     parts: list[tuple[str, str]] = []
     for kind in reversed(declaration.__mro__):
         section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]

@@ -32,7 +32,7 @@ _SCAN_KEPT = 1.0  # seconds
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 _PAGE = 1000
-"""How many queues are in memory at a time, beside the reported ones."""
+"""How many queues are read at a time."""
 
 _TOTALS = {
     "total_pushed": ("items_pushed", "Items pushed. A retry is not a push."),
@@ -49,7 +49,7 @@ _TOTALS = {
 
 
 class Metrics:
-    """The counters of this server, and the state of the queues at a scrape."""
+    """The counters of this server, and the queues at a scrape."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -74,8 +74,8 @@ class Metrics:
     async def text(self, all_queues: bool = False) -> bytes:
         """Return all metrics in Prometheus' text format.
 
-        Queues are reported if they are not empty or were used since the first scan, so that
-        counters have no gaps; with `all_queues`, all of them.
+        A queue is reported if it is not empty or was used since the first scan, or with
+        `all_queues`.
         """
         scan = await self._scans.get(self._scan, all_queues)
         return await run(self._render, scan)
@@ -102,7 +102,7 @@ class Metrics:
         return generate_latest(scan) + generate_latest(self._registry)
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count and time a request. Unknown paths and methods share a name."""
+        """Count and time a request; unknown paths and methods share labels."""
         route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._requests.labels(method, route, status).inc()
@@ -174,7 +174,7 @@ class _Retries:
 class RequestLog:
     """ASGI middleware that logs and counts all requests, and gives an id to those below `/v1`.
 
-    The id is the request's `X-Request-Id`, or a new one. The response and the log have it.
+    The id is the request's `X-Request-Id`, or a new one; the response has it.
     """
 
     def __init__(self, app: ASGIApp, observe: Callable[[Scope, int, float], None]) -> None:

@@ -1,4 +1,4 @@
-"""Parameters of routes: names of queues and the right to use them, filters, and pages."""
+"""Parameters of routes: names of queues, filters, and pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEPARATORS = re.compile("%(25|2[fF])")
 
 
 def name_for(role: Role, description: str) -> Any:
-    """Return the dependency for a queue's name that the request's token must allow."""
+    """Return the dependency for a queue's name that the token must allow."""
 
     async def name_of_queue(
         request: Request,
@@ -91,7 +91,7 @@ AfterQueue: TypeAlias = Annotated[
 
 @with_fields(Filters)
 class Counting(BaseModel):
-    """The query parameters that choose among the items in a state."""
+    """The query parameters that filter the items in a state."""
 
     state: State = "ready"
     priority: str | None = Field(None, description="JSON: only the items of this priority.")
@@ -115,7 +115,7 @@ def _names(dependant: Dependant) -> Iterator[str]:
 
 
 async def known_parameters(request: Request) -> None:
-    """Refuse a request with a query parameter that its route lacks."""
+    """Refuse query parameters that the route lacks."""
     if not request.scope["query_string"]:
         return
     route: APIRoute = request.scope["route"]

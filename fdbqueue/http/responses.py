@@ -54,7 +54,7 @@ _STATUSES: dict[type[BaseException], int] = {
 }
 """The statuses of the library's errors and their subclasses.
 
-Outside of `/v1`, a value that cannot be used is answered 400 instead of 422.
+Outside of `/v1`, 400 replaces 422.
 """
 
 _LOCATIONS = ("body", "query", "path", "header")
@@ -72,11 +72,11 @@ _CODES: dict[int, tuple[int, str]] = {
     2101: (413, _TOO_LARGE),
     2103: (413, _TOO_LARGE),
 }
-"""The status and the message of FoundationDB's errors by code; 503 for all others."""
+"""The status and the message by FoundationDB's error code; 503 for all others."""
 
 
 def json_response(content: dict[str, Any], status: int = 200) -> Response:
-    """Return a JSON response with trusted content, without validation."""
+    """Return a JSON response, without validation."""
     try:
         body = json_bytes(content)
     except ValueError as error:  # not of a value of the request
@@ -95,8 +95,7 @@ def problem(
 ) -> tuple[str, dict[str, Any]]:
     """Return the media type and the content of the response to a failed request.
 
-    `detail` is a sentence that says what is wrong. The class of `error` is the type of the problem,
-    and its fields are included.
+    The class of `error` is the type of the problem, and its fields are included.
     """
     # The client's text may contain lone surrogates, which UTF-8 cannot encode.
     clean = detail.encode("utf-8", "replace").decode()
@@ -138,7 +137,7 @@ async def refuse(
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Let an application answer each error with a status and a message."""
+    """Let an application answer errors with a status and a message."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(ClientDisconnect, _gone)
@@ -156,7 +155,7 @@ def answer(
     headers: Any = None,
     error: Exception | None = None,
 ) -> JSONResponse:
-    """Return the response to a failed request; see `problem`."""
+    """Return the response to a failed request."""
     if status == 422 and not is_v1(request.scope):
         status = 400
     media_type, content = problem(request.scope, status, detail, error)
@@ -164,7 +163,7 @@ def answer(
 
 
 async def _invalid(request: Request, error: Any) -> JSONResponse:
-    """Answer a request with an invalid body or parameter; name the first problem."""
+    """Answer a request with an invalid body or parameter."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return answer(request, 400, f"the body is not JSON: {first['ctx']['error']}")
@@ -177,7 +176,7 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
 
 
 async def _invalid_value(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request with a value that the library refuses without an error class."""
+    """Answer a request with a value that the library refuses."""
     if type(error) is not ValueError:
         return await _unexpected(request, error)
     return answer(request, 422, str(error))
@@ -188,7 +187,7 @@ async def _refused(request: Request, error: Any) -> JSONResponse:
 
 
 async def _gone(request: Request, error: Exception) -> JSONResponse:
-    """Return the status of a client that left, or was too slow to send its body."""
+    """Return the status of a client that left or was too slow."""
     return answer(request, 499, "the client closed the connection")
 
 

@@ -68,8 +68,6 @@ class Grant(NamedTuple):
         >>> grant = Grant(b"secret", "write", "mail/*")
         >>> grant.allows("read", "mail/out"), grant.allows("admin", "mail/out")
         (True, False)
-        >>> grant.allows("read", "jobs"), grant.allows("read", None)
-        (False, False)
         """
         if _ROLES.index(role) > _ROLES.index(self.role):
             return False
@@ -89,7 +87,7 @@ class Tokens:
     start with `#`. Tokens are compared in constant time.
 
     Args:
-        lines: A token each. Its role may follow (by default `admin`), and its queues.
+        lines: Tokens. A token's role may follow it (by default `admin`), and its queues.
         file: A file of more such lines; empty lines and comments (`#`) are skipped. A changed
             file is read again within a second. If it is invalid, the former tokens stay.
 
@@ -156,7 +154,7 @@ class Tokens:
 
 
 def _grant(words: list[str], place: str) -> Grant:
-    """Return the grant of a line; the message of an error begins with its place."""
+    """Return the grant of a line; an error's message begins with its place."""
     token, *rest = words or [""]
     role = rest[0] if rest else "admin"
     for known in _ROLES:
@@ -170,13 +168,13 @@ def _grant(words: list[str], place: str) -> Grant:
 
 
 def grant_of(request: Request) -> Grant | None:
-    """Return the grant of a request; `None` if the server has no tokens."""
+    """Return the grant of a request, if the server has tokens."""
     grant: Grant | None = request.scope.get(GRANT)
     return grant
 
 
 def authorize(request: Request, role: Role, queue: str) -> None:
-    """Raise an error with status 403 unless the request's token allows this."""
+    """Raise a 403 unless the request's token allows this."""
     grant = grant_of(request)
     if grant is not None and not grant.allows(role, queue):
         only = "; it allows only reads" if grant.role == "read" else ""
@@ -258,7 +256,7 @@ def _matches(routes: Iterable[BaseRoute], scope: Scope) -> bool:
 
 @functools.lru_cache(1024)
 def is_loopback(host: str) -> bool:
-    """Return whether a Host header, or an address in its form, names the local machine."""
+    """Return whether a Host header or address names the local machine."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ip_address(name).is_loopback

@@ -39,7 +39,7 @@ class SharedReads:
     async def get(
         self, read: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Return the result of `await read(...)`, or of another request for the same."""
+        """Return the result of `await read(...)`, perhaps another request's."""
         oldest = time.monotonic() - self._max_age
         key = read, args, *kwargs.items()
         async with self._one_at_a_time:
@@ -63,9 +63,9 @@ class Served:
         self._numbers = SharedReads()
 
     async def page(self, request: Request, limit: int, after: str | None, prefix: str) -> Response:
-        """Return a page of the queues whose names begin with a text, with their numbers.
+        """Return a page of the queues that the request's token allows, with their numbers.
 
-        Queues that the request's token does not allow are left out.
+        `prefix` is the beginning of their names.
         """
         grant = grant_of(request)
         allowed = "" if grant is None else grant.queues.removesuffix("*")
@@ -114,10 +114,7 @@ class Served:
 
 
 def validate_encoding(name: str) -> None:
-    """Raise `InvalidQueueName` for a name in a path that is not UTF-8.
-
-    Different bytes would be the same name.
-    """
+    """Raise `InvalidQueueName` for a name in a path that is not UTF-8."""
     if "\ufffd" in name:
         raise InvalidQueueName(name, "it is not encoded in UTF-8")
 
@@ -135,7 +132,7 @@ ServedQueues: TypeAlias = Annotated[Served, Depends(served)]
 async def call_waiting(
     request: Request, handle: Handle, method: str, *args: Any, wait: float = 0, **kwargs: Any
 ) -> Any:
-    """Call a method that waits; a disconnect or a stop of the server ends it."""
+    """Call a method whose wait ends if the client leaves or the server stops."""
     db = request.app.state.served.db
     if not wait:
         return await getattr(handle, method)(db, *args, **kwargs)
@@ -152,7 +149,7 @@ async def call_waiting(
 
 
 def client_of(request: Request) -> str:
-    """Return the name of a request's client, from its address."""
+    """Return the name of a request's client."""
     return "HTTP client" if request.client is None else f"HTTP client {request.client.host}"
 
 
@@ -169,7 +166,7 @@ async def popped(
     as_json: Callable[[Any], dict[str, Any]],
     **options: Any,
 ) -> Response:
-    """Pop items and return the response; undelivered items are put back."""
+    """Pop items and return the response, which puts them back if undelivered."""
     items = await call_waiting(request, handle, "pop_many", n, wait=wait, **options)
 
     def content() -> dict[str, Any]:

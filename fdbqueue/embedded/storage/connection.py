@@ -35,8 +35,7 @@ _MAPPED = 32 << 10  # bytes of the -shm file that SQLite maps into memory
 class Connection(sqlite3.Connection):
     """A connection to an existing file.
 
-    A snapshot is a read transaction of SQLite, until it is ended or five seconds old. Then the
-    connection serves the next one.
+    A snapshot is a read transaction of SQLite, until it is ended or five seconds old.
 
     Attributes:
         version: The version of the newest commit that the snapshot sees.
@@ -83,17 +82,15 @@ class Connection(sqlite3.Connection):
                 raise explained(self._file.parent, error) from error
 
     def pause(self) -> None:
-        """End the read transaction before a wait, so that SQLite can restart its log."""
+        """End the read transaction, so that SQLite can restart its log."""
         with self.busy, suppress(sqlite3.Error):  # it may be closed, or have ended by itself
             self.execute("ROLLBACK")
 
     def expire(self, now: float, code: int = 1007, patience: float = 0) -> None:
         """Close the connection if it has expired, unless another thread goes on to use it.
 
-        Args:
-            now: The time, by `time.monotonic()`; `math.inf` also closes an unused connection.
-            code: The code of the error of all further reads.
-            patience: How many seconds to wait for the other thread.
+        All further reads fail with `code`. `math.inf` as the time also closes an unused connection.
+        `patience` is the seconds to wait for the other thread.
         """
         if self.expires <= now and self.busy.acquire(timeout=patience):
             try:
@@ -142,7 +139,7 @@ class Connection(sqlite3.Connection):
 
 @contextmanager
 def storage_errors(path: Path) -> Generator[None]:
-    """Turn errors of SQLite and the system into an error with the path and advice."""
+    """Turn errors of SQLite and the system into errors with path and advice."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -150,7 +147,7 @@ def storage_errors(path: Path) -> Generator[None]:
 
 
 def explained(path: Path, error: sqlite3.Error | OSError) -> StorageError:
-    """Return the error to raise for an error of SQLite or the system."""
+    """Return the error to raise for SQLite's or the system's."""
     if isinstance(error, OSError):
         return _of_system(path, error)
     # By its text: SQLite's codes are on the exception only since Python 3.11.
@@ -181,7 +178,7 @@ def _of_system(path: Path, error: OSError) -> StorageError:
 
 
 def _has_no_room(path: Path) -> bool:
-    """Return whether there is no room for SQLite's mapped or another file."""
+    """Return whether no room is left for the mapped file of SQLite or for another file."""
     try:
         free = os.statvfs(path if path.exists() else path.parent)
     except OSError:

@@ -1,4 +1,4 @@
-"""The files of a database: made, opened, compared, and copied after a failed sync."""
+"""The files of a database: made, compared, and copied after a failed sync."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def prepare_directory(path: Path, create: bool) -> None:
 def open_database(path: Path, directory: int) -> None:
     """Join the processes that have a database open; the first creates or repairs the files.
 
-    A shared lock on the descriptor `directory` shows that this process is there.
+    A shared lock on `directory` shows that this process is there.
     """
     deadline = time.monotonic() + _LONGEST_OPENING
     while True:
@@ -252,7 +252,7 @@ def memory_directory() -> Path:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove the directory of a process that was killed."""
+    """Remove a killed process's directory."""
     with closing(open_directory(path)) as directory:
         fcntl.flock(directory.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(path, ignore_errors=True)

@@ -41,11 +41,10 @@ class WritersLock:
     """A lock on a file, which the system releases when its holder dies.
 
     Code that needs the lock is a *section*, a function that `run` calls. `inside` excludes other
-    threads, `flock` other processes. An interrupt may leave `flock` behind. Then the next section
-    has it already, and a regular `release` frees it.
+    threads, `flock` other processes. An interrupt may leave `flock` behind; then the next section
+    has it already, or a regular `release` frees it.
 
-    A section that has to wait blocks in `flock`. With a deadline, it tries again after random
-    pauses instead.
+    A section with a deadline tries again after random pauses; any other blocks in `flock`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,15 +58,10 @@ class WritersLock:
         deadline: float | None,
         before_wait: Callable[[], object] = bool,
     ) -> _T:
-        """Call a section while holding the lock.
-
-        Args:
-            section: The function to call.
-            deadline: When to give up, by `time.monotonic()`; `None` waits forever.
-            before_wait: Called before each wait.
+        """Call a section while holding the lock, and `before_wait` before each wait.
 
         Raises:
-            LockTimeout: The deadline passed.
+            LockTimeout: The deadline, by `time.monotonic()`, passed.
             FdbqueueError: The lock was closed with this error.
         """
         file = self._file
@@ -130,15 +124,15 @@ class WritersLock:
             return file
 
     def _holder(self) -> tuple[int | None, bool]:
-        """Return the process that holds the lock, if known, and whether it is stopped."""
+        """Return the lock's holder, if known, and whether it is stopped."""
         return next(iter(lock_owners(self._path, "FLOCK", "WRITE").items()), (None, False))
 
 
 def lock_owners(path: Path, kind: str, mode: str, at: range = range(1)) -> dict[int, bool]:
     """Return the processes that lock a file, and whether each one is stopped.
 
-    `kind` is `FLOCK` or `POSIX`, `mode` is `READ` or `WRITE`, `at` has the positions of the first
-    locked byte that count.
+    `kind` is `FLOCK` or `POSIX`, `mode` is `READ` or `WRITE`, `at` has the possible positions of
+    the first locked byte.
     """
     owners: dict[int, bool] = {}
     with suppress(OSError):

@@ -1,7 +1,7 @@
 """Snapshots and commits: optimistic concurrency on SQLite.
 
 A snapshot is a read transaction of SQLite. A commit stores its version and write conflict ranges as
-a row, with the data. It compares its reads with the rows since its snapshot. See
+a row, with the data, and compares its reads with the rows since its snapshot. See
 `docs/design/embedded-engine.md`.
 """
 
@@ -191,15 +191,11 @@ class Storage:
     def begin(
         self, deadline: float | None = None, is_ahead: bool = False, version: int | None = None
     ) -> Connection:
-        """Return a snapshot of the newest version.
-
-        Args:
-            deadline: When to stop waiting for the disk, by `time.monotonic()`; `None` for never.
-            is_ahead: Whether to return before the snapshot is on disk.
-            version: The version that the caller wants to read.
+        """Return a snapshot of the newest version, before it is on disk if `is_ahead`.
 
         Raises:
-            FDBError: 1009, the version is in the future. 1007, it is before the last commit.
+            FDBError: 1009, `version` is in the future. 1007, it is before the last commit.
+                1031, the deadline passed.
         """
         if self.sync.failure is not None:
             raise copy(self.sync.failure)
@@ -251,7 +247,7 @@ class Storage:
 
         It is below each commit that the snapshot does not see. It is not older than the newest
         commit, nor than ten milliseconds, unless another process stops in its commit. While nobody
-        commits, the present moment will do, because later commits take theirs from the clock.
+        commits, it can be the present moment, because later commits take theirs from the clock.
         """
         seen = snapshot.version
 
@@ -312,7 +308,7 @@ class Storage:
 
     @classmethod
     def _undo(cls) -> bool:
-        """Undo a section that an interrupt has left, even in another storage, with SQLite's lock.
+        """Undo a section that an interrupt has left, even in another storage.
 
         Return false if the section goes on, because a signal handler or a finalizer interrupted it.
         """
@@ -333,8 +329,7 @@ class Storage:
     def _write(self, connection: Connection, changes: Changes) -> int:
         """Write the mutations and the row of the commit if nothing conflicts; return its version.
 
-        Without commits since the snapshot, its connection continues by writing. Otherwise SQLite
-        refuses that ("locked").
+        If there were commits since the snapshot, SQLite refuses to continue by writing ("locked").
         """
         reads, mutations, writes = changes
         last = connection.version

@@ -20,9 +20,9 @@ _data_sync = getattr(os, "fdatasync", os.fsync)
 class Sync:
     """The syncs of this process, one for all threads that wait.
 
-    SQLite commits without a sync (`synchronous=NORMAL`). A commit, and an answer that depends on
-    one, waits here until a sync that began later has ended. A commit that SQLite has moved into the
-    database file meanwhile has been synced there.
+    SQLite commits without a sync. A commit, and an answer that depends on one, waits here until a
+    sync that began later has ended. A commit that SQLite has moved into the database file meanwhile
+    has been synced there.
 
     After a failed sync the kernel may count lost pages as written, so a later success proves
     nothing. From then on this process refuses everything, and a file tells the others.
@@ -43,13 +43,9 @@ class Sync:
     def wait(self, version: int, deadline: float | None = None) -> None:
         """Return once a commit, and all commits before it, are on disk.
 
-        Args:
-            version: The version of the commit.
-            deadline: When to give up, by `time.monotonic()`; `None` waits forever.
-
         Raises:
             StorageError: This sync or an earlier one failed, or the files were replaced.
-            FDBError: 1031, the deadline passed.
+            FDBError: 1031, the deadline (by `time.monotonic()`) passed.
         """
         if version <= self.covered:
             return

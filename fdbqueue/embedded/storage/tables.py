@@ -43,10 +43,9 @@ _FORGET_EVERY = 64  # commits, on average: the last bits of the time are as good
 def apply(
     connection: sqlite3.Connection, mutations: list[Mutation], version: int, writes: list[bytes]
 ) -> None:
-    """Write a commit within a transaction of SQLite; now and then delete rows that are too old.
+    """Write a commit within a transaction of SQLite; now and then delete old rows.
 
-    `mutations` write each key once. `writes` are the packed write conflict ranges, without
-    versionstamped keys.
+    `writes` are the packed write conflict ranges, without versionstamped keys.
     """
     values: dict[bytes, bytes] = {}
     gone: set[bytes] = set()

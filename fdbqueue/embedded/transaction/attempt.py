@@ -29,7 +29,7 @@ MOST_ROWS = 256
 """The most rows that are fetched at once."""
 
 RANGE_SIZE = 24
-"""Bytes that count for a conflict range in addition to its ends."""
+"""Bytes that count for a conflict range beside its ends."""
 
 # Errors of a read that was performed. Other errors say that its arguments are wrong, or that the
 # transaction is over.
@@ -42,13 +42,12 @@ class Attempt:
     Errors are kept as codes: the traceback of an error would keep the transaction alive.
 
     Attributes:
-        writes: Its write conflict ranges, as `pack_ranges` takes them.
         watches: Keys, the values that it sees, and the futures of watches set by its commit.
         version: The read version, once the program knows it.
         is_unrestricted: False once `check` may raise.
         deferred: The error of a write, which the next read or the commit raises.
         over: The error that every further operation raises.
-        read_error: The error of the first failed read. The commit fails with it, too.
+        read_error: The error of the first failed read, with which the commit fails, too.
         deadline: When to stop waiting for the lock or the disk, by `time.monotonic()`.
         duration: The seconds from the first read to the commit.
         reads_ahead: Whether only the commit waits until what was read is on disk.
@@ -91,13 +90,13 @@ class Attempt:
             raise FDBError(over)
 
     def ended(self) -> int:
-        """Return the error that every further operation raises, or 0."""
+        """Return the error of every further operation, or 0."""
         if not self.over and self.deadline is not None and time.monotonic() >= self.deadline:
             self.end(1031)
         return self.over
 
     def end(self, code: int) -> None:
-        """Make every further operation raise an error. The first one stays."""
+        """Fail every further operation. The first error stays."""
         self.over = self.over or code
         self.is_unrestricted = False
 
@@ -145,9 +144,8 @@ class Attempt:
     ) -> bytes:
         """Return the key to which a selector leads, or an end of the key space.
 
-        As in FoundationDB, a key that an own `compare_and_clear` left without a value counts; with
-        `with_value`, the next key that has a value is meant. Otherwise, the first key at or after
-        another one is not read, because any key can end a range.
+        As in FoundationDB, a key that an own `compare_and_clear` left without a value counts,
+        unless `with_value`.
         """
         key, offset = as_key(selector.key), selector.offset
         if key > END_OF_KEYS:
@@ -173,7 +171,7 @@ class Attempt:
     def rows(
         self, own: WriteMap | None, begin: bytes, end: bytes, reverse: bool, count: int
     ) -> Iterator[SeenRow]:
-        """Yield the rows of a range, as own writes change them; fetch `count` at first."""
+        """Yield the rows of a range with own writes; fetch `count` at first."""
         low, high = (begin, end) if own is None else own.readable(begin, end, reverse)
         passes_unreadable = (low, high) != (begin, end)
         more = low < high
@@ -202,7 +200,7 @@ class Attempt:
     # Own writes
 
     def visible_writes(self, snapshot: bool) -> WriteMap | None:
-        """Return the own writes that a read must see, if any."""
+        """Return the own writes that a read must see."""
         if not self.mutations or self.ryw_disabled or (snapshot and self.snapshot_ryw <= 0):
             return None
         return self.own_writes()

@@ -105,8 +105,6 @@ class Blocking(_Pending[None]):
 
 
 class _Promise(_Pending[Any]):
-    """A future that `finish` makes ready."""
-
     def __init__(self) -> None:
         self._result = self._error = None
         self._is_ready = False
@@ -114,7 +112,7 @@ class _Promise(_Pending[Any]):
         self._callbacks: list[Callback] = []
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Make the future ready. Only the first call has an effect."""
+        """Make the future ready, once."""
         with self._lock:
             if self._is_ready:
                 return
@@ -160,7 +158,7 @@ class WatchFuture(_Promise):
 
 @total_ordering
 class _Bytes(Future[Any]):
-    """A future that behaves like the bytes it holds."""
+    """A future that behaves like its bytes."""
 
     __slots__ = ("value",)
 

@@ -30,13 +30,8 @@ _INT_MAX = 2**31 - 1
 class Settings:
     """The options that change results, with the values of a new transaction.
 
-    Attributes:
-        timeout: The timeout in milliseconds; 0 for none.
-        retry_limit: The number of retries; -1 for no limit.
-        max_retry_delay: The longest delay between attempts, in milliseconds.
-        max_watches: The number of outstanding watches of the database.
-        size_limit: The size limit in bytes.
-        snapshot_ryw: Positive if snapshot reads see own writes.
+    Times are in milliseconds. `timeout` 0 and `retry_limit` -1 mean no limit. Snapshot reads see
+    own writes if `snapshot_ryw` is positive.
     """
 
     timeout: int = 0
@@ -47,7 +42,7 @@ class Settings:
     snapshot_ryw: int = 1
 
     def deadline(self, created: float) -> float:
-        """Return when the timeout ends, which counts from the transaction's creation."""
+        """Return when the timeout ends, counted from the transaction's creation."""
         return created + self.timeout / 1000
 
 
@@ -159,5 +154,5 @@ class TransactionOptions(_Options):
             attempt.ryw_disabled = True
 
     def set_next_write_no_write_conflict_range(self) -> None:
-        """Let the next write add no write conflict range."""
+        """Let the next write add no conflict range."""
         self._attempt.skip_next_write_conflict = True

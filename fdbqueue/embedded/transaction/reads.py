@@ -34,7 +34,7 @@ _FIRST_ROWS = {
 class FDBRange:
     """The rows of a range read, fetched in batches during iteration.
 
-    The first batch is read at once. Each later one is a range read of the same attempt.
+    The call reads the first batch.
     """
 
     __slots__ = ("_arguments", "_error", "_reads", "_rest", "_rows")
@@ -181,7 +181,7 @@ class TransactionRead:
         reverse: bool = False,
         streaming_mode: int = _ITERATOR,
     ) -> FDBRange:
-        """Return the rows from `begin` up to, but not including, `end`.
+        """Return the rows from `begin` (inclusive) to `end` (exclusive).
 
         Args:
             begin: A key or key selector; `None` for the first key.
@@ -245,7 +245,6 @@ class SnapshotRead(TransactionRead):
 
 
 def _as_end(key_or_selector: KeyOrSelector | None, default: bytes) -> bytes | types.KeySelector:
-    """Return an end of a range: a key or a key selector."""
     if key_or_selector is None:
         return default
     return key_or_selector if is_selector(key_or_selector) else as_key(key_or_selector)

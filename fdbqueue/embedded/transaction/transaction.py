@@ -1,7 +1,6 @@
 """Transactions of the embedded engine.
 
-Names and rules come from the official Python binding; `api-python.rst` in its documentation has the
-details.
+Names and rules are the official Python binding's; its `api-python.rst` has the details.
 """
 
 from __future__ import annotations
@@ -52,8 +51,6 @@ _DONE = Future(None)
 
 
 class _Database(types.Database, Protocol):
-    """The part of the database that transactions use."""
-
     storage: Storage
     defaults: Settings
     watcher: Watcher
@@ -63,8 +60,8 @@ class Transaction(TransactionRead, Writes):
     """A transaction on an embedded database, created by `Database.create_transaction`.
 
     It reads at the version of its first read and sees its own writes. It commits only if no other
-    transaction has since written a key that it read (1020). Reads and writes do not block; the next
-    read or the commit reports an invalid key or value.
+    transaction has since written a key that it read (1020). The next read or the commit reports a
+    write's invalid key or value.
     """
 
     def __init__(self, database: _Database) -> None:
@@ -95,11 +92,7 @@ class Transaction(TransactionRead, Writes):
     def mutate(self, kind: int, key: KeyLike, param: ValueLike, end: bytes | None = None) -> None:
         """Buffer a mutation.
 
-        Args:
-            kind: The type of the mutation.
-            key: The key, or the first key of a range.
-            param: The parameter; for a range, its end.
-            end: The end of a range, if the caller has checked it.
+        The end of a range is `param` and, checked by the caller, `end`.
         """
         attempt = self._attempt
         if type(key) is not bytes:
@@ -144,7 +137,7 @@ class Transaction(TransactionRead, Writes):
             self.mutate(CLEAR_RANGE, key, key + b"\0")
 
     def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
-        """Clear all keys from `begin` to before `end`."""
+        """Clear all keys from `begin` (inclusive) to `end` (exclusive)."""
         begin = b"" if begin is None else self._resolved(begin)
         end = b"\xff" if end is None else self._resolved(end)
         attempt = self._attempt
@@ -156,7 +149,6 @@ class Transaction(TransactionRead, Writes):
             attempt.skip_next_write_conflict = False
 
     def _is_within(self, begin: bytes, end: bytes) -> bool:
-        """Return whether a range can be used; keep the error if not."""
         attempt = self._attempt
         if attempt.commit_started:
             attempt.fail(2017)
@@ -249,8 +241,8 @@ class Transaction(TransactionRead, Writes):
     def read_ahead(self) -> None:
         """Let reads return before what they saw is on disk.
 
-        The caller must tell nobody what it has read until the commit's future or `confirm_reads`
-        has waited for the disk.
+        The caller must tell nobody what it has read until the commit's future or `confirm_reads` is
+        done.
         """
         self._reads_ahead = self._attempt.reads_ahead = True
 
@@ -259,7 +251,7 @@ class Transaction(TransactionRead, Writes):
 
         Raises:
             SyncFailed: The disk did not confirm it.
-            FDBError: 1031, the disk did not confirm it before the timeout.
+            FDBError: 1031, the timeout is over.
         """
         attempt = self._attempt
         if attempt.snapshot is not None:
@@ -403,5 +395,4 @@ class Transaction(TransactionRead, Writes):
 
 
 def _has_room(template: bytes) -> bool:
-    """Return whether a versionstamp has room at the template's offset."""
     return 0 <= int.from_bytes(template[-4:], "little", signed=True) <= len(template) - 14

@@ -1,7 +1,7 @@
 """Watches: futures that become ready when a key changes.
 
 Each commit ends with a write to the lock's file. While there are watches, one thread waits for such
-writes, which Linux reports, and reads the watched keys. Elsewhere the thread polls.
+writes, which Linux reports, and reads the watched keys. Elsewhere it polls.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class WriteMap:
         return (parts[-1][1], end) if reverse else (begin, parts[0][0])
 
     def merge(self, rows: Rows, begin: bytes, end: bytes, reverse: bool) -> Iterable[SeenRow]:
-        """Return the rows that the transaction sees in a readable range, given the stored ones."""
+        """Return a readable range's stored rows with own writes."""
         stored = {key: value for key, value in rows if key not in self.known}
         keys = self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
         if reverse:

@@ -22,7 +22,7 @@ class Writes(ABC):
 
     @abstractmethod
     def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
-        """Clear all keys from `begin` to before `end`."""
+        """Clear all keys from `begin` (inclusive) to `end` (exclusive)."""
 
     def clear_range_startswith(self, prefix: KeyLike) -> None:
         """Clear all keys that start with `prefix`."""

@@ -201,7 +201,7 @@ class Scale(BaseModel):
 
 
 class History(BaseModel):
-    """The history of a queue over the last 5 minutes, hour and day."""
+    """What happened in the last 5 minutes, hour and day."""
 
     windows: list[types.HistoryWindow]
 

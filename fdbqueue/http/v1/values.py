@@ -1,4 +1,4 @@
-"""Items between JSON and queues of every kind."""
+"""Items between JSON and queues."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _FIELDS = {
     "priority": {"item", "priority", *PushOptions.__annotations__},
     "task": {"item", *TaskOptions.__annotations__},
 }
-"""The fields of a push to a queue of each kind."""
+"""The fields of a push, by the queue's kind."""
 
 _SHARED = PushOptions.__annotations__.keys() - {"group", "unique"}
-"""The options that are equal for all items of one call of `push_many`."""
+"""The options that one call of `push_many` shares."""
 
 
 def change_report(results: dict[str, bool]) -> dict[str, Any]:
-    """Return the number of changed items, and the ids of up to 1,000 unchanged ones."""
+    """Return the number of changed items, and up to 1,000 unchanged ones."""
     unchanged = [item_id for item_id, is_changed in results.items() if not is_changed]
     return {"changed": len(results) - len(unchanged), "unchanged": unchanged[:_MAX_UNCHANGED]}
 
@@ -64,7 +64,7 @@ def options_of(queue: AnyQueue) -> Options:
 
 
 def json_queue(queue: AnyQueue) -> AnyQueue:
-    """Return a queue; refuse one whose items are not JSON."""
+    """Return a queue, if its items are JSON."""
     codec = options_of(queue).codec
     if codec not in _JSON:
         raise HTTPException(
@@ -83,7 +83,7 @@ def steps_of(queue: AnyQueue) -> JobSteps[Any]:
 
 
 def exact_priority(queue: AnyQueue, priority: Any) -> Any:
-    """Return a priority from its JSON form; raise `InvalidPriority`."""
+    """Return a priority from its JSON form."""
     if priority is not None and options_of(queue).kind == "priority":
         return store_of(queue).levels.from_json(priority)
     return priority
@@ -108,7 +108,7 @@ def push_arguments(queue: AnyQueue, body: Push) -> dict[str, Any]:
 
 
 def push(tr: Transactor, queue: Any, body: Push) -> tuple[str, bool]:
-    """Push an item; return its id, and whether it is new. Raise `QueueFull`."""
+    """Push an item; return its id, and whether it is new."""
     call = push_arguments(queue, body)
     if options_of(queue).kind != "task":
         return pushed(queue, queue.push(tr, **call))
@@ -119,24 +119,21 @@ def push(tr: Transactor, queue: Any, body: Push) -> tuple[str, bool]:
 
 
 def pushed(queue: AnyQueue, item: Item | str | None) -> tuple[str, bool]:
-    """Return the id that a push returned, and whether it is new. `None` raises `QueueFull`."""
+    """Return the id that a push returned, and whether it is new; `None` raises `QueueFull`."""
     if item is None:
         raise full(queue)
     return (item, True) if isinstance(item, str) else (item.id, item.is_new)
 
 
 def full(queue: AnyQueue) -> QueueFull:
-    """Return the error of a full queue for a push that raised none."""
+    """Return the error of a full queue."""
     return QueueFull(options_of(queue).max_size or 0, 1)
 
 
 def push_all(
     tr: Transaction, queue: AnyQueue, bodies: list[Push], as_many_as_fit: bool
 ) -> list[str]:
-    """Push items in a transaction and return their ids: all, or as many as fit.
-
-    Neighbours with the same options share one call of the library.
-    """
+    """Push items in a transaction and return their ids: all, or as many as fit."""
     ids: list[str] = []
     for _, group in groupby((push_arguments(queue, body) for body in bodies), _shared):
         calls = list(group)
@@ -185,7 +182,7 @@ async def push_item(request: Request, handle: Any, body: Push, key: str | None) 
 async def push_once(
     request: Request, handle: Any, key: str | None, push: Callable[[Transaction], list[str]]
 ) -> list[str]:
-    """Push in one transaction, or return the ids of the first request with the same key."""
+    """Push, or return the ids of the first request with the same key."""
     db = request.app.state.served.db
     if key is None:
         return await aio.run(change_once, handle.queue, db, push)
@@ -194,7 +191,7 @@ async def push_once(
 
 
 def _push_ids(queue: AnyQueue, body: Push, tr: Transaction) -> list[str]:
-    """Push an item; return its id, and a mark if an unfinished item had its unique key."""
+    """Push an item; return its id, and a mark unless it is new."""
     id, is_new = push(tr, queue, body)
     return [id] if is_new else [id, "known"]
 
