@@ -132,8 +132,7 @@ class PopRequest(NamedTuple):
 class PopRequests:
     """The requests of a queue, the items staged for them, and the name of the leader.
 
-    A request's key has the read version of its transaction and a unique name, so requests are
-    roughly in order of arrival.
+    The read version in a request's key orders requests roughly by arrival.
     """
 
     def __init__(self, layout: Layout, items: Items) -> None:
@@ -282,8 +281,8 @@ class StagedPops(Generic[_T]):
 
     After a conflict, the process leaves a request and sleeps, and the leader takes items for it.
     The leader matters only for speed: each transaction conflicts on what it relies on, so each item
-    goes to one pop, in strict order, even if several processes serve. Every write takes effect
-    exactly once. See `docs/design/staged-pops.md`.
+    goes to one pop, in strict order, even if several processes serve. See
+    `docs/design/staged-pops.md`.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
     """

@@ -174,18 +174,18 @@ class Reads(Generic[_T]):
         return islice((shown for _, shown in scanned if shown is not None), limit or None)
 
     def search(self, db: ReadTransactor, of: Selection, limit: int, scan: int) -> SearchPage:
-        """Return up to `limit` items that match, among up to `scan` items."""
+        """Return up to `limit` matches among up to `scan` items."""
         return SearchPage(*self._first(db, of, self._infos_of, limit, scan))
 
     def count(self, db: ReadTransactor, of: Selection, scan: int) -> MatchCount:
-        """Return how many items match, among up to `scan` items."""
+        """Count the matches among up to `scan` items."""
         found, last, scanned = self._first(db, of, _matches, scan, scan)
         return MatchCount(len(found), last, scanned)
 
     def _first(
         self, db: ReadTransactor, of: Selection, show: _Show[_R], limit: int, scan: int
     ) -> tuple[list[_R], str | None, int]:
-        """Look for up to `limit` items that match, among up to `scan` items.
+        """Look for up to `limit` matches among up to `scan` items.
 
         Return what is shown of them, the last scanned item's id if more follow, and the number
         scanned.

@@ -127,7 +127,7 @@ class Sweeper:
         """Delete what the queue no longer keeps, and put back items staged for dead processes.
 
         Done items and unique keys whose periods are over go each time, dead processes' requests
-        every five seconds. If another process trims at the same time, leave the work to it.
+        every five seconds. If another process trims at the same time, it does the work.
         """
         began = clock.monotonic()
         returns_staged = not self._has_trimmed or began >= self._next_drop

@@ -62,8 +62,8 @@ class Lines:
     """The operations of this process that wait for items of one queue.
 
     Operations that wait for the same items stand in one line, and only the first watches the
-    database. When it leaves, the next looks and then watches, so it finds what is left. Each event
-    loop has its own lines. See `docs/design/wakeups.md`.
+    database. When it leaves, the next looks and then watches, so it finds what is left. See
+    `docs/design/wakeups.md`.
     """
 
     def __init__(self) -> None:

@@ -125,8 +125,8 @@ class Database(Writes):
         """Return a new transaction.
 
         Raises:
-            TypeError: The caller is `fdb.transactional`, which would not retry after this
-                engine's errors. Use `fdbqueue.transactional`.
+            TypeError: The caller is `fdb.transactional`, which would not retry; use
+                `fdbqueue.transactional`.
         """
         if sys._getframe(1).f_globals.get("__name__") == "fdb.impl":
             raise TypeError(BINDING_REFUSED)

@@ -182,7 +182,7 @@ def authorize(request: Request, role: Role, queue: str) -> None:
 
 
 class Guard:
-    """ASGI middleware that refuses requests of foreign pages, without a token, or too large."""
+    """ASGI middleware that refuses foreign pages, missing tokens and large bodies."""
 
     def __init__(
         self, app: ASGIApp, tokens: Tokens, max_body: int, origins: frozenset[str]

@@ -161,11 +161,10 @@ def _create_or_check(database: Path, connection: sqlite3.Connection) -> None:
 def _copy(path: Path) -> None:
     """Replace the database and its log by a readable copy that is certainly on disk.
 
-    If the system lost pages that it could not write, SQLite finds them by their checksums and ends
-    the log there: nobody was told of anything later.
-
-    The note of the failed sync is an empty file. The complete copy takes its name, so that the next
-    process goes on if this one dies, and then the name of the database.
+    If the system lost pages that it could not write, SQLite ends the log there, by their checksums:
+    nobody was told of anything later. The note of the failed sync is an empty file. The complete
+    copy takes its name, so that the next process goes on if this one dies, and then the name of the
+    database.
     """
     copy, failed = path / COPY_FILE, path / FAILED_FILE
     if not failed.stat().st_size:

@@ -116,7 +116,7 @@ class WritersLock:
     def close(self, failure: FdbqueueError) -> io.FileIO | None:
         """Close the lock for good: `run` raises the failure.
 
-        Return its file, which closes once no thread waits for it. Watches notice that.
+        Return its file, which closes once no thread waits for it.
         """
         with inside:
             self._closed = failure

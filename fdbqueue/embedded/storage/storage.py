@@ -308,10 +308,7 @@ class Storage:
 
     @classmethod
     def _undo(cls) -> bool:
-        """Undo a section that an interrupt has left, even in another storage.
-
-        Return false if the section goes on, because a signal handler or a finalizer interrupted it.
-        """
+        """Undo a section that an interrupt has left; false if it goes on after the interrupt."""
         if cls._section is not None:
             frame = sys._getframe(1).f_back
             while frame is not None and frame.f_code is not cls.commit.__code__:

@@ -21,8 +21,8 @@ class Sync:
     """The syncs of this process, one for all threads that wait.
 
     SQLite commits without a sync. A commit, and an answer that depends on one, waits here until a
-    sync that began later has ended. A commit that SQLite has moved into the database file meanwhile
-    has been synced there.
+    sync that began later has ended. SQLite syncs a commit that it has moved into the database file
+    before it overwrites the log.
 
     After a failed sync the kernel may count lost pages as written, so a later success proves
     nothing. From then on this process refuses everything, and a file tells the others.

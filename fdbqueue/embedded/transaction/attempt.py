@@ -49,7 +49,6 @@ class Attempt:
         over: The error that every further operation raises.
         read_error: The error of the first failed read, with which the commit fails, too.
         deadline: When to stop waiting for the lock or the disk, by `time.monotonic()`.
-        duration: The seconds from the first read to the commit.
         reads_ahead: Whether only the commit waits until what was read is on disk.
     """
 
@@ -235,8 +234,8 @@ class Attempt:
         Return the version (-1 without writes), and the newest commit that must be on disk first.
 
         Raises:
-            FDBError: As for `Storage.commit`; 1031, another process held the lock until the
-                deadline; 2101, the operations are too large.
+            FDBError: As for `Storage.commit`; 1031, the deadline passed; 2101, the operations
+                are too large.
         """
         storage, snapshot = self.storage, self.snapshot
         if not self.mutations and not self.writes:

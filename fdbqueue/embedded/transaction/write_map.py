@@ -1,10 +1,10 @@
 """Read-your-writes: the effect of a transaction's own writes on its reads.
 
-A read of a key that the transaction set or cleared cannot conflict. A read of a key that it changed
-by an atomic operation can.
+Reads of keys that the transaction set or cleared cannot conflict; reads of keys changed by an
+atomic operation can.
 
-Source: FoundationDB, Developer Guide, "Reading your writes" and "Conflict ranges"; the conflict
-rules come from `fdbclient/ReadYourWrites.actor.cpp`.
+Source: FoundationDB, Developer Guide, "Reading your writes" and "Conflict ranges";
+`fdbclient/ReadYourWrites.actor.cpp`.
 """
 
 from __future__ import annotations
