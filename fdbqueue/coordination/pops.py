@@ -243,8 +243,8 @@ def _ranges_by_life(
 ) -> tuple[_KeyRange, list[_KeyRange]]:
     """Return the range of possibly live processes' rows, and the ranges of the others.
 
-    A version later than this transaction's is from another cluster, whose backup was restored. A
-    recovery advances the version, so all waiting processes start again.
+    Versions later than this transaction's are from another cluster's backup. A recovery advances
+    the version, so all waiting processes start again.
     """
     oldest = version - int(REQUEST_TIMEOUT * VERSIONS)
     first_alive = layout.timer_key(prefix, max(0, oldest), b"")
@@ -349,7 +349,6 @@ class StagedPops(Generic[_T]):
             raise
 
     def _resign_when_idle(self, db: Database, name: bytes) -> None:
-        """Pass the leadership on once this process pops no more."""
         seen = 0
         while self._leading_as == name:
             time.sleep(_IDLE_CHECK)
@@ -407,7 +406,6 @@ class _Pops(Generic[_T]):
     ahead: object = None
 
     def perform(self, tr: Transaction) -> _Served[_T] | _Waiting:
-        """Take, serve or wait, in the transaction."""
         self.tries += 1
         if self.tries == 2:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
@@ -447,7 +445,6 @@ class _Pops(Generic[_T]):
         return self._serve(tr, request, holder, all_requests.live(tr, requests))
 
     def _read_ahead(self, tr: Transaction) -> None:
-        """Start to read rows for several pops."""
         if self.batch.line is not None and self.batch.line.expected > 1:
             begin, end = self.queue.layout.all_items
             _, at_max = self.batch[0]

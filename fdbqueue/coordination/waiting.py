@@ -216,8 +216,6 @@ def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sle
 
 
 def _leave(db: Database, waiters: Waiters, waiter: bytes, has_found: bool = False) -> None:
-    """Stop waiting, so that no push wakes this client."""
-
     def body(tr: Transaction) -> None:
         tr.options.set_timeout(_LEAVE_TIMEOUT)
         waiters.leave(tr, waiter, has_found=has_found)

@@ -110,7 +110,6 @@ class _Receipt:
         self._key = receipt_key(receipts, client.hour, client.id)
 
     def find(self, tr: Transaction) -> int | None:
-        """Return the number of the committed attempt, if any."""
         receipt = tr[self._key].value
         if receipt is None:
             return None
@@ -150,7 +149,6 @@ class _Operation:
         self._is_uncertain = False  # whether an earlier attempt may have committed
 
     def run(self, db: Database, begin: Callable[[], object]) -> Any:
-        """Run attempts until one commits or none can."""
         try:
             result = run(db, self._attempt, begin, self._note_error)
         except _Committed as earlier:

@@ -86,7 +86,6 @@ _FORMS: dict[Any, Any] = {
         tuple[Integer, Duration], Strict(False), Field(examples=[[100, 60]])
     ],
 }
-"""Body fields by the types of their options."""
 
 
 def with_fields(

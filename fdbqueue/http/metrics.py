@@ -32,8 +32,6 @@ _SCAN_KEPT = 1.0  # seconds
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 _PAGE = 1000
-"""How many queues are read at a time."""
-
 _TOTALS = {
     "total_pushed": ("items_pushed", "Items pushed. A retry is not a push."),
     "total_completed": ("items_completed", "Items popped or acknowledged."),
@@ -45,7 +43,6 @@ _TOTALS = {
     "total_put_back": ("items_put_back", "Popped items that were put back."),
     "total_rejected": ("items_rejected", "Items for which the queue had no room."),
 }
-"""The name and the help text of each total's metric."""
 
 
 class Metrics:

@@ -54,7 +54,6 @@ router = APIRouter(responses=ERRORS)
 
 
 async def _queue(served: Served, name: str, must_exist: bool = True) -> aio.PriorityQueue:
-    """Return a queue of JSON items with integer priorities."""
     handle = await served.queue(name, must_exist)
     options = options_of(handle.queue)
     is_plain = options.codec == "json" and options.priorities is int

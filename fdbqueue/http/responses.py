@@ -58,11 +58,7 @@ Outside of `/v1`, 400 replaces 422.
 """
 
 _LOCATIONS = ("body", "query", "path", "header")
-"""The parts of a request that messages leave out."""
-
 _NOT_JSON = "send the body as JSON, with `Content-Type: application/json`"
-"""The message for the status 415."""
-
 _UNKNOWN = "it is unknown whether this took effect; check before you repeat it"
 _TOO_LARGE = "this is too large for one transaction, which holds 10,000,000 bytes"
 _NO_ANSWER = "the database did not answer in time; nothing was done"
@@ -163,7 +159,6 @@ def answer(
 
 
 async def _invalid(request: Request, error: Any) -> JSONResponse:
-    """Answer a request with an invalid body or parameter."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return answer(request, 400, f"the body is not JSON: {first['ctx']['error']}")
@@ -176,7 +171,6 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
 
 
 async def _invalid_value(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request with a value that the library refuses."""
     if type(error) is not ValueError:
         return await _unexpected(request, error)
     return answer(request, 422, str(error))
@@ -275,7 +269,6 @@ class Delivered(Response):
 
 
 def _is_gone(receive: Receive) -> bool:
-    """Return whether the server has seen the client disconnect."""
     asking: Any = receive()
     try:
         asking.send(None)

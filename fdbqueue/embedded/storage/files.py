@@ -251,7 +251,6 @@ def memory_directory() -> Path:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove a killed process's directory."""
     with closing(open_directory(path)) as directory:
         fcntl.flock(directory.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(path, ignore_errors=True)

@@ -90,7 +90,6 @@ def _flush(connection: sqlite3.Connection, values: dict[bytes, bytes], gone: set
 
 
 def _stamped(template: bytes, version: int) -> bytes:
-    """Insert the versionstamp at the template's offset."""
     at = int.from_bytes(template[-4:], "little")
     return template[:at] + version.to_bytes(8, "big") + b"\0\0" + template[at + 10 : -4]
 

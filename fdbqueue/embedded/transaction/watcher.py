@@ -65,7 +65,6 @@ class Watcher:
             self._watches.pop(future, None)
 
     def _run(self) -> None:
-        """Look at the watches after each commit."""
         with self._lock:
             if self._is_running:
                 return

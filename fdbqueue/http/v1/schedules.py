@@ -26,7 +26,6 @@ _Schedule = Annotated[
 
 
 async def _queue(served: ServedQueues, name: str, *, must_exist: bool = True) -> Any:
-    """Return a queue whose schedules JSON can show."""
     queue = json_queue((await served.queue(name, must_exist)).queue)
     if options_of(queue).kind == "task":
         raise HTTPException(422, "a task queue has no schedules")

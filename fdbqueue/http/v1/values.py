@@ -39,15 +39,11 @@ AnyQueue: TypeAlias = BaseQueue[Any]
 _MAX_UNCHANGED = 1000  # ids in a response
 
 _JSON = frozenset({"json", "task"})
-"""The codecs whose values are JSON."""
-
 _FIELDS = {
     "fifo": {"item", *PushOptions.__annotations__},
     "priority": {"item", "priority", *PushOptions.__annotations__},
     "task": {"item", *TaskOptions.__annotations__},
 }
-"""The fields of a push, by the queue's kind."""
-
 _SHARED = PushOptions.__annotations__.keys() - {"group", "unique"}
 """The options that one call of `push_many` shares."""
 
