@@ -1,4 +1,4 @@
-"""Claim items: for threads of a process together, or in a caller's transaction."""
+"""Claims of items, for threads together or in a caller's transaction."""
 
 from __future__ import annotations
 
@@ -34,24 +34,16 @@ _MAX_BYTES = 3_000_000  # total size of the rows that one transaction claims
 class Claims:
     """The claims of one process on one queue.
 
-    Threads that claim at the same time share a transaction, which takes consecutive items: the
-    first ones, unless there are conflicts. After a conflict it starts at a random place among the
-    first items; the range quadruples with each conflict, up to the `within` of the claims. A claim
-    without a conflict keeps its place and narrows the range a little. So processes that have found
-    distant places stop conflicting, and move towards the first items until they conflict again. A
-    claim in a caller's transaction does not learn of its conflicts, so it starts at a random item
-    of the whole range.
+    Threads that claim at the same time share a transaction, which takes consecutive items from the
+    head of the queue. After a conflict, the next try starts at a random place among more items, up
+    to the claims' `within`; each claim without a conflict narrows this range. So processes spread
+    out until they stop conflicting. A claim in a caller's transaction starts at a random place of
+    the whole range.
 
-    A claim sweeps if it finds too few items, or an expired one. So it never takes an expired item,
-    and finds whatever can be claimed. A claim that finds enough sweeps only if it may not choose,
-    or if this process's last sweep in a claim was a quarter of a second ago. Until then, an item
-    that became due may wait while other items are taken.
+    A claim sweeps if it finds too few items, or an expired one, so it never takes an expired item.
+    Other claims sweep if they have no choice of items, or every quarter of a second.
 
-    A lease counts from the transaction's read version and the time at which the try began, so less
-    of it is left if the call took long.
-
-    If many items are due at once, a claim takes an available one and leaves them to separate
-    sweeps, which precede the next claims and take half of their time.
+    A lease counts from the transaction's read version and the start of the try.
     """
 
     items: Items
@@ -60,12 +52,12 @@ class Claims:
     sweeper: Sweeper
     slots: Slots
     among: float = 1.0
-    """The number of first items among which a claim starts."""
+    """The number of first items to choose from."""
     place: float = 0.0
-    """Where it starts: a fraction of this range."""
+    """The start, as a fraction of this range."""
 
     def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Claim | None]:
-        """Perform the claims of a batch, including claims that join it in time."""
+        """Perform the claims of a batch, and those that join it."""
         claiming = _Claiming(self, batch)
         if self.sweeper.is_behind:
             # Before a claim, because an error after it would lose the claim.
@@ -103,11 +95,9 @@ class Claims:
         return self.begin_first(tr, n)(tr, n)
 
     def begin_first(self, tr: Transaction, n: int, skipped: int = 0) -> First:
-        """Start to read `n` items after the first `skipped` ones.
+        """Start to read `n` items after `skipped` ones, or the first `n` if too few follow.
 
-        Returns:
-            A function that waits for the items. If they are too few, it returns the first ones; if
-            there are none at all, the transaction conflicts with pushes.
+        If there are none, the transaction conflicts with pushes.
         """
         begin, end = self.items.layout.all_items
         start = first_greater_or_equal(begin, skipped) if skipped else None
@@ -125,7 +115,7 @@ class Claims:
 
 
 def _fitting(found: Sequence[StoredItem]) -> Sequence[StoredItem]:
-    """Return the first items that one transaction can store as claimed, at least one."""
+    """Return the first items, at least one, that one transaction can store as claimed."""
     left = _MAX_BYTES
     for number, item in enumerate(found):
         left -= len(item.value) + ITEM_BYTES
@@ -143,7 +133,7 @@ def _have_expired(found: Sequence[StoredItem], now: int) -> bool:
 
 
 def _skipped(n: int, among: float, place: float) -> int:
-    """Return the multiple of `n` at a place among the first items, followed by `n` of them.
+    """Return how many of the first `among` items to skip: a multiple of `n`.
 
     >>> _skipped(2, 10.0, 0.0), _skipped(2, 10.0, 0.99)
     (0, 8)
@@ -155,17 +145,8 @@ def _skipped(n: int, among: float, place: float) -> int:
 class _Claiming:
     """The transactions that perform a batch of claims.
 
-    Attributes:
-        claims: The claims of the queue.
-        batch: The claims of the batch.
-        tries: The number of tries so far.
-        now: When this try began, in milliseconds since 1970.
-        conflicts: How often this transaction was retried.
-        is_behind: Whether its sweep left due items.
-        has_written: Whether this transaction has written anything.
-        must_sweep: Whether this try sweeps whatever it finds.
-        has_swept: Whether it has swept.
-        is_marked: Whether the queue has the mark that it has timers.
+    `is_behind` tells whether the sweep left due items, `must_sweep` whether the try sweeps whatever
+    it finds, `is_marked` whether the queue is marked as having timers.
     """
 
     claims: Claims
@@ -180,7 +161,7 @@ class _Claiming:
     is_marked: bool = True
 
     def begin_try(self) -> None:
-        """Begin a try, outside of the transaction, because this reads the clock."""
+        """Read the clock for a try, outside of the transaction."""
         self.tries += 1
         self.now = milliseconds()
         self.must_sweep = self.claims.sweeper.claim_must_sweep()
@@ -232,7 +213,6 @@ class _Claiming:
         return taken if not self.is_behind or any(taken or ()) else None
 
     def claim_in(self, tr: Transaction) -> Claim | None:
-        """Claim for the only request in a caller's transaction."""
         claims, (request,) = self.claims, self.batch
         self.begin_try()
         version = tr.get_read_version().wait()
@@ -250,7 +230,7 @@ class _Claiming:
     def _take(
         self, tr: Transaction, version: int, options: Options | None, found: Sequence[StoredItem]
     ) -> list[Claim | None] | None:
-        """Take items for the requests; return `None` if none of them could be decoded."""
+        """Take items for the requests; return `None` if none could be decoded."""
         claims, now = self.claims, self.now
         admitted = _fitting(found)
         slots = claims.slots.hold(tr, now, options, len(admitted))

@@ -1,4 +1,4 @@
-"""Combine the calls of several threads: one performs the requests of all waiting ones."""
+"""Batches of calls: one thread performs the requests of several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fdbqueue.errors import FDBError, error_classes
 from fdbqueue.types import Database, Transaction
 
 MAX_ITEMS = 200
-"""The maximum number of items that one shared transaction takes or acknowledges."""
+"""How many items one shared transaction takes or acknowledges at most."""
 
 _NEXT = -1  # the combining thread is the one that was just woken
 
@@ -32,41 +32,25 @@ _Result = TypeVar("_Result")
 
 
 Perform: TypeAlias = "Callable[[Database, Batch[_Request]], Sequence[_Result]]"
-"""A function that performs a batch of requests on a database.
-
-It performs all requests or the first ones, and returns their results; or it raises an error, and
-has performed none. The requests without a result go back to the head of the line.
-"""
+"""Performs all or the first requests of a batch; an error means that none took effect."""
 
 
 class Combiner(Generic[_Request, _Result]):
-    """The calls of one process's threads, combined into batches by one of them.
+    """Combine the calls of one process's threads into batches.
 
-    The first thread combines: it performs its own request at once. A thread that arrives meanwhile
-    joins the batch, if the performer lets it, or waits. After the batch, the first waiting thread
-    performs the requests of all waiting threads, in order of arrival. So a request waits for at
-    most one batch, and these threads do not conflict with each other.
-
-    The main thread performs its requests alone, and may conflict with other threads. A signal
-    handler can interrupt it anywhere, so it neither performs other threads' requests nor leaves one
-    to another thread, which might perform it for nothing.
+    The first thread performs its own request at once. A request that arrives meanwhile joins the
+    batch, if the performer lets it, or waits. Then the first waiting thread performs the waiting
+    requests, in order of arrival, up to a `budget`. The main thread performs its requests alone,
+    because a signal handler can interrupt it anywhere.
 
     A database error ends all calls of the batch. After any other error nothing took effect, and
-    each thread performs its request alone, so that it gets only this request's errors.
-
-    Args:
-        perform_on: `perform_on(db)` returns the function that performs batches: one per
-            database, and new ones in a forked child.
-        cost: `cost(request)` returns the cost of a request.
-        budget: The maximum cost of a batch. A single request may exceed it.
+    each thread performs its request alone, to get only its own errors.
 
     Source: Hendler, Incze, Shavit and Tzafrir, Flat Combining (2010).
 
     Example:
-        >>> def double(db, batch):
-        ...     return [2 * number for number in batch]
         >>> import fdbqueue
-        >>> combiner = Combiner(lambda db: double, lambda number: 1, budget=10)
+        >>> combiner = Combiner(lambda db: lambda db, batch: [2 * n for n in batch], int, budget=10)
         >>> combiner(fdbqueue.open("memory:"), 21)
         42
     """
@@ -88,7 +72,7 @@ class Combiner(Generic[_Request, _Result]):
         self._main_thread = threading.main_thread().ident
 
     def __call__(self, db: Database, request: _Request) -> _Result:
-        """Perform a request, alone or in a batch, and return its result."""
+        """Perform a request, alone or in a batch."""
         line = self._lines.get(ref(db))
         if line is None or self._process != os.getpid():
             line = self._new_line(db)
@@ -109,10 +93,7 @@ class Combiner(Generic[_Request, _Result]):
         request: _Request,
         start: Callable[[Callable[[], None]], object],
     ) -> Future[_Result]:
-        """Submit a request without waiting for its result, for an event loop.
-
-        `start(job)` runs a job in a thread. The future cannot be cancelled.
-        """
+        """Submit a request for an event loop; `start(job)` runs a job in a thread."""
         line = self._lines.get(ref(db))
         if line is None or self._process != os.getpid():
             line = self._new_line(db)
@@ -150,13 +131,12 @@ class Batch(list[_Request]):
     """The requests that one transaction performs."""
 
     line: _Line[_Request, Any] | None = None
-    """The line whose requests may join the batch; `None` if none may."""
+    """The line whose requests may join the batch."""
 
     def join(self, tr: Transaction) -> bool:
         """Add arrived requests, within the budget; return whether any came.
 
-        Call this before any write. The read version may be older than what their threads did
-        before.
+        Call this before any write. The read version may be too old for them.
         """
         if self.line is None:
             return False
@@ -170,10 +150,9 @@ class Batch(list[_Request]):
 
 @dataclass(slots=True, eq=False)
 class _Call(Generic[_Request, _Result]):
-    """The request of one thread, and its outcome.
+    """One thread's request and outcome.
 
-    `wake(call)` is called when the call has its outcome, must combine (perform the next batch), or
-    must perform its request alone.
+    `wake(call)` is called once it is done, or must perform the next batch or its request alone.
     """
 
     request: _Request
@@ -184,7 +163,7 @@ class _Call(Generic[_Request, _Result]):
     is_alone: bool = False
 
     def fail(self, error: BaseException, is_own: bool, is_shared: bool) -> None:
-        """Store the error of a batch; `is_own` for the call of the combining thread."""
+        """Store a batch's error; `is_own` for the combining thread's call."""
         if isinstance(error, Exception) and not isinstance(error, error_classes()):
             self.error, self.is_alone = error, is_shared
         elif is_own:
@@ -196,7 +175,7 @@ class _Call(Generic[_Request, _Result]):
 
 
 class _Line(Generic[_Request, _Result]):
-    """The waiting calls of one database, and the thread that combines them."""
+    """One database's waiting calls, and the thread that combines them."""
 
     def __init__(
         self,
@@ -217,7 +196,7 @@ class _Line(Generic[_Request, _Result]):
         self._room = budget  # the cost that the open batch can still have
 
     def enter(self, call: _Call[_Request, _Result], thread: int) -> bool:
-        """Append a call; return whether it is the first, and must combine at once."""
+        """Append a call; return whether it must combine."""
         with self.guard:
             is_first = self.combining is None
             if is_first:
@@ -226,7 +205,7 @@ class _Line(Generic[_Request, _Result]):
             return is_first
 
     def join(self, batch: Batch[_Request]) -> None:
-        """Add the waiting requests to the open batch, as far as there is room."""
+        """Add waiting requests to the open batch, while there is room."""
         with self.guard:
             while self.waiting:
                 self._room -= self._cost(self.waiting[0].request)
@@ -236,7 +215,6 @@ class _Line(Generic[_Request, _Result]):
                 batch.append(self._joined[-1].request)
 
     def outcome(self, db: Database, call: _Call[_Request, _Result]) -> _Result:
-        """Do the work of a woken call, and return its result or raise its error."""
         if call.combines:
             self._combine(db, call)
         if call.is_alone:
@@ -282,12 +260,8 @@ class _Line(Generic[_Request, _Result]):
 class SharedTransactions(Generic[_Request, _Result]):
     """Performs a `Combiner`'s batches, each in one transaction, exactly once.
 
-    Args:
-        receipts: The subspace of the queue's receipts.
-        do: `do(tr, now=now, requests=requests)` returns the results of all requests or the
-            first ones.
-        db: The database.
-        wrote: Returns whether requests with these results wrote anything.
+    `do(tr, now=now, requests=requests)` returns the results of all or the first requests;
+    `wrote(results)`, whether they wrote anything.
     """
 
     def __init__(
@@ -306,7 +280,7 @@ class SharedTransactions(Generic[_Request, _Result]):
         )
 
     def __call__(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
-        """Perform the requests of a batch, including requests that join it in time."""
+        """Perform the requests of a batch, and those that join it."""
         perform = partial(self._do, now=milliseconds(), requests=batch)
         if batch.line is None:
             return self._run(db, perform)

@@ -1,4 +1,4 @@
-"""Operations in an event loop: threads make the calls, coroutines take or undo the results."""
+"""Operations in an event loop: threads make the calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fdbqueue.aio")
 
 
 def _begin_pool() -> None:
-    """Begin without threads in a forked child, where the parent's threads do not run."""
     global pool
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fdbqueue.aio")
 
@@ -37,7 +36,7 @@ os.register_at_fork(after_in_child=_begin_pool)
 
 
 def start(job: Callable[[], object]) -> None:
-    """Run a job in a thread of the pool; while the interpreter exits, in this thread."""
+    """Run a job in the pool, or in this thread while the interpreter exits."""
     try:
         pool.submit(job)
     except RuntimeError:  # the interpreter exits, and the pool accepts no more work
@@ -45,9 +44,9 @@ def start(job: Callable[[], object]) -> None:
 
 
 async def drive(operation: SansIO[_T], ends: Sequence[asyncio.Future[Any]] = ()) -> _T:
-    """Perform an operation: its calls in threads of the pool, its sleeps without a thread.
+    """Perform an operation, without a thread for its sleeps.
 
-    Once one of `ends` is done, the operation stops sleeping and does not look again.
+    Once one of `ends` is done, the operation does not sleep or look again.
     """
     result: Any = None
     try:
@@ -111,7 +110,7 @@ async def run(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
 
 
 async def call(function: Callable[[], _T], undo: Callable[[_T], object] | None = None) -> _T:
-    """Call a function in a thread of the pool, and hand its result over.
+    """Call a function in a thread of the pool; `undo` is as for `handed_over`.
 
     >>> asyncio.run(call(lambda: 7, print))
     7
@@ -120,12 +119,11 @@ async def call(function: Callable[[], _T], undo: Callable[[_T], object] | None =
 
 
 async def handed_over(work: Future[_T], undo: Callable[[_T], object] | None) -> _T:
-    """Wait for the result of a thread's work, and return it or have it undone.
+    """Return the result of a thread's work, or have it undone.
 
-    A cancelled task waits until a thread has called `undo(result)`. If the task never runs again,
-    because its loop was closed, that happens once Python has collected the task, or the interpreter
-    exits. Errors and false results are not undone, because the work took nothing. Without `undo`,
-    the result of a cancelled task is dropped.
+    A cancelled task waits until a thread has called `undo(result)`. If its loop was closed, `undo`
+    runs once Python has collected the task or the interpreter exits. Errors and false results are
+    not undone.
     """
     arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     # The work keeps the task alive, of which asyncio itself has only a weak reference, until it is
@@ -145,7 +143,6 @@ async def handed_over(work: Future[_T], undo: Callable[[_T], object] | None) -> 
 
 
 def _give_back(work: Future[_T], undo: Callable[[_T], object]) -> Future[None]:
-    """Undo the result of a thread's work once it has one; return a future of the end."""
     undone: Future[None] = Future()
     work.add_done_callback(lambda _: start(partial(_undo, work, undo, undone)))
     return undone
@@ -165,9 +162,9 @@ def _undo(work: Future[_T], undo: Callable[[_T], object], undone: Future[None]) 
 
 
 def _wake(arrived: asyncio.Future[None]) -> None:
-    """Wake the coroutine that waits for a future of its loop, in any thread.
+    """Wake the coroutine that waits for a future, from any thread.
 
-    Only the loop references the callback: a closed loop drops it, and its task with it.
+    Only the loop references the callback, so a closed loop drops it.
     """
 
     def arrive() -> None:
@@ -181,12 +178,8 @@ def _wake(arrived: asyncio.Future[None]) -> None:
 async def finished(work: Future[_T]) -> _T:
     """Wait for the end of a thread's work, even if this task is cancelled.
 
-    Raises:
-        CancelledError: The task was cancelled, and the work has ended.
-
-    Example:
-        >>> asyncio.run(finished(pool.submit(lambda: 7)))
-        7
+    >>> asyncio.run(finished(pool.submit(lambda: 7)))
+    7
     """
     cancelled = None
     end = asyncio.wrap_future(work)

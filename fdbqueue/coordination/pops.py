@@ -1,7 +1,4 @@
-"""The pops of threads and processes: some share a transaction; a leader serves waiting processes.
-
-A waiting process has rows: its request, the items staged for it, and the leader's name.
-"""
+"""Pops that share transactions: threads combine, and a leader serves waiting processes."""
 
 from __future__ import annotations
 
@@ -36,13 +33,13 @@ from fdbqueue.types import Database, Future, KeyValue, ReadTransaction, Transact
 _T = TypeVar("_T")
 
 Pop: TypeAlias = tuple[int, bool]
-"""The number of items, and whether to take them from the end of the highest priority."""
+"""The number of items, and whether to take them from the end."""
 
 number_of, _end_of = itemgetter(0), itemgetter(1)
 _content_of = attrgetter("content")
 
 REQUEST_TIMEOUT = 5.0
-"""Seconds after which a process that waits for items is considered dead."""
+"""Seconds after which a waiting process is considered dead."""
 
 _MAX_REQUESTS = 64  # that one transaction serves
 
@@ -65,7 +62,7 @@ _wrote = attrgetter("wrote")
 _KeyRange: TypeAlias = tuple[bytes, bytes]
 
 Staged: TypeAlias = list[list[tuple[bytes, bytes]]]
-"""For each pop of a request, the key and the value of each item that is staged for it."""
+"""The keys and values of the items staged for each pop of a request."""
 
 
 class Pops(Generic[_T]):
@@ -76,23 +73,20 @@ class Pops(Generic[_T]):
         self._codec = codec
 
     def pop_each(self, tr: Transaction, now: int, requests: Sequence[Pop]) -> list[list[_T]]:
-        """Pop for the first requests, as far as one transaction has room; at least for one."""
+        """Pop for the first requests, at least one, while there is room."""
         return self.pop(tr, now, requests, len(requests))[0]
 
     def pop(
         self, tr: Transaction, now: int, pops: Sequence[Pop], n_own: int
     ) -> tuple[list[list[_T]], list[list[StoredItem]]]:
-        """Delete the items of the first pops, as far as one transaction has room.
+        """Delete the items of the first pops, while the transaction has room.
 
-        The first pop gets all its items, regardless of size. The first `n_own` pops are this
-        process's; the items of the others keep what they own.
-
-        Returns:
-            For each pop of this process, its items; and for each other one, the stored items.
+        The first pop gets all its items, regardless of size. Only the first `n_own` pops are this
+        process's; the result has their items, and the stored items of the others.
 
         Raises:
-            UndecodableItem: An item of this process cannot be decoded. The first pop has
-                written nothing then.
+            UndecodableItem: An own item cannot be decoded. A single pop has written nothing by
+                then.
         """
         left = sum(map(number_of, pops))
         if self.items.options.has_any_rate:
@@ -123,7 +117,7 @@ class Pops(Generic[_T]):
         return own, others
 
     def decoded(self, tr: ReadTransaction, items: list[StoredItem]) -> list[_T]:
-        """Return stored items as their user sees them; raise `UndecodableItem` if that fails."""
+        """Return stored items as their user sees them."""
         payloads = read_payloads(tr, self.items.layout, [*map(_content_of, items)])
         return [*map(self._codec.decode, items, payloads)]
 
@@ -138,9 +132,7 @@ class PopRequest(NamedTuple):
 class PopRequests:
     """The requests of a queue, the items staged for them, and the name of the leader.
 
-    A request has the read version of the transaction that wrote it, so requests are roughly in
-    order of arrival, and the name of its process, which makes the key unique. The items staged for
-    it have the same version and name, split over several values if they are too large for one.
+    The read version in a request's key orders requests roughly by arrival.
     """
 
     def __init__(self, layout: Layout, items: Items) -> None:
@@ -148,7 +140,7 @@ class PopRequests:
         self._items = items
 
     def seconds_to_sweep(self, tr: Transaction) -> float:
-        """Return the seconds until a request's process may be dead; `math.inf` without requests."""
+        """Return the seconds until a request's process may be dead, or `math.inf`."""
         prefixes = self._layout.requests, self._layout.results
         ranges = map(self._layout.range_of, prefixes)
         both = [tr.snapshot.get_range(begin, end, limit=1) for begin, end in ranges]
@@ -160,7 +152,7 @@ class PopRequests:
         return tr.snapshot.get_range(begin, end, limit=_MAX_REQUESTS, streaming_mode=WANT_ALL)
 
     def live(self, tr: Transaction, rows: Iterable[KeyValue]) -> list[PopRequest]:
-        """Return the requests of processes that are not considered dead."""
+        """Return the requests of processes not considered dead."""
         requests = [PopRequest(row.key, decode_request(row.value)) for row in rows]
         if not requests:
             return []
@@ -169,14 +161,14 @@ class PopRequests:
         return [request for request in requests if begin <= request.key < end]
 
     def write(self, tr: Transaction, name: bytes, pops: list[Pop]) -> bytes:
-        """Write the request of a process; return its key. It conflicts with a leader's end."""
+        """Write a request that conflicts with the end of the leadership; return its key."""
         key = self._layout.request_key(tr.get_read_version().wait(), name)
         tr[key] = encode_request(pops, is_next=False)
         tr.add_read_conflict_key(self._layout.leader_ends)
         return key
 
     def pass_leadership(self, tr: Transaction, following: PopRequest | None) -> None:
-        """Make the process of a request the leader; without one, leave the queue leaderless."""
+        """Make a request's process the leader; with `None`, leave none."""
         layout = self._layout
         if following is None:
             # A request written at the same time would have no leader: conflict with it.
@@ -189,7 +181,7 @@ class PopRequests:
         _, tr[layout.leader] = layout.unpack_request_key(following.key)
 
     def stage(self, tr: Transaction, request: bytes, pops: list[list[StoredItem]]) -> None:
-        """Replace a request by the popped items, which count as claimed until the process comes."""
+        """Replace a request by popped items, which count as claimed until they are taken."""
         tr.add_read_conflict_key(request)
         tr.clear(request)
         position = self._layout.position
@@ -197,7 +189,7 @@ class PopRequests:
         write_pieces(tr, self._layout.result_prefix(request), packed)
 
     def take(self, tr: Transaction, request: bytes) -> Staged | None:
-        """Delete and return the items staged for a request; `None` if nothing is."""
+        """Delete and return the items staged for a request."""
         result = self._layout.range_of(self._layout.result_prefix(request))
         pieces = [row.value for row in tr.get_range(*result, streaming_mode=WANT_ALL)]
         if not pieces:
@@ -210,12 +202,12 @@ class PopRequests:
         ]
 
     def note_taken(self, tr: Transaction, now: int, staged: Staged) -> None:
-        """Count items that `take` has deleted as popped."""
+        """Count taken items as popped."""
         changes = [Change("collected", row, None, POPPED) for row in self._rows(staged)]
         self._items.transitions.perform(tr, now, changes)
 
     def unstage(self, tr: Transaction, now: int, staged: Staged) -> int:
-        """Return items that `take` has deleted to their positions; return their size."""
+        """Return taken items to their positions; return their size."""
         rows = self._rows(staged)
         changes = [Change("unstaged", row, row._replace(state="ready")) for row in rows]
         self._items.transitions.perform(tr, now, changes)
@@ -226,13 +218,13 @@ class PopRequests:
         return [ItemRow("claimed", item, item.header.attempts) for item in items]
 
     def delete(self, tr: Transaction, now: int, request: bytes) -> int:
-        """Delete a request, and put back the items staged for it; return their size."""
+        """Delete a request and put back its items; return their size."""
         size = self.unstage(tr, now, self.take(tr, request) or [])
         tr.clear(request)
         return size
 
     def sweep(self, tr: Transaction, now: int) -> bool:
-        """Delete requests of dead processes; return false if too many items are left for this."""
+        """Delete dead processes' requests; return false if items are left."""
         layout, left = self._layout, BATCH_BYTES
         version = tr.get_read_version().wait()
         for prefix in (layout.requests, layout.results):
@@ -249,11 +241,10 @@ class PopRequests:
 def _ranges_by_life(
     layout: Layout, prefix: bytes, version: int
 ) -> tuple[_KeyRange, list[_KeyRange]]:
-    """Return the range of the rows of possibly live processes, and the ranges of the others.
+    """Return the range of possibly live processes' rows, and the ranges of the others.
 
-    The rows begin with a request's version. A version later than this transaction's is of another
-    cluster, from whose backup the queue was restored. A recovery advances the version, so all
-    waiting processes start again after one.
+    Versions later than this transaction's are from another cluster's backup. A recovery advances
+    the version, so all waiting processes start again.
     """
     oldest = version - int(REQUEST_TIMEOUT * VERSIONS)
     first_alive = layout.timer_key(prefix, max(0, oldest), b"")
@@ -266,8 +257,7 @@ def _ranges_by_life(
 class _Served(Generic[_T]):
     """The end of a batch, with the items of its first pops.
 
-    `wrote` is also true if the transaction has to be confirmed. `leading_as` is the name under
-    which this process remains the leader.
+    `wrote` is also true if the commit has to confirm a read.
     """
 
     taken: list[list[_T]]
@@ -278,11 +268,7 @@ class _Served(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A batch that needs another transaction.
-
-    `leading_as` is the name under which this process became the leader, to serve next. `watch`
-    fires when the request is served; the leader has none.
-    """
+    """A batch that needs another transaction, as the leader or after `watch`."""
 
     request: bytes
     wrote: bool
@@ -293,19 +279,10 @@ class _Waiting:
 class StagedPops(Generic[_T]):
     """The pops of one process on one queue of a cluster, served together with other processes'.
 
-    Without contention, a batch of pops takes the first items in one transaction. After a conflict,
-    the process checks whether another process is the *leader*. If so, it leaves a request, which
-    conflicts with nothing, and sleeps on a watch. In one transaction the leader takes the first
-    items for its own pops, stages the next items as results of the requests, oldest first, and
-    keeps the leadership or passes it on to a waiting process. The requesting process takes its
-    result in another transaction; only then are the items popped.
-
-    The leader matters only for speed. Each transaction conflicts on the keys that it relies on: the
-    items that it takes, the requests that it serves, and the key that names the leader. So each
-    item goes to one pop, in strict order, even if several processes serve at once. A process that
-    is not served in time tries to serve. After `REQUEST_TIMEOUT` seconds a dead process's request
-    is deleted, and the items of its result return to their positions. A process that was only slow
-    finds neither, and starts again. Every write takes effect exactly once, as with `run_once`.
+    After a conflict, the process leaves a request and sleeps, and the leader takes items for it.
+    The leader matters only for speed: each transaction conflicts on what it relies on, so each item
+    goes to one pop, in strict order, even if several processes serve. See
+    `docs/design/staged-pops.md`.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
     """
@@ -323,7 +300,7 @@ class StagedPops(Generic[_T]):
         self._is_busy = False
 
     def perform(self, db: Database, batch: Batch[Pop]) -> list[list[_T]]:
-        """Return the items of the first pops of a batch, as many as fit into one transaction."""
+        """Return the items of a batch's first pops, while there is room."""
         now = time.monotonic()
         self._last_number = next(self._numbers)
         leads, is_contended = self._leading_as is not None, now < self._contended_until
@@ -372,7 +349,6 @@ class StagedPops(Generic[_T]):
             raise
 
     def _resign_when_idle(self, db: Database, name: bytes) -> None:
-        """Pass the leadership on once no thread of this process pops any more."""
         seen = 0
         while self._leading_as == name:
             time.sleep(_IDLE_CHECK)
@@ -406,21 +382,14 @@ class StagedPops(Generic[_T]):
 
 @dataclass
 class _Pops(Generic[_T]):
-    """A batch of pops: the transactions that it needs until it is served.
+    """The transactions that a batch of pops needs until it is served.
 
     Attributes:
-        queue: The pops of the queue.
-        batch: The pops of the batch.
-        name: The name of the batch, for its request, or as the leader.
-        now: The time in milliseconds since 1970.
+        name: The batch's name, for its request or as the leader.
         begins_alone: Whether the first transaction ignores other processes.
-        leading_as: The name under which this process is the leader; `None` if it is not.
-        request: The key of the request with which the batch waits.
-        takes_over: Whether it waited too long: the leader may be dead.
-        may_keep_leading: Whether this process may lead after the transaction.
-        tries: The number of attempts so far.
-        races: The number of tries to take the first items.
-        ahead: The read of the next items, which would end with this reference.
+        leading_as: The name under which this process is the leader.
+        takes_over: Whether it waited too long, so that the leader may be dead.
+        ahead: The read of the next items, kept because it would end without a reference.
     """
 
     queue: StagedPops[_T]
@@ -437,7 +406,6 @@ class _Pops(Generic[_T]):
     ahead: object = None
 
     def perform(self, tr: Transaction) -> _Served[_T] | _Waiting:
-        """Take the items or a result, serve, or wait: the body of the transaction."""
         self.tries += 1
         if self.tries == 2:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
@@ -446,7 +414,6 @@ class _Pops(Generic[_T]):
         return self._take_turns(tr)
 
     def _take_alone(self, tr: Transaction) -> _Served[_T]:
-        """Take the first items without a look at other processes."""
         self.races += 1
         is_older = self.batch.join(tr)
         taken = self.queue.pops.pop_each(tr, self.now, self.batch)
@@ -454,7 +421,6 @@ class _Pops(Generic[_T]):
         return _Served(taken, wrote=any(taken) or is_older)
 
     def _take_turns(self, tr: Transaction) -> _Served[_T] | _Waiting:
-        """Take what is staged for the batch; or serve; or wait for the leader."""
         layout, all_requests, request = self.queue.layout, self.queue.requests, self.request
         leader = tr.snapshot[layout.leader]
         requests = None
@@ -479,7 +445,6 @@ class _Pops(Generic[_T]):
         return self._serve(tr, request, holder, all_requests.live(tr, requests))
 
     def _read_ahead(self, tr: Transaction) -> None:
-        """Start to read the rows that several pops will probably take, beside the requests."""
         if self.batch.line is not None and self.batch.line.expected > 1:
             begin, end = self.queue.layout.all_items
             _, at_max = self.batch[0]
@@ -487,10 +452,9 @@ class _Pops(Generic[_T]):
             self.ahead = tr.snapshot.get_range(begin, end, n, at_max, WANT_ALL)
 
     def _become_leader(self, tr: Transaction, request: bytes | None) -> _Waiting:
-        """Name this process as the leader.
+        """Name this process as the leader, and make pops in progress conflict.
 
-        A process whose pops never conflict does not check for a leader. So make pops in progress
-        conflict, at both ends of the queue.
+        A process whose pops never conflict would not look for a leader.
         """
         tr[self.queue.layout.leader] = self.name
         begin, end = self.queue.layout.all_items
@@ -505,10 +469,7 @@ class _Pops(Generic[_T]):
         return request
 
     def _collect(self, tr: Transaction, request: bytes) -> _Served[_T] | bytes | None:
-        """Take what is staged for a request; otherwise return the request, if it still exists.
-
-        If not, a sweep considered this process dead, because it was slow.
-        """
+        """Take a request's items, or return the request if it still waits."""
         waits = tr[request]
         staged = self.queue.requests.take(tr, request)
         if staged is None:
@@ -529,7 +490,7 @@ class _Pops(Generic[_T]):
         holder: bytes | None,
         requests: list[PopRequest],
     ) -> _Served[_T]:
-        """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
+        """Take the first items, stage the next ones, keep or pass on the leadership."""
         rows = self.queue.requests
         others = [each for each in requests if each.key != request]
         is_older = self.batch.join(tr)

@@ -1,4 +1,4 @@
-"""Look at a queue, on a transaction or on a database."""
+"""Reads of a queue, in a transaction or on a database."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
 
 _Show: TypeAlias = Callable[[ReadTransaction, list[ItemRow]], list[_R]]
-"""A function that returns, for each of the given items, what to show of it."""
+"""Returns what to show of each item."""
 
 
 class Finished(NamedTuple):
-    """The end of a done item: its result, or `None`."""
+    """The end of a done item."""
 
     result: Any
 
@@ -58,9 +58,9 @@ class Finished(NamedTuple):
 class Reads(Generic[_T]):
     """The reads of one queue.
 
-    The queue object has validated the arguments. Given a database, the methods first sweep, in at
-    most one transaction, or only the item that they look for. In a transaction they write nothing:
-    an item whose timer is over is shown as it is stored.
+    On a database, the methods first sweep, in at most one transaction, or only the item that they
+    look for. In a transaction they write nothing, and show an item whose timer is over as it is
+    stored. They return `None` for an item that is gone.
     """
 
     items: Items
@@ -77,7 +77,7 @@ class Reads(Generic[_T]):
         self.decode = self._infos.decode
 
     def look(self, tr: ReadTransactor, body: Callable[[ReadTransaction], _R]) -> _R:
-        """Run a read in the caller's transaction, or on a database after a sweep."""
+        """Run a read in a transaction, or on a database after a sweep."""
         self._sweep_once(tr)
         return read(tr, body)
 
@@ -86,11 +86,11 @@ class Reads(Generic[_T]):
             self.sweeper.sweep(tr, 0)
 
     def options(self, tr: ReadTransactor) -> Options:
-        """Return the stored options of the queue; before the first push, the given ones."""
+        """Return the stored options; before the first push, the given ones."""
         return read(tr, self.items.options.read) or self.given_options
 
     def pushed(self, tr: ReadTransaction, new: NewItem, pushed: Pushed) -> Any:
-        """Return what `push` returns for an item, or for the one that has its unique key."""
+        """Return what `push` returns for an item."""
         shown: Any
         if pushed.found is None:
             priority = self.items.levels.level_of(pushed.key).priority
@@ -109,7 +109,6 @@ class Reads(Generic[_T]):
         item: _T | str,
         show: Callable[[ReadTransaction, ItemRow | None], _R],
     ) -> _R:
-        """Return what is shown of an item in any state, or of `None` if it ended."""
         reference, now, sweeps = self.codec.reference(item), milliseconds(), may_sweep(tr)
 
         def body(tr: Any) -> _R:
@@ -125,22 +124,22 @@ class Reads(Generic[_T]):
         return self._at(tr, item, lambda _, found: found)
 
     def find(self, tr: ReadTransactor, item: _T | str) -> _T | None:
-        """Return an item in any state; `None` if it ended."""
+        """Return an item in any state."""
         return self._at(tr, item, lambda tr, found: found and self.decode(tr, found.item))
 
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
-        """Return the state of an item; `None` if it ended."""
+        """Return the state of an item."""
         found = self._located(tr, item)
         return None if found is None else found.state
 
     def get(self, tr: ReadTransactor, item: _T | str) -> ItemInfo | None:
-        """Return everything about an item; `None` if it ended."""
+        """Return everything about an item."""
         self._sweep_once(tr)  # other items may hold it back
         begin = partial(self._infos.begin, counts_ahead=True)
         return self._at(tr, item, lambda tr, found: found and begin(tr, found=found)())
 
     def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
-        """Return the number of items ahead of an item; `None` if it is not ready."""
+        """Return the number of items ahead; `None` for an item that is not ready."""
         self._sweep_once(tr)
         found = self._located(tr, item)
         if found is None or found.state != "ready":
@@ -164,33 +163,32 @@ class Reads(Generic[_T]):
         return self.items.begin_read(tr, *self.layout.all_items, n)()
 
     def values(self, tr: ReadTransactor, of: Selection, limit: int) -> Iterator[_T]:
-        """Iterate over some items themselves."""
+        """Iterate over some items."""
         return self.matching(tr, of, limit, self._values)
 
     def matching(
         self, tr: ReadTransactor, of: Selection, limit: int = 0, show: _Show[Any] | None = None
     ) -> Iterator[Any]:
-        """Iterate over some items' infos, or what `show` returns for them."""
+        """Iterate over what `show` returns for some items."""
         scanned = self.scan(tr, of, show or self._infos_of, limit)
         return islice((shown for _, shown in scanned if shown is not None), limit or None)
 
     def search(self, db: ReadTransactor, of: Selection, limit: int, scan: int) -> SearchPage:
-        """Return up to `limit` items that match, among up to `scan` items."""
+        """Return up to `limit` matches among up to `scan` items."""
         return SearchPage(*self._first(db, of, self._infos_of, limit, scan))
 
     def count(self, db: ReadTransactor, of: Selection, scan: int) -> MatchCount:
-        """Return how many items match, among up to `scan` items."""
+        """Count the matches among up to `scan` items."""
         found, last, scanned = self._first(db, of, _matches, scan, scan)
         return MatchCount(len(found), last, scanned)
 
     def _first(
         self, db: ReadTransactor, of: Selection, show: _Show[_R], limit: int, scan: int
     ) -> tuple[list[_R], str | None, int]:
-        """Look for up to `limit` items that match, among up to `scan` items.
+        """Look for up to `limit` matches among up to `scan` items.
 
-        Returns:
-            What is shown of them, the id of the last scanned item (`None` if none follows), and how
-            many were scanned.
+        Return what is shown of them, the last scanned item's id if more follow, and the number
+        scanned.
         """
 
         def show_few(tr: ReadTransaction, found: list[ItemRow]) -> list[_R | None]:
@@ -212,15 +210,11 @@ class Reads(Generic[_T]):
     ) -> Iterator[tuple[ItemRow, _R | None]]:
         """Iterate over items in a state, each with what is shown of it, or `None` without a match.
 
-        On a database, read them in pages. In a transaction, read only the items that the caller
-        asks for, and conflict only with changes of them; done items are read in pages there, too.
+        On a database, read in pages. In a transaction, read item by item, and conflict only with
+        changes of the items read; done items are read in pages there, too.
 
-        Args:
-            tr: A transaction or a database.
-            of: The items. Others are left out where keys tell that they do not match.
-            show: Returns what is shown of some items.
-            limit: How many items to read if all of them match; 0 for all.
-            scan: How many items to read otherwise; 0 for all.
+        If all items match, read up to `limit`, otherwise up to `scan`; 0 for all. Items whose keys
+        do not match are left out.
         """
         self._sweep_once(tr)
         by_keys, by_time = self._by_keys(of), self._times_of(of.state) is not None
@@ -248,12 +242,11 @@ class Reads(Generic[_T]):
                     yield from page(tr, [row])
 
     def _times_of(self, state: State) -> bytes | None:
-        """Return the index by which ended items are listed, latest first, or `None`."""
+        """Return the index of ended items by time, or `None`."""
         times, _ = self.layout.timers_of.get(state, (None, ""))
         return times if state in ENDED else None
 
     def _by_keys(self, of: Selection) -> Filter:
-        """Return the part of a filter that keys answer."""
         kind, wanted = self.given_options.kind, of.wanted
         if self._times_of(of.state) is not None:
             return Filter()
@@ -266,11 +259,7 @@ class Reads(Generic[_T]):
     def _ranges(
         self, tr: ReadTransactor, of: Selection, by_keys: Filter
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the ranges of keys, as ready items have them, in which items can match.
-
-        Done items have a range in the index of their times, the items of a group one in each
-        priority.
-        """
+        """Yield the ranges of ready items' keys, or of ended items' times, that can match."""
         begin, end = self.layout.all_items
         times = self._times_of(of.state)
         if times is not None:
@@ -298,7 +287,7 @@ class Reads(Generic[_T]):
             begin, end = (begin, before) if of.reverse else (after, end)
 
     def jobs(self, tr: ReadTransaction, items: list[ItemRow]) -> list[StoredJob | None]:
-        """Return the jobs in some items, as far as no further reads are needed."""
+        """Return the jobs in some items, unless that needs further reads."""
         return [job_of(self._infos.decoded_if_possible(tr, found)) for found in items]
 
     def _infos_of(self, tr: ReadTransaction, items: list[ItemRow]) -> list[ItemInfo]:
@@ -327,7 +316,6 @@ class Reads(Generic[_T]):
         return self._at(tr, item, show)
 
     def _time_of(self, tr: ReadTransactor, of: Selection, times: bytes) -> bytes:
-        """Return the key of the time of the ended item behind which others follow."""
         found = self._located(tr, of.after)
         if found is None and not of.reverse:
             return times  # it is not kept any more, nor are the older ones
@@ -347,7 +335,7 @@ class Reads(Generic[_T]):
         return [self.decode(tr, found.item) for found in items]
 
     def stats(self, tr: ReadTransactor) -> QueueStats:
-        """Return the numbers of the queue."""
+        """Return the statistics of the queue."""
         return self.look(tr, partial(self.numbers.stats, given=self.given_options))
 
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
@@ -363,7 +351,7 @@ class Reads(Generic[_T]):
         return not self.look(tr, partial(self._first_ready, n=1))
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
-        """Return the number of ready items of each priority that has any."""
+        """Return the number of ready items of each priority."""
         return self.look(tr, self.numbers.counts)
 
 

@@ -1,8 +1,4 @@
-"""Operations without I/O of their own, which a thread or an event loop drives.
-
-Each is written once, as a generator, for the synchronous and the asyncio interface. A thread drives
-it here, an event loop in `event_loop`.
-"""
+"""Operations without I/O of their own: generators, driven by a thread or an event loop."""
 
 from __future__ import annotations
 
@@ -41,10 +37,7 @@ _Result = TypeVar("_Result")
 class Call(Generic[_T]):
     """A call that reads or writes a database.
 
-    Attributes:
-        run: The function to call.
-        undo: Called with the result if the operation is cancelled first. A cancelled operation
-            with `undo` waits until the call has ended and is undone.
+    After a cancellation, the operation waits for its end and calls `undo(result)`.
     """
 
     run: Callable[[], _T]
@@ -58,10 +51,7 @@ class Call(Generic[_T]):
 
 @dataclass(slots=True, eq=False)
 class Submit(Generic[_Request, _Result]):
-    """A request that shares a transaction with the requests of other threads and tasks.
-
-    `undo` is as for `Call`.
-    """
+    """A request that shares a transaction; `undo` is as for `Call`."""
 
     combiner: Combiner[_Request, _Result]
     db: Database
@@ -73,12 +63,8 @@ class Submit(Generic[_Request, _Result]):
 class Sleep:
     """A sleep until a watch fires or the time is over. Its result is whether to continue.
 
-    Attributes:
-        watches: The watches; the sleep cancels them at its end.
-        seconds: The maximum time to sleep.
-        alarms: Other watches, which end the sleep `moment` seconds after they fire.
-        moment: See `alarms`.
-        ended_by: The watch or the alarm that ended the sleep.
+    The end of the sleep cancels its watches. `alarms` are other watches, which end the sleep
+    `moment` seconds after they fire. `ended_by` is the watch or alarm that ended it.
     """
 
     watches: list[Any]
@@ -89,22 +75,22 @@ class Sleep:
 
     @property
     def has_fired(self) -> bool:
-        """True if a watch ended the sleep, and no alarm."""
+        """True if a watch ended the sleep."""
         return any(self.ended_by is watch for watch in self.watches)
 
     def cancel(self) -> None:
-        """Cancel the watches that have not fired."""
+        """Cancel the watches and alarms."""
         _cancel_all(self.watches)
         _cancel_all(self.alarms)
 
     def run(self, stop: Stop) -> bool:
-        """Sleep in the calling thread, until `stop` is set."""
+        """Sleep in the calling thread."""
         self.ended_by = sleep_on(self.watches, self.seconds, stop, self.alarms, self.moment)
         self.raise_error()
         return not stop.is_set
 
     def raise_error(self) -> None:
-        """Raise the error of the watch that ended the sleep, if it failed for good."""
+        """Raise the ending watch's error, unless it is temporary."""
         if self.ended_by is not None:
             try:
                 self.ended_by.wait()
@@ -116,8 +102,7 @@ class Sleep:
 class Stop:
     """A request to end sleeps, for good. A sleep treats it as a watch.
 
-    Any thread and any signal handler may set it, even a handler that interrupts a sleeping thread,
-    because `set` takes no lock.
+    `set` takes no lock, so any thread and any signal handler may call it.
 
     >>> stop = Stop()
     >>> stop.set()
@@ -130,18 +115,18 @@ class Stop:
         self._callbacks: dict[Callable[[Stop], object], bool] = {}  # called in this order
 
     def set(self, _: object = None) -> None:
-        """End the sleeps that have begun, and all later ones at once."""
+        """End all sleeps, also later ones."""
         self.is_set = True
         for callback in list(self._callbacks):
             if self._callbacks.pop(callback, False):
                 callback(self)
 
     def is_ready(self) -> bool:
-        """Return whether this is set."""
+        """Return `is_set`."""
         return self.is_set
 
     def on_ready(self, callback: Callable[[Stop], object]) -> None:
-        """Call `callback(stop)` once this is set."""
+        """Call `callback(stop)` once set."""
         # `set` sets the flag and then reads the callbacks; this adds one and then reads the flag.
         # So at least one of them sees both.
         self._callbacks[callback] = True
@@ -149,11 +134,11 @@ class Stop:
             self.set()
 
     def discard(self, callback: Callable[[Stop], object]) -> None:
-        """Do not call `callback` any more."""
+        """Forget a callback."""
         self._callbacks.pop(callback, False)
 
     def wait(self) -> None:
-        """Sleep until this is set."""
+        """Sleep until set."""
         sleep_on([], threading.TIMEOUT_MAX, self)
 
     block_until_ready = wait
@@ -166,7 +151,6 @@ _NEVER = Stop()
 
 
 def _cancel_all(watches: Sequence[Future]) -> None:
-    """Cancel the watches that have not fired, because a client has a limited number of them."""
     for watch in watches:
         if not watch.is_ready():
             watch.cancel()
@@ -179,7 +163,7 @@ def sleep_on(
     alarms: Sequence[Future] = (),
     moment: float = 0.0,
 ) -> Future | None:
-    """Sleep until a watch fires or fails, and return it; or an alarm, a moment after it fires.
+    """Sleep until a watch fires or fails, or a moment after an alarm; return it.
 
     Return `None` after the timeout, or once `stop` is set. Cancel all other watches.
     """
@@ -210,17 +194,16 @@ def sleep_on(
 
 
 SansIO: TypeAlias = Generator[Call[Any] | Submit[Any, Any] | Sleep, Any, _T]
-"""An operation: a generator that yields what takes time, and returns a result.
+"""A generator that yields calls, requests and sleeps, and receives their results.
 
-It yields calls, requests and sleeps, and receives their results. In between, it neither blocks nor
-can be cancelled. So it needs no `try` to keep a result.
+In between, it neither blocks nor can be cancelled.
 """
 
 
 def drive(operation: SansIO[_T], stop: Stop = _NEVER) -> _T:
     """Perform an operation in the calling thread.
 
-    Once `stop` is set, the operation stops sleeping and does not look again.
+    Once `stop` is set, the operation does not sleep or look again.
     """
     result: Any = None
     try:
@@ -241,27 +224,21 @@ def drive(operation: SansIO[_T], stop: Stop = _NEVER) -> _T:
 
 
 def check_first(args: Sequence[Any]) -> None:
-    """Raise `TypeError` if a failed call's first argument is no database or transaction.
-
-    Otherwise the error of `queue.get("id")` would be that the item is missing.
-    """
+    """Raise `TypeError` unless the first argument is a database or a transaction."""
     for given in args[:1]:
         is_database(given)
 
 
 def driven(operation: Callable[_P, SansIO[_T]]) -> Callable[_P, _T]:
-    """Return a method that performs an operation in the calling thread.
+    """Make a method that performs an operation in the calling thread.
 
-    Its first argument is a database or a transaction; otherwise its error says so.
-
-    Example:
-        >>> import fdbqueue
-        >>> class Doubled:
-        ...     @driven
-        ...     def double(self, db: Database, number: int) -> SansIO[int]:
-        ...         return 2 * (yield Call(lambda: number))
-        >>> Doubled().double(fdbqueue.open("memory:"), 21)
-        42
+    >>> import fdbqueue
+    >>> class Doubled:
+    ...     @driven
+    ...     def double(self, db: Database, number: int) -> SansIO[int]:
+    ...         return 2 * (yield Call(lambda: number))
+    >>> Doubled().double(fdbqueue.open("memory:"), 21)
+    42
     """
 
     @functools.wraps(operation)
@@ -280,5 +257,5 @@ def driven(operation: Callable[_P, SansIO[_T]]) -> Callable[_P, _T]:
 
 
 def sans_io_of(function: Callable[_P, _T]) -> Callable[_P, SansIO[_T]] | None:
-    """Return the operation of a driven function, or `None`."""
+    """Return the operation of a driven function."""
     return getattr(function, "operation", None)

@@ -1,4 +1,4 @@
-"""The engine behind a queue object: it runs, shares and retries transactions, and waits."""
+"""The engine behind a queue object."""
 
 from __future__ import annotations
 
@@ -79,11 +79,12 @@ _unique_keys_of = attrgetter("header.unique", "header.key")
 
 
 class Store(Generic[_T]):
-    """The operations of one queue, on a transaction or on a database.
+    """The operations of one queue, in a transaction or on a database.
 
-    The queue object has validated the arguments. On a database, all threads and tasks that use one
-    store share transactions. A method that shares transactions or waits returns an operation
-    (`sans_io`), which a thread or an event loop drives.
+    The queue object has validated the arguments. On a database, the threads and tasks that use one
+    store share transactions. A method that may share them or wait returns an operation (`sans_io`).
+    A method that takes a claim raises `LeaseLost` if the claim is over. A method that returns a
+    bool returns false for an item that is gone or in another state.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class Store(Generic[_T]):
         body: Callable[..., _R],
         wrote: Callable[[Any], bool] = lambda result: result is not False,
     ) -> _R:
-        """Run `body(tr, now=now)` in the caller's transaction, or on a database exactly once.
+        """Run `body(tr, now=now)` in a transaction, or on a database exactly once.
 
         `wrote` returns whether a body with this result wrote anything.
         """
@@ -159,11 +160,7 @@ class Store(Generic[_T]):
         as_many_as_fit: bool = False,
         raises: bool = False,
     ) -> SansIO[list[Any]]:
-        """Append items to their levels; return what `push` returns for each item.
-
-        An item whose unique key is taken is not stored: its holder is returned. On a database,
-        several threads' pushes share a transaction, except pushes with unique keys.
-        """
+        """Append items to their levels; return what `push` returns for each item."""
         if not items:
             return []
         push = PushRequest(items, as_many_as_fit)
@@ -208,13 +205,13 @@ class Store(Generic[_T]):
         self.change(tr, partial(self.items.put_back, popped=popped[begin:]))
 
     def putting_back(self, tr: Transactor, items: list[_T]) -> SansIO[None]:
-        """Put items back as `put_back` does; a cancelled operation waits for the end."""
+        """Do `put_back`; a cancelled operation waits for the end."""
         return Call(partial(self.put_back, tr, items), lambda _: None).alone()
 
     # Options
 
     def configure(self, tr: Transactor, changes: dict[str, Any]) -> None:
-        """Store new values of options; wake waiting clients if they limit claims and pops."""
+        """Store options; wake waiting clients if they limit claims and pops."""
         if not changes:
             return
         self.options.forget()
@@ -232,10 +229,7 @@ class Store(Generic[_T]):
     # Pop
 
     def pop(self, tr: Transactor, n: int, at_max: bool, wait: float) -> SansIO[list[_T]]:
-        """Take the first `n` items; wait if there are none.
-
-        On a database, the pops of several threads share a transaction.
-        """
+        """Take the first `n` items; wait if there are none."""
         if not wait or not n:
             return self._pop_now(tr, n, at_max)
         look = partial(self._pop_now, tr, n, at_max)
@@ -277,7 +271,7 @@ class Store(Generic[_T]):
     # Wait
 
     def wait(self, db: Database, seconds: float) -> SansIO[bool]:
-        """Sleep until an item can be taken, without taking it; return whether there is one."""
+        """Sleep until an item can be taken, without taking it."""
 
         def has_items() -> bool:
             return self.sweeper.sweep(db) and not read(db, self.keys_to_watch)
@@ -286,24 +280,23 @@ class Store(Generic[_T]):
         return until_found(self._lines, db, seconds, Call(has_items).alone, wanted)
 
     def keys_to_watch(self, tr: Transaction) -> list[bytes]:
-        """Return the keys to watch until an item can be popped, or none if one already can."""
+        """Return the keys to watch until an item can be popped; none if one can."""
         if not self.items.first(tr, 1):
             return self._keys_of_change(tr)
         return [] if self.items.rate.may_pop(tr, milliseconds()) else [self.layout.wake_counter]
 
     def _seconds_left_to_pop(self, tr: Transaction) -> float:
-        """Return the seconds after which a pop has to look although no watched key has changed."""
         return min(self.sweeper.seconds_left(tr), self._pop_requests.seconds_to_sweep(tr))
 
     def keys_to_watch_claims(self, tr: Transaction) -> list[bytes]:
-        """Return the keys to watch until an item can be claimed; see `keys_to_watch`."""
+        """Return the keys to watch until an item can be claimed."""
         options, first = self.options.read(tr), self._claims.first
         if self._slots.admit(tr, milliseconds(), 1, options, first):
             return []
         return self._keys_of_change(tr)
 
     def _keys_of_change(self, tr: Transaction) -> list[bytes]:
-        """Return the keys to watch; ready items may need a slot, or their groups may be held."""
+        """Return the keys to watch; ready items may lack a slot."""
         keys = [self.layout.total_in]
         return [*keys, self.layout.wake_counter] if has_items(tr, self.layout) else keys
 
@@ -318,7 +311,7 @@ class Store(Generic[_T]):
         wait: float,
         client: str | None,
     ) -> SansIO[Claim | None]:
-        """Claim any of the first items; wait as `pop` does."""
+        """Claim any of the first items; wait if there are none."""
         request = ClaimRequest(n, max(n, within), lease, b"", client or client_name())
         if not wait:
             return self._claim_now(tr, request)
@@ -326,7 +319,7 @@ class Store(Generic[_T]):
         return until_found(self._lines, tr, wait, look, self._any_claim)
 
     def wait_to_claim(self, db: Database) -> SansIO[bool]:
-        """Sleep as `claim` does, until it is worth claiming, without claiming."""
+        """Sleep until it is worth claiming."""
         return until_worth_looking(self._lines, db, self._any_claim)
 
     def _claim_now(self, tr: Transactor, request: ClaimRequest) -> SansIO[Claim | None]:
@@ -345,14 +338,14 @@ class Store(Generic[_T]):
             self.release(db, claim)
 
     def ack(self, tr: Transactor, request: AckRequest) -> SansIO[None]:
-        """Acknowledge a claim; raise `LeaseLost` if it is over."""
+        """Acknowledge a claim."""
         if not is_database(tr):
             yield Call(partial(self.claimed.ack, tr, milliseconds(), request))
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
             raise lost
 
     def ack_first(self, tr: Transaction, claim: Claim, log: str = "") -> EndWith:
-        """Acknowledge a claim before its handler writes; see `ClaimedItems.ack_first`."""
+        """Acknowledge a claim before its handler writes."""
         return self.claimed.ack_first(tr, milliseconds(), self.ack_request(claim, log=log))
 
     def ack_request(
@@ -373,7 +366,7 @@ class Store(Generic[_T]):
         """Return the result of a done item; wait until it is done.
 
         Raises:
-            NoResult: It is not done, or the queue does not know it.
+            NoResult: It is not done or unknown.
         """
         reference = self.codec.reference(item)
         look = Call(partial(self.reads.result, tr, item)).alone
@@ -400,10 +393,7 @@ class Store(Generic[_T]):
         log: str,
         reason: str = "",
     ) -> None:
-        """Return failed items after a delay; `None` backs off with the number of failures.
-
-        `reason` is as for `error_text`.
-        """
+        """Return failed items after a delay; `None` backs off exponentially."""
         text, traceback = error_text(error, reason), traceback_text(error)
         delays = [retry_delay(n) if delay is None else delay for n in claim.attempts]
 
@@ -414,22 +404,22 @@ class Store(Generic[_T]):
         self.change(tr, body)
 
     def extend(self, tr: Transactor, extension: Extension, lease: float) -> None:
-        """Renew a claim's lease; raise `LeaseLost` if it is over."""
+        """Renew a claim's lease."""
         self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease))
 
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
-        """Record that a claim's item begins to run alone in its worker; renew the lease."""
+        """Record that a claim's item runs alone; renew the lease."""
         extend = partial(self.claimed.extend, extension=(claim, None), lease=lease, alone=NOW)
         self.change(db, extend)
 
     def ack_each(self, db: Database, requests: Sequence[AckRequest]) -> list[LeaseLost | None]:
-        """Do `ClaimedItems.ack_each` on a database."""
+        """Acknowledge claims; return the errors."""
         return self.change(db, partial(self.claimed.ack_each, requests=requests))
 
     def extend_each(
         self, db: Database, extensions: Sequence[Extension], lease: float
     ) -> list[LeaseLost | None]:
-        """Do `ClaimedItems.extend_each` on a database, in batches."""
+        """Renew the leases of claims in batches; return the errors."""
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(extensions), MAX_ITEMS):
             some = extensions[begin : begin + MAX_ITEMS]
@@ -439,14 +429,14 @@ class Store(Generic[_T]):
         return errors
 
     def release(self, tr: Transactor, claim: Claim, delay: float | None = None) -> None:
-        """Return a claim's items; raise `LeaseLost` if it is over."""
+        """Return a claim's items."""
         due = due_after(milliseconds(), delay)
         self.change(tr, partial(self.claimed.release, claim=claim, due=due))
 
     # Single items
 
     def retry(self, tr: Transactor, item: _T | str, state: State | None, by: str) -> bool:
-        """Make a dead or delayed item ready; return false for any other item."""
+        """Make a dead or delayed item ready."""
         self.sweeper.sweep(tr)  # expired items make room
         return self._change_if(tr, item, state, partial(self._retry, by=by))
 
@@ -458,7 +448,7 @@ class Store(Generic[_T]):
         return has_delay and self.changes.run_now(tr, now, found)
 
     def retry_from(self, tr: Transactor, item: _T | str, step: str, by: str) -> bool:
-        """Make a dead letter ready, and forget a step and all later ones; else return false."""
+        """Make a dead letter ready without a step and all later ones."""
         self.sweeper.sweep(tr)  # expired items make room
 
         def change(tr: Transaction, now: int, found: ItemRow) -> bool:
@@ -472,11 +462,11 @@ class Store(Generic[_T]):
         return self._change_if(tr, item, "dead", change)
 
     def take_back(self, tr: Transactor, item: _T | str) -> bool:
-        """Return a claimed item, ending its claim; return false if it is not claimed."""
+        """Return a claimed item, ending its claim."""
         return self._change_if(tr, item, "claimed", self.claimed.take_back)
 
     def cancel(self, tr: Transactor, item: _T | str) -> bool:
-        """End a ready or delayed item, or mark a claimed one; return false for any other."""
+        """End a ready or delayed item, or mark a claimed one."""
         return self._change_if(tr, item, None, self._cancel)
 
     def _cancel(self, tr: Transaction, now: int, found: ItemRow) -> bool:
@@ -486,7 +476,7 @@ class Store(Generic[_T]):
         return can_cancel and self.changes.cancel(tr, now, found)
 
     def watch_cancelled(self, db: Database, claims: list[Claim]) -> tuple[Future, list[bool]]:
-        """Return a watch that fires when an item is cancelled, and which of the claims are."""
+        """Return a watch of cancellations, and which claims are cancelled."""
 
         def body(tr: Transaction) -> tuple[Future, list[bool]]:
             look = self.claimed.begin_look(tr, claims)
@@ -495,7 +485,7 @@ class Store(Generic[_T]):
         return run(db, body)
 
     def remove(self, tr: Transactor, item: _T | str, state: State | None = None) -> bool:
-        """Do `Changes.remove`; return false for an unknown item, too."""
+        """Delete an item, as `Changes.remove` does."""
         return self._change_if(tr, item, state, self.changes.remove)
 
     def _change_if(
@@ -505,7 +495,6 @@ class Store(Generic[_T]):
         state: State | None,
         change: Callable[[Transaction, int, ItemRow], bool],
     ) -> bool:
-        """Change an item that is in this state (`None`: any); return whether it was."""
         reference = self.codec.reference(item)
 
         def body(tr: Transaction, now: int) -> bool:
@@ -523,8 +512,8 @@ class Store(Generic[_T]):
     ) -> tuple[_T, bytes] | None:
         """Move a ready, delayed or dead item to the end of a level; return it and its new key.
 
-        Return `None` if the queue lacks the item, or if `change(item)` returns `None`. Moves that
-        share a transaction share `tails`.
+        Return `None` for an unknown item, or if `change(item)` does. Moves that share a transaction
+        share `tails`.
 
         Raises:
             WrongState: The item is in another state.

@@ -1,4 +1,4 @@
-"""When a process sweeps a queue, and how long it can sleep until the next sweep."""
+"""When a process sweeps a queue."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MAX_TRIMMED = 500  # done items, and unique keys, that a transaction deletes
 _MAX_TRIMS = 20  # transactions of a trim
 
 looks_write: ContextVar[bool] = ContextVar("looks_write", default=True)
-"""If false, a look at a database does not sweep: it shows what is stored."""
+"""If false, reads of a database show what is stored, without a sweep."""
 
 
 def may_sweep(tr: ReadTransactor) -> TypeGuard[Database]:
-    """Return whether a look sweeps first: at a database, unless the context forbids it."""
+    """Return whether a read sweeps first."""
     return is_database(tr) and looks_write.get()
 
 
@@ -64,19 +64,16 @@ class Sweeper:
         return self._has_timers
 
     def sweep_is_due(self) -> bool:
-        """Return whether `sweep` would read the database now. Reads nothing."""
+        """Return whether `sweep` would read the database now."""
         now = clock.monotonic()
         return now >= (self._next_sweep if self._has_timers else self._next_look)
 
     def claim_must_sweep(self) -> bool:
-        """Return whether a claim sweeps even if it finds enough items. Reads nothing."""
+        """Return whether a claim sweeps even if it finds enough items."""
         return clock.monotonic() >= self._next_in_claim
 
     def note_claim(self, is_behind: bool, is_marked: bool) -> None:
-        """Record what a claim's sweep saw: whether items are left, and the mark of timers.
-
-        For a moment, claims leave the mark alone, and sweep only if they find too little.
-        """
+        """Record whether a claim's sweep left items and saw the mark of timers."""
         self.is_behind = is_behind
         if is_marked and not is_behind:
             self._next_in_claim = clock.monotonic() + _SWEEP_IN_CLAIM
@@ -87,21 +84,18 @@ class Sweeper:
         self._next_sweep = 0.0
 
     def may_take(self, tr: Transaction, now: int) -> bool:
-        """Sweep in a transaction that takes items; return false if the queue is paused."""
+        """Sweep in a transaction that takes items; return false for a paused queue."""
         if not self.has_timers(tr):
             return True
         self._sweep_in.sweep(tr, now)
         return not self._options.is_paused(tr)
 
     def sweep(self, tr: ReadTransactor, n: int = 1) -> bool:
-        """Sweep a database in separate transactions, unless the last sweep was just now.
+        """Sweep a database until nothing is due; return whether the queue was not paused.
 
-        Ends when nothing more is due. If much is due, it also ends when it has moved at least `n`
-        items, an item is ready, and all expired items are deleted; with 0, after one transaction.
-        The next call continues, so no call does all the work. In a transaction, this does nothing.
-
-        Returns:
-            Whether the queue was not paused at the last sweep.
+        If much is due, end once `n` items have moved, an item is ready and all expired items are
+        deleted; with 0, after one transaction. The next call continues. Do nothing just after a
+        sweep, or in a transaction.
         """
         if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
             self._next_sweep = clock.monotonic() + _SWEEP
@@ -115,10 +109,7 @@ class Sweeper:
         return self.is_ready
 
     def catch_up(self, db: Database, at_once: bool = True) -> None:
-        """Sweep many due items in a separate transaction, because the last sweep left some.
-
-        Unless `at_once`, a process does so at most half of the time.
-        """
+        """Sweep in a separate transaction; unless `at_once`, at most half of the time."""
         began = clock.monotonic()
         if at_once or began >= self._next_catch_up:
             self._sweep(db)
@@ -126,11 +117,7 @@ class Sweeper:
             self._next_catch_up = ended + (ended - began)
 
     def trim_is_due(self, is_pop: bool = False) -> bool:
-        """Return whether it is time to call `trim`. Reads nothing.
-
-        The first pop always trims; otherwise processes that pop only once would never return a dead
-        process's items.
-        """
+        """Return whether to `trim`: always before a process's first pop."""
         if is_pop and not self._has_trimmed:
             return True
         next_trim = self._next_trim if self._options.may_have_done else self._next_drop
@@ -140,7 +127,7 @@ class Sweeper:
         """Delete what the queue no longer keeps, and put back items staged for dead processes.
 
         Done items and unique keys whose periods are over go each time, dead processes' requests
-        every five seconds. If another process trims at the same time, leave the work to it.
+        every five seconds. If another process trims at the same time, it does the work.
         """
         began = clock.monotonic()
         returns_staged = not self._has_trimmed or began >= self._next_drop
@@ -168,10 +155,7 @@ class Sweeper:
                 break
 
     def _sweep(self, db: Database) -> bool:
-        """Sweep in one transaction; record what it saw.
-
-        If more is due, return whether an item is ready and all expired items are deleted.
-        """
+        """Sweep in one transaction; return whether `sweep` may end although more is due."""
         now = milliseconds()
 
         def body(tr: Transaction) -> tuple[Swept, bool, bool]:
@@ -185,7 +169,7 @@ class Sweeper:
         return may_end
 
     def seconds_left(self, tr: Transaction) -> float:
-        """Return the seconds until a lease ends or an item is due; `math.inf` for never."""
+        """Return the seconds until a timer ends, or `math.inf`."""
         left = self._sweep_in.seconds_left(tr, milliseconds())
         if left < math.inf:
             self.invalidate()

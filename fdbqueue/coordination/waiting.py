@@ -1,4 +1,4 @@
-"""The wait loop: try, sleep until a watched key changes, and try again."""
+"""The wait loop: look, sleep until a watched key changes, and look again."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _MOMENT, _MOMENT_ALONE = 0.1, 0.01
 _LEAVE_TIMEOUT = 2_000  # milliseconds
 
 _have_waited: set[bytes] = set()
-"""The prefixes of the waiters that this process was one of. A forked child is another process."""
+"""The prefixes of waiters that this process has used."""
 
 os.register_at_fork(after_in_child=_have_waited.clear)
 
 
 class Turn(Stop):
-    """The place of an operation in a line; set once the operation is the first one."""
+    """The place of an operation in a line; set once it is first."""
 
 
 def _event_loop() -> Hashable:
@@ -49,9 +49,9 @@ def _event_loop() -> Hashable:
 
 @dataclass
 class Line:
-    """The operations of this process that wait for the same items, in order.
+    """The operations that wait for the same items, in order.
 
-    `waiter` is their key, if they have one and it was not seen cleared.
+    `waiter` is their key, unless they have none or it was seen cleared.
     """
 
     turns: dict[Turn, None] = field(default_factory=dict[Turn, None])
@@ -61,12 +61,9 @@ class Line:
 class Lines:
     """The operations of this process that wait for items of one queue.
 
-    Operations that wait for the same things stand in one line, and only the first watches the
-    database: a client has a limited number of watches, and a change would wake all of them at once.
-    If the first finds something or gives up, the next one looks and then watches, so it finds
-    whatever is left.
-
-    Each event loop has its own lines, because a blocked loop delays the operations behind it.
+    Operations that wait for the same items stand in one line, and only the first watches the
+    database. When it leaves, the next looks and then watches, so it finds what is left. See
+    `docs/design/wakeups.md`.
     """
 
     def __init__(self) -> None:
@@ -79,7 +76,7 @@ class Lines:
 
     @contextmanager
     def turn(self, db: Database, wanted: Wanted) -> Generator[tuple[Line, Turn]]:
-        """Stand in the line of the operations that wait for the same things."""
+        """Stand in the line for the wanted items."""
         if self._process != os.getpid():
             self._begin()  # a forked child has none of the waiting threads
         name = db, wanted.name, _event_loop()
@@ -109,14 +106,13 @@ def _never(_: Transaction) -> float:
 
 
 class Wanted(NamedTuple):
-    """The items that an operation waits for, and how to wait for them.
+    """The items that an operation waits for.
 
     Attributes:
         name: Equal for operations that wait for the same items.
-        keys: Returns the keys to watch; none if it is worth looking again at once.
-        seconds_left: Returns the seconds after which to look although no key has changed; by
-            default, never.
-        waiters: The waiting clients to join; `None` to wake with every change of the keys instead.
+        keys: Returns the keys to watch; none if it is worth looking at once.
+        seconds_left: Returns the seconds until a look without a change.
+        waiters: The waiting clients to join; `None` to wake with every change.
     """
 
     name: Hashable
@@ -134,11 +130,10 @@ def until_found(
 ) -> SansIO[_T]:
     """Call `look` until it finds something or the time is over, and return what it found.
 
-    After a `look` in vain, sleep until another transaction wakes this client, an item is due, or
-    the time is over. If other operations of this process wait for the same, sleep until it is this
-    one's turn. Another client may take the item first; then sleep again. The last `look` is after
-    the end of the time. In a transaction, or with 0 seconds, `look` is called once. A false result
-    means that nothing was found.
+    In between, sleep until another transaction wakes this client, an item is due, or it is this
+    operation's turn. Another client may take the item; then sleep again. The last `look` follows
+    the end of the time. In a transaction, or with 0 seconds, look once. A false result means that
+    nothing was found.
     """
     deadline = time.monotonic() + seconds
     found = yield from look()
@@ -159,7 +154,7 @@ def until_found(
 
 
 def until_worth_looking(lines: Lines, db: Database, wanted: Wanted) -> SansIO[bool]:
-    """Sleep as `until_found` does, until it is worth looking for what is wanted."""
+    """Sleep as `until_found` does, until it is worth looking."""
 
     def may_find(tr: Transaction) -> bool:
         return not wanted.keys(tr) or wanted.seconds_left(tr) <= 0
@@ -168,7 +163,7 @@ def until_worth_looking(lines: Lines, db: Database, wanted: Wanted) -> SansIO[bo
 
 
 def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float) -> SansIO[bool]:
-    """Sleep until it is worth looking or the time is over; return false to stop."""
+    """Sleep until it is worth looking; return false to stop."""
     while (left := deadline - time.monotonic()) > 0:
         is_first = turn.is_set
         if is_first:
@@ -190,11 +185,10 @@ def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float
 
 
 def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sleep:
-    """Watch what is wanted, until an item is due but at most some seconds.
+    """Watch what is wanted until an item is due, for at most some seconds.
 
-    The sleep has no watches if it is worth looking at once. The same transaction reads the state of
-    the queue, so the watches miss no later change, except for a value that changes and changes
-    back.
+    If it is worth looking at once, the sleep has no watches. The transaction that reads the queue
+    sets the watches, so they miss no change, except a value that changes back.
 
     Source: FoundationDB documentation, Developer Guide, "Watches".
     """
@@ -222,8 +216,6 @@ def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sle
 
 
 def _leave(db: Database, waiters: Waiters, waiter: bytes, has_found: bool = False) -> None:
-    """Stop waiting, so that no push tries to wake this client."""
-
     def body(tr: Transaction) -> None:
         tr.options.set_timeout(_LEAVE_TIMEOUT)
         waiters.leave(tr, waiter, has_found=has_found)
@@ -234,7 +226,7 @@ def _leave(db: Database, waiters: Waiters, waiter: bytes, has_found: bool = Fals
 
 
 def _leave_later(db: Database, waiters: Waiters, line: Line, has_found: bool = False) -> None:
-    """Leave in another thread: this one may run an event loop, or have an item to return."""
+    """Leave in another thread, because this one may run an event loop."""
     waiter, line.waiter = line.waiter, None
     with suppress(RuntimeError):  # the interpreter exits
         threading.Thread(target=_leave, args=(db, waiters, waiter, has_found)).start()

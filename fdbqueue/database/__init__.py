@@ -1,1 +1,1 @@
-"""Running of transactions: opening a database, retrying, exactly-once execution."""
+"""How a transaction runs: opening, retrying, exactly once."""

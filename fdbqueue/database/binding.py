@@ -1,6 +1,6 @@
-"""Differences between the embedded engine and FoundationDB's binding; what a fork changes.
+"""Differences between FoundationDB's binding and the embedded engine, and the effects of a fork.
 
-Neither is imported here: whoever has a database has loaded one of them.
+Neither engine is imported here: a program that has a database has loaded one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 client_was_forked = False
 
 opening = threading.RLock()
-"""Held while a thread opens a cluster. A fork waits for it: a half-open cluster hangs, too."""
+"""Held while a thread opens a cluster. A fork waits for it."""
 
 
 def _note_fork() -> None:
@@ -37,10 +37,7 @@ os.register_at_fork(
 
 
 def check_fork(db: Database | None = None) -> None:
-    """Raise `ClusterUnavailable` for a cluster in a process forked after a cluster was opened.
-
-    `db` is `None` for a cluster that is about to be opened.
-    """
+    """Raise `ClusterUnavailable` for a cluster in a process forked after a cluster was opened."""
     if client_was_forked and (db is None or type(db).__module__ == "fdb.impl"):
         raise ClusterUnavailable(
             "this process was forked from one that had a cluster open, and FoundationDB's client "
@@ -49,14 +46,7 @@ def check_fork(db: Database | None = None) -> None:
 
 
 class Guard:
-    """A lock for a `with` block. Each process has its own.
-
-    In a forked child, a thread of the parent that held the lock would never release it.
-
-    >>> with Guard():
-    ...     print("alone")
-    alone
-    """
+    """A lock that each process has separately, so a fork cannot inherit it locked."""
 
     def __init__(self) -> None:
         self._locks: dict[int, threading.Lock] = {}
@@ -71,18 +61,13 @@ class Guard:
 
 
 def client_api_version() -> int | None:
-    """Return the newest API version of the client library; `None` if it is not loaded."""
+    """Return the newest API version of the client library, if it is loaded."""
     binding = sys.modules.get("fdb.impl")
     return None if binding is None else int(binding._capi.fdb_get_max_api_version())
 
 
 def loaded_binding() -> Any:
-    """Return FoundationDB's binding if its C library is loaded, else the embedded engine.
-
-    >>> import fdbqueue
-    >>> loaded_binding().strinc(b"ab")
-    b'ac'
-    """
+    """Return FoundationDB's binding if its C library is loaded, else the embedded engine."""
     return sys.modules.get("fdb.impl") or sys.modules["fdbqueue.embedded"]
 
 
@@ -92,18 +77,13 @@ def first_key(tr: ReadTransaction, key: bytes) -> Key:
 
 
 def first_greater_or_equal(key: bytes, offset: int) -> KeySelector:
-    """Return the key selector of the first key at or after `key`, moved on by `offset` keys.
-
-    >>> import fdbqueue
-    >>> first_greater_or_equal(b"k", 2).key
-    b'k'
-    """
+    """Return the selector of the first key at or after `key`, moved on by `offset` keys."""
     selector: KeySelector = loaded_binding().KeySelector.first_greater_or_equal(key)
     return selector + offset
 
 
 def database_name(db: Database) -> str:
-    """Return the name with which `fdbqueue.open` opens a database, if it has one.
+    """Return the name with which `fdbqueue.open` opens a database.
 
     >>> import fdbqueue
     >>> database_name(fdbqueue.open("memory:"))
@@ -116,16 +96,7 @@ def database_name(db: Database) -> str:
 
 
 def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
-    """Return whether the argument is a database; false for a transaction.
-
-    Raises:
-        TypeError: It is neither.
-
-    Example:
-        >>> import fdbqueue
-        >>> is_database(fdbqueue.open("memory:"))
-        True
-    """
+    """Return true for a database, false for a transaction; raise `TypeError` otherwise."""
     if hasattr(db_or_tr, "get_read_version"):
         return False
     if hasattr(db_or_tr, "create_transaction"):
@@ -134,13 +105,7 @@ def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
 
 
 def check_database(db: ReadTransactor) -> None:
-    """Raise `TypeError` for a transaction.
-
-    >>> import fdbqueue
-    >>> check_database(fdbqueue.open("memory:").create_transaction())
-    Traceback (most recent call last):
-    TypeError: give a database, not a transaction: this call makes transactions of its own
-    """
+    """Raise `TypeError` for a transaction."""
     if not is_database(db):
         raise TypeError(
             "give a database, not a transaction: this call makes transactions of its own"
@@ -151,10 +116,5 @@ _CLUSTER = Engine(is_remote=True, commits_are_certain=False)
 
 
 def engine_of(db: Database) -> Engine:
-    """Return the properties of a database that its API does not show.
-
-    >>> import fdbqueue
-    >>> engine_of(fdbqueue.open("memory:"))
-    Engine(is_remote=False, commits_are_certain=True)
-    """
+    """Return the properties of a database that its API does not show."""
     return getattr(db, "engine", _CLUSTER)

@@ -34,7 +34,7 @@ class _Decorator(Protocol):
 
 
 class _DecoratorOf(Protocol):
-    """The decorator with the name of the parameter given, which may be at any position."""
+    """The decorator with the name of the parameter given."""
 
     def __call__(self, function: Callable[..., _T], /) -> Callable[..., _T]: ...
 
@@ -67,26 +67,26 @@ def transactional(
 ) -> Any:
     r"""Decorate a function that takes a transaction, so that it also accepts a database.
 
-    The rules of `fdb.transactional` hold on either engine. Given a database, the decorated function
+    It works as `fdb.transactional`, on either engine. Given a database, the decorated function
     creates a transaction, calls the function and commits. It retries after a retryable error, so
     the function may run several times and must not sleep, commit or create identities. Given a
-    transaction, it calls the function once; the transaction's owner commits and retries.
+    transaction, it only calls the function; the transaction's owner commits and retries.
 
     A transaction lives five seconds. A longer function is retried forever (1007), unless the
     transaction has a retry limit or a timeout (`db.options.set_transaction_retry_limit`).
 
-    On a cluster the result of a commit can be unknown (1021), and a retry could then apply the
-    function twice. With `receipts`, each commit leaves a receipt, which the next attempt reads: the
-    function takes effect exactly once, and the committed attempt's result is returned. The embedded
-    engine needs no receipts, because it does not repeat such a commit.
+    On a cluster the result of a commit can be unknown (1021), and a retry could apply the function
+    twice. With `receipts`, the function takes effect exactly once: each commit writes a receipt, by
+    which the next attempt finds and returns the committed result. The embedded engine ignores
+    `receipts`, because it does not repeat such a commit.
 
     Args:
-        function: The function, which must not be a generator or a coroutine function.
+        function: The function; no generator or coroutine function.
         parameter: The name of its parameter for the transaction.
-        receipts: A subspace of the caller's that holds nothing but receipts; `None` for none.
+        receipts: A subspace that holds nothing but receipts.
 
     Raises:
-        TypeError: `receipts` is not a `Subspace`; or a call has no argument for `parameter`.
+        TypeError: `receipts` is not a `Subspace`, or a call has no argument for `parameter`.
         ValueError: The function has no such parameter, or is a generator or coroutine function.
 
     Source: FoundationDB documentation, Python API, "Transactional decoration"; Developer Guide,

@@ -1,4 +1,4 @@
-"""Transactions that take effect exactly once, even if the result of a commit is unknown."""
+"""Transactions that take effect exactly once, even if a commit's result is unknown."""
 
 from __future__ import annotations
 
@@ -30,42 +30,26 @@ def run_once(
 ) -> _T:
     """Run `body(tr)` in a transaction that takes effect exactly once, and return its result.
 
-    A client identity of this process numbers its operations and runs one at a time. Each commit
-    writes the number to the client's receipt and conflicts on it. After an unknown result the next
-    attempt reads the receipt. If present, the earlier attempt committed, and its result is
-    returned. If absent, the earlier attempt can no longer commit: this attempt overwrites a key it
-    conflicts on.
-
-    An operation whose result names what it stored needs no receipt: after an unknown result,
-    `is_stored` looks for it.
-
-    Receipts are stored under the hour in which their client started. Clients that start more than a
-    day later delete them.
+    Each commit writes a receipt, or its result names what it stored. After an unknown result, the
+    next attempt looks for this. If present, the earlier attempt committed, and its result is
+    returned. If absent, the earlier attempt can no longer commit. See `docs/design/receipts.md`.
 
     Args:
         db: A database. On the embedded engine, which does not repeat a commit with an unknown
             result, this is `run`.
         body: The function to run, possibly several times.
         receipts: The subspace of the receipts.
-        wrote: Returns whether an attempt with this result wrote anything; if not, it leaves no
-            receipt.
-        is_stored: Returns whether an attempt with this result has committed, by reading what it
-            stored. If not, it adds a write conflict to what the attempt has read, so that the
-            attempt can no longer commit. If others have deleted what it stored, return false: the
-            operation then runs again, or raises its error. The earlier attempt may still commit
-            what its result does not name, such as a sweep.
+        wrote: Returns whether an attempt with this result wrote anything, and so leaves a receipt.
+        is_stored: Looks for what an attempt with this result stored, instead of a receipt. If
+            absent, it adds a write conflict to what the attempt has read. It may return false if
+            others have deleted it: the operation runs again, or raises its error. What the result
+            does not name, such as a sweep, may still commit.
         begin: As for `run`.
 
     Raises:
-        FDBError: An error that is not retryable. After an unknown result (a timeout, 1031) it
-            is raised only once it is certain that nothing took effect. 1021 is raised only if the
-            database can no longer be reached to find out, or if the disk of an embedded database
+        FDBError: An error that is not retryable, once it is certain that nothing took effect;
+            or 1021, if the database cannot be reached to find out, or the disk of an embedded one
             has not confirmed the commit.
-
-    Example:
-        >>> import fdbqueue
-        >>> run_once(fdbqueue.open("memory:"), lambda tr: 7, Subspace(("receipts",)))
-        7
     """
     if engine_of(db).commits_are_certain:
         return run(db, body, begin)
@@ -82,7 +66,7 @@ def _hour() -> int:
 
 
 class _Client:
-    """An identity that numbers operations, for clients that started in the same hour."""
+    """An identity that numbers operations, of the hour in which it started."""
 
     def __init__(self) -> None:
         self.hour = _hour()
@@ -99,7 +83,7 @@ _MAYBE_COMMITTED = frozenset({1021, 1031, 1039})
 
 
 class _Committed(Exception):
-    """An earlier attempt has committed, with this result: the present one commits nothing."""
+    """An earlier attempt has committed, so this one commits nothing."""
 
     def __init__(self, result: Any) -> None:
         super().__init__(result)
@@ -107,10 +91,9 @@ class _Committed(Exception):
 
 
 class _Receipt:
-    """The receipt of one operation, which a transaction writes and conflicts on.
+    """The receipt of one operation, under a client of this hour.
 
-    The operation borrows a client of this hour. After an error the client is not reused: its last
-    operation may still be in flight.
+    After an error the client is not reused: its last operation may still be in flight.
     """
 
     def __init__(self, receipts: Subspace) -> None:
@@ -127,7 +110,6 @@ class _Receipt:
         self._key = receipt_key(receipts, client.hour, client.id)
 
     def find(self, tr: Transaction) -> int | None:
-        """Return the number of the attempt that committed, if one did."""
         receipt = tr[self._key].value
         if receipt is None:
             return None
@@ -135,9 +117,9 @@ class _Receipt:
         return attempt if number == self._number else None
 
     def write(self, tr: Transaction, attempt: int) -> None:
-        """Write the receipt of an attempt, and make it conflict with the others.
+        """Write the receipt of an attempt, which conflicts with the others.
 
-        The first receipt of a client deletes receipts of clients that began a day earlier.
+        A client's first receipt deletes those that are a day older.
         """
         tr.add_read_conflict_key(self._key)
         tr[self._key] = encode_receipt(self._number, attempt)
@@ -146,9 +128,9 @@ class _Receipt:
 
 
 class _Operation:
-    """One exactly-once operation, and the result that each of its attempts would have.
+    """One exactly-once operation, and the result of each of its attempts.
 
-    The arguments are those of `run_once`; with `is_stored`, there is no receipt.
+    With `is_stored`, there is no receipt.
     """
 
     def __init__(
@@ -167,7 +149,6 @@ class _Operation:
         self._is_uncertain = False  # whether an earlier attempt may have committed
 
     def run(self, db: Database, begin: Callable[[], object]) -> Any:
-        """Run attempts until one commits or none can."""
         try:
             result = run(db, self._attempt, begin, self._note_error)
         except _Committed as earlier:
@@ -208,10 +189,7 @@ class _Operation:
     def _settle(self, db: Database, error: Exception) -> Any:
         """Return the committed attempt's result, after an error that ends the operation.
 
-        If none committed, make sure that none can any more, and raise the error.
-
-        Raises:
-            FDBError: 1021, because the database cannot be reached to find out.
+        If none committed, make sure that none can, and raise the error.
         """
 
         def body(tr: Transaction) -> int | None:

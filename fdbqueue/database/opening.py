@@ -1,4 +1,4 @@
-"""Opening of databases: the embedded engine's, or a cluster."""
+"""Open a database: the embedded engine's, or a cluster."""
 
 from __future__ import annotations
 
@@ -38,19 +38,17 @@ def open(
     - `"embedded:/path"` or the path of a directory: the embedded engine, in a directory that is
       created if missing.
     - `"memory:"`: a private database in memory, deleted when closed.
-    - The path of a cluster file: that cluster. This selects API version 730 unless the program has
-      selected a version.
-    - `None`: the database that `$FDBQ_DB` names, else the cluster of `$FDB_CLUSTER_FILE`, else the
-      embedded engine in the user's data directory.
+    - The path of a cluster file: that cluster. This selects API version 730 unless the program
+      has selected a version.
+    - `None`: the database that `$FDBQ_DB` names, else the cluster of `$FDB_CLUSTER_FILE`, else
+      the embedded engine in the user's data directory.
 
     Args:
         url: The database, as above.
-        durability: `"full"`: a commit that returned is on disk. `"os"`: it survives the process,
-            but a failure of the machine may lose the last commits. Only for the embedded engine.
-        create: Whether the embedded engine may create a database where there is none.
-
-    Returns:
-        The database.
+        durability: `"full"`: a commit that returned is on disk. `"os"`: it survives the
+            process, but a failure of the machine may lose the last commits. Only for the embedded
+            engine.
+        create: Whether the embedded engine may create a database.
 
     Raises:
         NotADatabase: The directory holds something else, or nothing and `create` is false.

@@ -1,4 +1,4 @@
-"""Reading a range page by page, and writing things in batches."""
+"""Read a range page by page, and write in batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _HasKey(Protocol):
 _Row = TypeVar("_Row", bound=_HasKey)
 
 ReadRows: TypeAlias = Callable[[ReadTransaction, bytes, bytes, int, bool], Iterable[_Row]]
-"""A function of a transaction, the begin and end of a range, a limit, and whether to reverse."""
+"""Reads up to `limit` rows between two keys, in reverse if the last argument is true."""
 
 
 def stored_rows(
@@ -47,27 +47,17 @@ def read_pages(
     is_snapshot: bool = False,
     rows: ReadRows[_Row] = stored_rows,
 ) -> Iterator[_T]:
-    """Yield what `page(tr, rows)` makes of each page of a range.
+    """Yield what `page(tr, rows)` returns for each page of a range.
 
-    Given a database, each page is read in a separate transaction.
+    On a database, each page has a separate transaction, in which `page` is called. `size` is the
+    rows of a page, `limit` the rows in all (0: no limit). With `is_snapshot`, all reads are
+    snapshot reads. `rows` reads the rows of a range.
 
-    Args:
-        tr: A transaction or a database.
-        begin: The first key.
-        end: The key behind the last one.
-        page: Called in the transaction that reads the page.
-        size: The rows of a page.
-        limit: The rows to read in all; 0 for all of them.
-        reverse: Whether to read from the end.
-        is_snapshot: Whether to read, and to call `page`, by snapshot reads.
-        rows: Reads the rows of a range, in order.
-
-    Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> db[b"a"] = db[b"b"] = db[b"c"] = b""
-        >>> list(read_pages(db, b"a", b"z", lambda tr, rows: [row.key for row in rows], size=2))
-        [[b'a', b'b'], [b'c']]
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> db[b"a"] = db[b"b"] = db[b"c"] = b""
+    >>> list(read_pages(db, b"a", b"z", lambda tr, rows: len(rows), size=2))
+    [2, 1]
     """
     left = limit
     while begin < end:
@@ -96,12 +86,11 @@ def in_batches(
 ) -> Iterator[list[_T]]:
     """Yield things in lists of up to `max_number` whose sizes add up to at most `max_size`.
 
-    A larger thing is alone in its list. If the iteration raises an error, the things before it are
-    yielded first.
+    A larger thing is alone in its list. If the iteration fails, the things before the error come
+    first.
 
-    Example:
-        >>> list(in_batches(["a", "bb", "ccc", "dddd"], len, 9, 5))
-        [['a', 'bb'], ['ccc'], ['dddd']]
+    >>> list(in_batches(["a", "bb", "ccc", "dddd"], len, 9, 5))
+    [['a', 'bb'], ['ccc'], ['dddd']]
     """
     batch: list[_T] = []
     left = max_size

@@ -1,4 +1,4 @@
-"""Running of a transaction until it commits."""
+"""Run a transaction until it commits."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ MAX_RETRY_DELAY = 2
 """The maximum milliseconds between a conflict of a queue's transaction and the next attempt."""
 
 TOO_OLD = 1007
-"""The code of the error after the five seconds in which a transaction can read."""
+"""The error code of a transaction older than five seconds."""
 
 _LIFETIME = 4.0  # seconds, with a margin for the clocks
 _FEW = 1_000  # rows that take far less time, unless the database recovers or is cut off
 
 retries: Counter[int] = Counter()
-"""The number of retries in this process, by the code of the error (1020 is a conflict).
+"""The number of retries in this process, by error code (1020 is a conflict), for metrics.
 
-For metrics. Transactions that a caller runs itself are not counted.
+Transactions that a caller runs itself are not counted.
 """
 
 _counting = Guard()
@@ -48,12 +48,7 @@ def read(tr: ReadTransactor, body: Callable[[ReadTransaction], _T]) -> _T: ...
 
 
 def read(tr: ReadTransactor, body: Callable[[Any], _T]) -> _T:
-    """Run a read in the caller's transaction or, given a database, in a separate one.
-
-    >>> import fdbqueue
-    >>> read(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
-    False
-    """
+    """Run a read in the caller's transaction or, given a database, in a separate one."""
     return run(tr, body) if is_database(tr) else body(tr)
 
 
@@ -64,24 +59,16 @@ def run(
     failed: Callable[[Any], object] = bool,
     unconfirmed: list[Any] | None = None,
 ) -> _T:
-    """Run `body(tr)` in a transaction and commit, with retries until the commit succeeds.
+    """Run `body(tr)` in a transaction, with retries until it commits.
 
-    After an unknown commit result the body may take effect twice. Use `run_once` unless that is
-    harmless, as for reads.
+    After an unknown commit result the body may take effect twice; `run_once` prevents that. `begin`
+    is called before each attempt, outside of its transaction, `failed` with each database error.
+    On a durable embedded database, a commit that only has to reach the disk is appended to
+    `unconfirmed` instead of waiting for it.
 
-    Args:
-        db: A database.
-        body: The function to run, possibly several times.
-        begin: Called before each attempt, outside of its transaction, for example to read the
-            clock for the body.
-        failed: Called with each database error.
-        unconfirmed: Where to leave the future of a commit that only has to reach the disk of an
-            embedded database, instead of waiting for it.
-
-    Example:
-        >>> import fdbqueue
-        >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
-        False
+    >>> import fdbqueue
+    >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
+    False
     """
     if binding.client_was_forked:
         check_fork(db)
@@ -121,13 +108,8 @@ def prepare_retry(transaction: Transaction, error: Any) -> None:
 
 
 def has_read_for_too_long(error: Any, seconds: float, rows: int) -> bool:
-    """Return whether a transaction failed because it read too much, and would fail again.
+    """Return whether a transaction that failed read too much, and would fail again.
 
-    After a recovery a transaction is too old, too, whatever it has read.
-
-    Args:
-        error: The error of the transaction.
-        seconds: How long it was reading.
-        rows: How many rows it has read.
+    After a recovery a transaction is too old whatever it has read.
     """
     return error.code == TOO_OLD and seconds >= _LIFETIME and rows >= _FEW

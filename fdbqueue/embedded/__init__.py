@@ -1,8 +1,6 @@
 """FoundationDB's API on one machine: an ordered, transactional key-value store in a directory.
 
-`Database` and `Transaction` have the methods, optimistic concurrency, limits and error codes of the
-official Python binding. A layer written for FoundationDB runs on them if it is decorated with
-`fdbqueue.transactional`. They are built on SQLite, through the standard library's `sqlite3`.
+A layer written for FoundationDB runs on it if `fdbqueue.transactional` decorates it.
 """
 
 from fdbqueue.embedded.arguments import strinc

@@ -1,7 +1,6 @@
-"""Arguments of callers: keys and values, as bytes or objects that stand for bytes; and limits.
+"""Arguments of callers, and FoundationDB's limits for them.
 
-The limits and constants are FoundationDB's. Source: its documentation, "Known limitations";
-backoff: `fdbclient/ClientKnobs.cpp`.
+Source: its documentation, "Known limitations"; backoff: `fdbclient/ClientKnobs.cpp`.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ MAX_BACKOFF = 1.0  # seconds
 
 
 def is_selector(key: KeyOrSelector) -> TypeIs[KeySelector]:
-    """Return whether the argument is a key selector, of this engine or of the binding."""
+    """Return whether the argument is a key selector, also the binding's."""
     return hasattr(key, "or_equal")
 
 
 def as_key(key: KeyLike) -> bytes:
-    """Return a key as bytes, given bytes or an object with `as_foundationdb_key`."""
+    """Return a key as bytes; it may have `as_foundationdb_key`."""
     return key if type(key) is bytes else _converted(key, "as_foundationdb_key", "Key")
 
 
 def as_value(value: ValueLike) -> bytes:
-    """Return a value as bytes, given bytes or an object with `as_foundationdb_value`."""
+    """Return a value as bytes; it may have `as_foundationdb_value`."""
     return value if type(value) is bytes else _converted(value, "as_foundationdb_value", "Value")
 
 

@@ -1,4 +1,4 @@
-"""The embedded engine's database object, with the methods of the official binding's."""
+"""The embedded engine's database object."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _T = TypeVar("_T")
 class Database(Writes):
     """An ordered, transactional key-value store in one directory: FoundationDB for one machine.
 
-    Any number of threads and processes may open the same directory. Each operation on the database
-    itself is a separate transaction, retried until it commits.
+    Any number of threads and processes may open the same directory. The methods are the official
+    binding's. Each operation on the database itself is a separate transaction, retried until it
+    commits.
 
     Args:
         path: The directory, created if missing; `None` for a private database in memory,
             deleted when closed.
         durability: `"full"`: a commit that returned is on disk. `"os"`: it survives the death
-            of the process; a failure of the machine may lose the last commits, but never an earlier
-            commit while keeping a later one.
-        create: Whether to create a database where there is none.
+            of the process. A failure of the machine may lose the last commits, but never a commit
+            before one that it keeps.
+        create: Whether to create a missing database.
 
     Raises:
         NotADatabase: The path holds something else, or nothing and `create` is false.
@@ -81,7 +82,7 @@ class Database(Writes):
 
     @property
     def url(self) -> str:
-        """The argument of `fdbqueue.open` for this database, without its durability."""
+        """The argument of `fdbqueue.open` for this database."""
         return "memory:" if self.in_memory else f"embedded:{self.path}"
 
     def close(self) -> None:
@@ -99,7 +100,7 @@ class Database(Writes):
         return f"<fdbqueue.embedded.Database {self.url}>"
 
     def check_integrity(self, seconds: float | None = None) -> bool:
-        """Check every page of the database file for damage. Nothing is changed.
+        """Check every page of the database file for damage, without changes.
 
         The check sees what was committed when it started; other transactions continue. It takes
         about a second per gigabyte in memory, otherwise as long as the disk needs.
@@ -121,11 +122,11 @@ class Database(Writes):
         return self.storage.check_integrity(seconds)
 
     def create_transaction(self) -> Transaction:
-        """Return a new transaction. `fdbqueue.transactional` is the convenient way to use one.
+        """Return a new transaction.
 
         Raises:
-            TypeError: The caller is `fdb.transactional`, which knows no error of this engine
-                and would not retry.
+            TypeError: The caller is `fdb.transactional`, which would not retry; use
+                `fdbqueue.transactional`.
         """
         if sys._getframe(1).f_globals.get("__name__") == "fdb.impl":
             raise TypeError(BINDING_REFUSED)
@@ -145,11 +146,11 @@ class Database(Writes):
     # Each of these operations is a transaction of its own.
 
     def get(self, key: KeyLike) -> bytes | None:
-        """Return the value of a key; `None` if it has none."""
+        """Return the value of a key, or `None`."""
         return self._run(lambda tr: tr.get(key).value)
 
     def get_key(self, key_selector: KeySelector) -> bytes:
-        """Return the key that a selector describes."""
+        """Return the key of a selector."""
         return self._run(lambda tr: tr.get_key(key_selector).value)
 
     def get_range(
@@ -160,7 +161,7 @@ class Database(Writes):
         reverse: bool = False,
         streaming_mode: int = -1,
     ) -> list[KeyValue]:
-        """Return the rows from `begin` up to, but not including, `end`, as a list."""
+        """Return the rows from `begin` (inclusive) to `end` (exclusive), as a list."""
         return self._run(
             lambda tr: tr.get_range(begin, end, limit, reverse, streaming_mode).to_list()
         )
@@ -193,17 +194,17 @@ class Database(Writes):
         self._run(lambda tr: tr.clear(key))
 
     def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
-        """Clear all keys from `begin` up to, but not including, `end`."""
+        """Clear all keys from `begin` (inclusive) to `end` (exclusive)."""
         self._run(lambda tr: tr.clear_range(begin, end))
 
     def get_and_watch(self, key: KeyLike) -> tuple[Value, WatchFuture]:
-        """Return the value of a key, and a watch for its next change."""
+        """Return the value of a key and a watch for its next change."""
         return self._run(lambda tr: (tr.get(key), tr.watch(key)))
 
     def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
-        """Set a key with the commit's versionstamp at the offset in its last four bytes."""
+        """Do `Transaction.set_versionstamped_key`."""
         self._run(lambda tr: tr.set_versionstamped_key(key, param))
 
     def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
-        """Set a value with the commit's versionstamp at the offset in its last four bytes."""
+        """Do `Transaction.set_versionstamped_value`."""
         self._run(lambda tr: tr.set_versionstamped_value(key, param))

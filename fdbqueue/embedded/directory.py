@@ -1,18 +1,17 @@
-"""The directory of a database: its files, who may open them, and the permissions of new ones.
+"""The directory of a database: its files, and their permissions.
 
-fdbqueue.sqlite       the database
-fdbqueue.sqlite-wal   SQLite's write-ahead log: the commits since the last checkpoint
-fdbqueue.sqlite-shm   SQLite's index of the log, shared by the processes
-fdbqueue.lock         the writers' lock
-fdbqueue.failed       a sync has failed: nobody commits until the files were copied; then the copy
-fdbqueue.copy         such a copy, in progress, with its own -wal and -shm
+    fdbqueue.sqlite       the database
+    fdbqueue.sqlite-wal   SQLite's write-ahead log: the commits since the last checkpoint
+    fdbqueue.sqlite-shm   SQLite's index of the log, shared by the processes
+    fdbqueue.lock         the writers' lock
+    fdbqueue.failed       a failed sync: nobody commits until the files are copied; then the copy
+    fdbqueue.copy         the copy in progress, with its own -wal and -shm
 
 A process that has the database open holds a shared lock on the directory.
 
-Whoever can write to a directory can replace a file by a link or by another database. So the
-directory must belong to this user, to root, or to a user who shares it with a group of this user,
-and the files must be plain files. Links above the directory, and the directory itself as a link,
-are the user's own choice.
+A user with write access to the directory can replace its files. So it must belong to this user, to
+root, or to a user who shares it with a group of this user, and the files must be plain files. Links
+to the directory or above it are the user's own choice.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _SHARE_IT = "name a directory of your own, or give this one to a group that you 
 
 
 def check_directory(path: Path) -> None:
-    """Check a directory before anything in it is opened. Do nothing if there is none.
+    """Check a directory, if it exists, before anything in it is opened.
 
     Raises:
         UnsafeDirectory: A file is a link or not a plain file, or untrusted users can create files.
@@ -78,10 +77,7 @@ def check_directory(path: Path) -> None:
 
 
 def check_opened(connection: sqlite3.Connection, file: Path) -> None:
-    """Raise `UnsafeDirectory` if SQLite followed a link that is newer than `check_directory`.
-
-    SQLite resolves links before it opens a file, and follows none after that.
-    """
+    """Raise `UnsafeDirectory` if SQLite followed a link that is newer than `check_directory`."""
     ((_, _, opened),) = connection.execute("PRAGMA database_list").fetchall()
     directory, name = os.path.split(opened)
     if name != file.name or not os.path.samefile(directory, file.parent):
@@ -89,7 +85,7 @@ def check_opened(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> io.FileIO:
-    """Open a file, but not through a link. It is closed when nothing refers to it any more."""
+    """Open a file, but not through a link. It closes with its last reference."""
     mode = "r+" if flags & os.O_RDWR else "r"
     flags |= os.O_CLOEXEC | os.O_NOFOLLOW
     # In one step: an exception of a signal handler between two calls would leave the file open.
@@ -97,18 +93,15 @@ def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> io.FileIO:
 
 
 def open_directory(path: Path) -> Owner:
-    """Open a directory. It is closed when nothing refers to it any more."""
+    """Open a directory. It closes with its last reference."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     return next(map(Owner.fromfd, map(os.open, (path,), (flags,))))  # in one step, as above
 
 
 def create_like(old: Path, new: Path) -> None:
-    """Create an empty file with another one's permissions and, as far as possible, owner.
+    """Create an empty file with another one's permissions and, if possible, owner.
 
-    If this user cannot give it the same group, the file is this user's alone.
-
-    Raises:
-        FileExistsError: The new file exists.
+    If its group cannot be set, only this user has access.
     """
     found = old.stat()
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,7 +1,4 @@
-"""FoundationDB's mutations, among them its atomic operations, as pure functions on values.
-
-Each takes the stored value (`None` if there is none) and the parameter, and returns the new value
-(`None` to clear the key).
+"""FoundationDB's mutations as pure functions of the stored value and the parameter.
 
 Source: FoundationDB, Developer Guide, "Atomic operations", and the API reference of `MutationType`.
 """
@@ -18,7 +15,7 @@ Operation: TypeAlias = Callable[[bytes | None, bytes], bytes | None]
 
 
 class MutationType(IntEnum):
-    """The types of mutations, with the numbers of FoundationDB's API."""
+    """The types of mutations, with FoundationDB's numbers."""
 
     SET = 0
     CLEAR_RANGE = 1
@@ -53,7 +50,6 @@ def _numeric(combine: Callable[[int, int], int]) -> Operation:
 
 
 def _or_param(operation: Callable[[bytes, bytes], bytes | None]) -> Operation:
-    """Return an operation that stores the parameter if the key has no value."""
     return lambda value, param: param if value is None else operation(value, param)
 
 
@@ -77,4 +73,4 @@ ATOMICS: dict[int, Operation] = {
 }
 
 Mutation: TypeAlias = tuple[int, bytes, bytes]
-"""One write of a transaction: its type, its key and its parameter (the end, for a range)."""
+"""The type, the key and the parameter of a write (the end, for a range)."""

@@ -1,7 +1,4 @@
-r"""Sets of keys as sorted, disjoint half-open ranges, and their encoding as bytes.
-
-A range is `(begin, end)`; a single key `k` is `(k, k + b"\x00")`.
-"""
+r"""Sets of keys as sorted, disjoint half-open ranges, and their encoding as bytes."""
 
 from __future__ import annotations
 
@@ -42,32 +39,30 @@ class RangeSet:
         return bisect_right(self._ends, key) % 2 == 1
 
     def add(self, begin: bytes, end: bytes) -> None:
-        """Add a range, merged with all ranges that it touches."""
+        """Add a range, merged with all that it touches."""
         first, last = bisect_left(self._ends, begin), bisect_right(self._ends, end)
         self._ends[first:last] = [begin] * (first % 2 == 0) + [end] * (last % 2 == 0)
 
     def remove(self, begin: bytes, end: bytes) -> None:
-        """Remove a range. The rest of a range that it cuts stays."""
+        """Remove a range."""
         first, last = bisect_left(self._ends, begin), bisect_right(self._ends, end)
         self._ends[first:last] = [begin] * (first % 2) + [end] * (last % 2)
 
     def within(self, begin: bytes, end: bytes) -> list[Range]:
-        """Return the parts of a range that are in the set, in order."""
+        """Return the parts of a range in the set."""
         first, last = bisect_right(self._ends, begin), bisect_left(self._ends, end)
         ends = [begin] * (first % 2) + self._ends[first:last] + [end] * (last % 2)
         return list(zip(ends[::2], ends[1::2]))
 
     def gaps(self, begin: bytes, end: bytes) -> list[Range]:
-        """Return the parts of a range that are not in the set, in order."""
+        """Return the other parts of a range."""
         first, last = bisect_right(self._ends, begin), bisect_left(self._ends, end)
         ends = [begin] * (first % 2 == 0) + self._ends[first:last] + [end] * (last % 2 == 0)
         return list(zip(ends[::2], ends[1::2]))
 
 
 def pack_ranges(ends: list[bytes]) -> bytes:
-    r"""Encode ranges as bytes: the begin and the end of each range in turn.
-
-    An empty end means a single key, since no range ends at the empty key.
+    r"""Encode the begins and ends of ranges; an empty end means a single key.
 
     >>> list(unpack_ranges(pack_ranges([b"k", b"", b"a", b"b"])))
     [(b'k', b'k\x00'), (b'a', b'b')]

@@ -2,7 +2,7 @@
 
     fdbq serve                                  # http://127.0.0.1:8080, OpenAPI at /openapi.json
 
-The server needs the packages of the extra `server`: `pip install '.[server]'` in a clone.
+The server needs the extra `server`: `pip install '.[server]'` in a clone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def create_app(
 ) -> FastAPI:
     """Return an ASGI application that serves the named queues of a database.
 
-    Before stopping, a server should call `app.state.stop()`, which ends waiting requests.
+    Before it stops, a server should call `app.state.stop()`, which ends waiting requests.
 
     Args:
         db: A database.
@@ -93,7 +93,7 @@ def create_app(
 
 
 async def _not_allowed(request: Request, error: Any) -> Response:
-    """Answer 405 with all methods of the path, which several routes may share."""
+    """Answer 405 with the methods of all routes that share the path."""
     path = request.scope["path"]
     found = [each for each in _ROUTES if isinstance(each, Route) and each.path_regex.match(path)]
     methods = {method for route in found for method in route.methods or ()}
@@ -108,7 +108,7 @@ async def _health() -> _Status:
 
 @_router.get("/ready")
 async def _ready(request: Request) -> _Status:
-    """Report whether the database answers and the server is not shutting down."""
+    """Report whether the database answers and the server is not stopping."""
     if request.app.state.stopping.is_set():
         raise HTTPException(503, "the server is about to stop")
     await aio.queue_names(request.app.state.served.db, limit=1)
@@ -126,7 +126,7 @@ async def _metrics(
         ),
     ] = "active",
 ) -> Response:
-    """For Prometheus: items by state, totals, ages, requests and their latencies."""
+    """Return metrics for Prometheus: items by state, totals, ages, requests and latencies."""
     text = await request.app.state.metrics.text(all_queues=queues == "all")
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -140,7 +140,6 @@ _ROUTES = [route for router in _ROUTERS for route in router.routes]
 
 
 def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """Let pages of other origins use the API (CORS)."""
     for origin in origins:
         parts = urlsplit(origin)
         if parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}":

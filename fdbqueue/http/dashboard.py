@@ -1,8 +1,4 @@
-"""The dashboard: its files, which contain nothing of the queues.
-
-The pages are modules of JavaScript without a build step. They read and change the queues through
-`/v1`, with the token that the user enters.
-"""
+"""The dashboard: static pages that use the queues through `/v1`, with the user's token."""
 
 from __future__ import annotations
 
@@ -26,10 +22,9 @@ _HEADERS = {
 
 
 class _Files(StaticFiles):
-    """Files with headers that let a page load nothing from another host."""
+    """Files with headers that forbid pages to load anything from another host."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        """Return the response with a file."""
         response = super().file_response(*args, **kwargs)
         response.headers.update(_HEADERS)
         return response
@@ -46,5 +41,5 @@ async def dashboard(request: Request) -> Response:
 
 @router.get("/dashboard/{name}")
 async def file(request: Request, name: str) -> Response:
-    """Return a file of the page: its stylesheet, or one of its modules."""
+    """Return a stylesheet or module of the page."""
     return await _FILES.get_response(name, request.scope)

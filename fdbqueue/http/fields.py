@@ -1,4 +1,4 @@
-"""The fields of bodies and answers, which the library declares: options, filters and records."""
+"""The fields of bodies and answers that the library declares."""
 
 from __future__ import annotations
 
@@ -24,19 +24,17 @@ from fdbqueue import types
 _M = TypeVar("_M", bound=BaseModel)
 
 MAX_ITEMS = 1000
-"""How many items one request pushes, pops, claims or lists at most."""
+"""The most items that one request handles."""
 
 MAX_WAIT = 300.0
-"""Seconds for which a request waits at most."""
+"""The most seconds that a request waits."""
 
 NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255, "format": "queue-name"}
-"""The schema of a queue's name in OpenAPI. It counts characters; the limit is in bytes."""
+"""The OpenAPI schema of a queue's name. The limit counts bytes, not characters."""
 
 
 def exact_integer(value: Any) -> Any:
-    """Return a number without a fraction as an integer, and anything else as it is.
-
-    JSON has one kind of number: for JSON Schema, and so for OpenAPI, 1.0 is an integer.
+    """Return a number without a fraction as an integer, as in JSON Schema.
 
     >>> exact_integer(1.0), exact_integer(1.5), exact_integer("1")
     (1, 1.5, '1')
@@ -88,20 +86,14 @@ _FORMS: dict[Any, Any] = {
         tuple[Integer, Duration], Strict(False), Field(examples=[[100, 60]])
     ],
 }
-"""The fields of a body by the types of the options that they set."""
 
 
 def with_fields(
     *declarations: type, without: Collection[str] = ()
 ) -> Callable[[type[_M]], type[_M]]:
-    """Return a decorator that adds the fields of typed dictionaries or dataclasses to a model.
+    """Return a decorator that adds fields of typed dictionaries or dataclasses to a model.
 
-    An option of a typed dictionary may be absent from a body. The fields that the model declares
-    itself take precedence. All get the documentation of the declarations.
-
-    Args:
-        declarations: The typed dictionaries and dataclasses.
-        without: Names of fields that the model does not have.
+    A body may lack an option of a typed dictionary.
     """
 
     def complete(model: type[_M]) -> type[_M]:
@@ -123,7 +115,6 @@ def with_fields(
 
 
 def _field(declaration: type, hint: Any) -> tuple[Any, Any]:
-    """Return the type and the default of a field of a model, for one of a declaration."""
     if not is_typeddict(declaration):
         return hint, ...
     for known, form in _FORMS.items():
@@ -135,7 +126,7 @@ def _field(declaration: type, hint: Any) -> tuple[Any, Any]:
 
 
 def _documentation(declaration: type) -> dict[str, str]:
-    """Return what the section "Attributes" of a docstring says of each field."""
+    """Return a docstring's "Attributes" by field."""
     parts: list[tuple[str, str]] = []
     for kind in reversed(declaration.__mro__):
         section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]

@@ -32,8 +32,6 @@ _SCAN_KEPT = 1.0  # seconds
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 _PAGE = 1000
-"""How many queues are in memory at a time, beside the reported ones."""
-
 _TOTALS = {
     "total_pushed": ("items_pushed", "Items pushed. A retry is not a push."),
     "total_completed": ("items_completed", "Items popped or acknowledged."),
@@ -45,11 +43,10 @@ _TOTALS = {
     "total_put_back": ("items_put_back", "Popped items that were put back."),
     "total_rejected": ("items_rejected", "Items for which the queue had no room."),
 }
-"""The name and the help text of the metric of each total."""
 
 
 class Metrics:
-    """The counters of this server, and the state of the queues at the time of a scrape."""
+    """The counters of this server, and the queues at a scrape."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -74,17 +71,13 @@ class Metrics:
     async def text(self, all_queues: bool = False) -> bytes:
         """Return all metrics in Prometheus' text format.
 
-        Reported are the queues that are not empty, or were used since the first scan:
-        their counters have no gaps.
-
-        Args:
-            all_queues: Report all queues.
+        A queue is reported if it is not empty or was used since the first scan, or with
+        `all_queues`.
         """
         scan = await self._scans.get(self._scan, all_queues)
         return await run(self._render, scan)
 
     async def _scan(self, all_queues: bool) -> _Scan:
-        """Read the state of all queues. One scan runs at a time."""
         totals: dict[str, tuple[int, int]] = {}
         reported: dict[str, QueueStats] = {}
         after: str | None = None
@@ -106,7 +99,7 @@ class Metrics:
         return generate_latest(scan) + generate_latest(self._registry)
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count and time a request; clients can invent any number of paths and methods."""
+        """Count and time a request; unknown paths and methods share labels."""
         route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._requests.labels(method, route, status).inc()
@@ -114,13 +107,12 @@ class Metrics:
 
 
 class _Scan(NamedTuple):
-    """The number of all queues, and the state of those to report, as metrics."""
+    """The number of all queues, and the state of those to report."""
 
     number: int
     reported: dict[str, QueueStats]
 
     def collect(self) -> Iterator[Any]:
-        """Yield the number of all queues, and the state of those to report."""
         number = GaugeMetricFamily("fdbqueue_queues", "Queues, including those not reported.")
         number.add_metric([], self.number)
         items = GaugeMetricFamily(
@@ -165,10 +157,7 @@ class _Scan(NamedTuple):
 
 
 class _Retries:
-    """The metrics of transactions."""
-
     def collect(self) -> Iterator[Any]:
-        """Yield the number of retries by error code."""
         again = CounterMetricFamily(
             "fdbqueue_transaction_retries",
             "Transactions that this server retried, by error code: 1020 is a conflict.",
@@ -180,14 +169,9 @@ class _Retries:
 
 
 class RequestLog:
-    """ASGI middleware that gives requests below `/v1` an id, and logs and counts all requests.
+    """ASGI middleware that logs and counts all requests, and gives an id to those below `/v1`.
 
-    The id is the `X-Request-Id` of the request, or a new one. The response has it, and the log.
-
-    Args:
-        app: The application.
-        observe: Takes the scope of a request, the status of its response, and the seconds that it
-            took.
+    The id is the request's `X-Request-Id`, or a new one; the response has it.
     """
 
     def __init__(self, app: ASGIApp, observe: Callable[[Scope, int, float], None]) -> None:

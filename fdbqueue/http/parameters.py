@@ -1,4 +1,4 @@
-"""Parameters of routes: names in paths and what a token allows, filters, and pages."""
+"""Parameters of routes: names of queues, filters, and pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEPARATORS = re.compile("%(25|2[fF])")
 
 
 def name_for(role: Role, description: str) -> Any:
-    """Return the dependency for the name of a queue, which the request's token must allow."""
+    """Return the dependency for a queue's name that the token must allow."""
 
     async def name_of_queue(
         request: Request,
@@ -42,11 +42,7 @@ def name_for(role: Role, description: str) -> Any:
 
 
 class SegmentPaths:
-    """ASGI middleware that keeps an encoded `/` in a path apart from one between segments.
-
-    Below a prefix, `%2F` and `%25` stay as they are when the path is decoded. `decoded` decodes the
-    name of a queue in such a path.
-    """
+    """ASGI middleware that leaves `%2F` and `%25` encoded in paths below a prefix."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
@@ -74,13 +70,13 @@ def decoded(name: str) -> str:
 _NAME = "The queue's name, with `/` as `%2F`."
 
 ReadOf: TypeAlias = Annotated[str, name_for("read", _NAME)]
-"""The name of a queue, for a request that reads it."""
+"""The name of a queue that the request reads."""
 
 WriteOf: TypeAlias = Annotated[str, name_for("write", _NAME)]
-"""The name of a queue, for a request that changes single items."""
+"""The name of a queue in which the request changes single items."""
 
 AdminOf: TypeAlias = Annotated[str, name_for("admin", _NAME)]
-"""The name of a queue, for a request that changes the queue, or items in bulk."""
+"""The name of a queue that the request changes as a whole or in bulk."""
 
 Page: TypeAlias = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="How many at most.")]
 Wait: TypeAlias = Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait.")]
@@ -95,7 +91,7 @@ AfterQueue: TypeAlias = Annotated[
 
 @with_fields(Filters)
 class Counting(BaseModel):
-    """The query parameters that choose among the items in a state."""
+    """The query parameters that filter the items in a state."""
 
     state: State = "ready"
     priority: str | None = Field(None, description="JSON: only the items of this priority.")
@@ -111,7 +107,6 @@ class Searching(Counting):
 
 
 def _names(dependant: Dependant) -> Iterator[str]:
-    """Yield the query parameters of a route, also the shared ones."""
     for each in dependant.query_params:
         model = each.field_info.annotation
         yield from getattr(model, "model_fields", [each.alias])
@@ -120,7 +115,7 @@ def _names(dependant: Dependant) -> Iterator[str]:
 
 
 async def known_parameters(request: Request) -> None:
-    """Refuse a request with a query parameter that its route does not have."""
+    """Refuse query parameters that the route lacks."""
     if not request.scope["query_string"]:
         return
     route: APIRoute = request.scope["route"]

@@ -17,7 +17,7 @@ from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import IdempotencyKey, found, options_of, push_item
 
 _HIGHEST = 2**53 - 1
-"""The highest priority: the largest integer that every JSON reader represents exactly."""
+"""The largest integer that every JSON reader represents exactly."""
 
 _Name: TypeAlias = Annotated[
     str, name_for("write", "The queue's name: printable text up to 255 bytes.")
@@ -48,13 +48,12 @@ class Error(BaseModel):
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": Error, "description": text} for status, text in answers.DESCRIPTIONS.items()
 }
-"""The responses to requests that fail, for OpenAPI."""
+"""The error responses, for OpenAPI."""
 
 router = APIRouter(responses=ERRORS)
 
 
 async def _queue(served: Served, name: str, must_exist: bool = True) -> aio.PriorityQueue:
-    """Return a queue of JSON items with integer priorities; refuse another one."""
     handle = await served.queue(name, must_exist)
     options = options_of(handle.queue)
     is_plain = options.codec == "json" and options.priorities is int

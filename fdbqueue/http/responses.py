@@ -1,4 +1,4 @@
-"""Responses: JSON, errors with their statuses, and items that return if nobody gets them."""
+"""Responses: JSON, errors with their statuses, and items that return unless delivered."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from fdbqueue.queue.batches import BatchNotFound
 from fdbqueue.queue.steps import TooManyWaiting
 
 REQUEST_ID = "fdbqueue.request_id"
-"""The id of a request in its scope, below `/v1`."""
+"""The key of a request's id in its scope."""
 
 GRANT = "fdbqueue.grant"
-"""The `Grant` of a request in its scope, if the server has tokens."""
+"""The key of a request's `Grant` in its scope."""
 
 # Turns of the event loop until it notices that a client has disconnected: it reads the end of the
 # connection, calls `connection_lost`, and resumes the waiting code.
@@ -52,18 +52,13 @@ _STATUSES: dict[type[BaseException], int] = {
     errors.QueueFull: 429,
     errors.StorageError: 503,
 }
-"""The statuses of the errors of the library, and of their subclasses.
+"""The statuses of the library's errors and their subclasses.
 
-`_CODES` has the errors of transactions, `add_error_handlers` the errors of requests.
-Outside of `/v1`, a value that cannot be used is answered 400 instead of 422.
+Outside of `/v1`, 400 replaces 422.
 """
 
 _LOCATIONS = ("body", "query", "path", "header")
-"""The parts of a request, which the message about a field leaves out."""
-
 _NOT_JSON = "send the body as JSON, with `Content-Type: application/json`"
-"""The message for the status 415."""
-
 _UNKNOWN = "it is unknown whether this took effect; check before you repeat it"
 _TOO_LARGE = "this is too large for one transaction, which holds 10,000,000 bytes"
 _NO_ANSWER = "the database did not answer in time; nothing was done"
@@ -73,11 +68,11 @@ _CODES: dict[int, tuple[int, str]] = {
     2101: (413, _TOO_LARGE),
     2103: (413, _TOO_LARGE),
 }
-"""The status and the message for FoundationDB's errors by code; 503 for all others."""
+"""The status and the message by FoundationDB's error code; 503 for all others."""
 
 
 def json_response(content: dict[str, Any], status: int = 200) -> Response:
-    """Return a JSON response with trusted content, without validation."""
+    """Return a JSON response, without validation."""
     try:
         body = json_bytes(content)
     except ValueError as error:  # not of a value of the request
@@ -86,7 +81,7 @@ def json_response(content: dict[str, Any], status: int = 200) -> Response:
 
 
 def is_v1(scope: Scope) -> bool:
-    """Return whether a request is for a route below `/v1`."""
+    """Return whether a request is below `/v1`."""
     path: str = scope["path"]
     return path.startswith("/v1/")
 
@@ -94,13 +89,9 @@ def is_v1(scope: Scope) -> bool:
 def problem(
     scope: Scope, status: int, detail: str, error: Exception | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Return the media type and the content of the response to a request that failed.
+    """Return the media type and the content of the response to a failed request.
 
-    Args:
-        scope: The request.
-        status: The status of the response.
-        detail: A sentence that says what is wrong.
-        error: The error, whose class is the type of the problem, and whose fields it has.
+    The class of `error` is the type of the problem, and its fields are included.
     """
     # The client's text may contain lone surrogates, which UTF-8 cannot encode.
     clean = detail.encode("utf-8", "replace").decode()
@@ -118,7 +109,6 @@ def problem(
 
 
 def _fields(error: Exception) -> dict[str, Any]:
-    """Return the fields of an error that are JSON values."""
     kinds = (str, int, bool, type(None))
     fields = {name: value for name, value in vars(error).items() if isinstance(value, kinds)}
     clean: dict[str, Any] = json.loads(
@@ -134,7 +124,7 @@ async def refuse(
     detail: str,
     headers: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
-    """Answer a request with a status and a message, before it reaches the application."""
+    """Answer a request before it reaches the application."""
     media_type, content = problem(scope, status, detail)
     body = json.dumps(content).encode()
     fixed = [(b"content-type", media_type.encode()), (b"content-length", b"%d" % len(body))]
@@ -143,7 +133,7 @@ async def refuse(
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Let an application answer each error with a status and a message."""
+    """Let an application answer errors with a status and a message."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(ClientDisconnect, _gone)
@@ -161,7 +151,7 @@ def answer(
     headers: Any = None,
     error: Exception | None = None,
 ) -> JSONResponse:
-    """Return the response to a request that failed; see `problem`."""
+    """Return the response to a failed request."""
     if status == 422 and not is_v1(request.scope):
         status = 400
     media_type, content = problem(request.scope, status, detail, error)
@@ -169,7 +159,6 @@ def answer(
 
 
 async def _invalid(request: Request, error: Any) -> JSONResponse:
-    """Answer a request with an invalid body or parameter; name the first problem."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return answer(request, 400, f"the body is not JSON: {first['ctx']['error']}")
@@ -182,7 +171,6 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
 
 
 async def _invalid_value(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request with a value that the library refuses, by an error without a class."""
     if type(error) is not ValueError:
         return await _unexpected(request, error)
     return answer(request, 422, str(error))
@@ -193,12 +181,11 @@ async def _refused(request: Request, error: Any) -> JSONResponse:
 
 
 async def _gone(request: Request, error: Exception) -> JSONResponse:
-    """Return the status to count for a client that left, or was too slow to send its body."""
+    """Return the status of a client that left or was too slow."""
     return answer(request, 499, "the client closed the connection")
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that the library has refused, or could not store."""
     status = next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
     if isinstance(error, errors.NoResult) and error.state is None:
         status = 404  # there is no such item
@@ -213,7 +200,6 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unavailable(request: Request, error: Any) -> JSONResponse:
-    """Answer a request whose transaction failed or has an unknown result."""
     _log.error("%s %s: %s", request.method, request.url.path, error)
     return answer(request, *_CODES.get(error.code, (503, _NO_ANSWER)))
 
@@ -227,16 +213,11 @@ async def _unexpected(request: Request, error: Exception) -> JSONResponse:
 
 
 class Delivered(Response):
-    """A response with items that were taken, and that are returned if it cannot be delivered.
+    """A response with taken items, which return if it cannot be delivered.
 
-    A server discards what is written for a client that it knows to have disconnected. So the end of
-    the response is held back until the server has had time to notice. After it is written, one
-    check shows whether it was discarded. If anything fails before (an item cannot be encoded, the
-    request is cancelled), the items return as well.
-
-    Args:
-        content: Returns the content, which is encoded as JSON.
-        undo: Returns the items.
+    A server discards what is written for a client that has disconnected. So the end of the response
+    waits until the server has had time to notice, and a check after it shows whether it was
+    discarded. If anything fails before, the items return as well.
     """
 
     def __init__(
@@ -256,7 +237,7 @@ class Delivered(Response):
                 await self._return()
 
     async def _return(self) -> None:
-        """Return the items; while the disk fails, try again, because nobody else has them."""
+        """Return the items; while the disk fails, try again."""
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -288,7 +269,6 @@ class Delivered(Response):
 
 
 def _is_gone(receive: Receive) -> bool:
-    """Return whether the server has seen the client disconnect, without waiting."""
     asking: Any = receive()
     try:
         asking.send(None)

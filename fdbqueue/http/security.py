@@ -38,7 +38,7 @@ _OPEN: tuple[BaseRoute, ...] = (
 """The paths that reveal nothing about the queues."""
 
 _OF_QUEUES = (Mount("/v1", _NOTHING), Mount("/queue", _NOTHING))
-"""The paths below which each route calls `authorize` with the queue of its own path."""
+"""The paths below which each route calls `authorize` itself."""
 
 Role: TypeAlias = Literal["read", "write", "admin"]
 """The requests that a token allows; each role includes the ones before it.
@@ -50,7 +50,7 @@ _ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Grant(NamedTuple):
-    """A token, and what it allows.
+    """What a token allows.
 
     Attributes:
         token: The token.
@@ -63,13 +63,11 @@ class Grant(NamedTuple):
     queues: str = "*"
 
     def allows(self, role: Role, queue: str | None) -> bool:
-        """Return whether it allows requests of a role, on a queue; `None` for the whole server.
+        """Return whether it allows a role's requests on a queue; `None` for the whole server.
 
         >>> grant = Grant(b"secret", "write", "mail/*")
         >>> grant.allows("read", "mail/out"), grant.allows("admin", "mail/out")
         (True, False)
-        >>> grant.allows("read", "jobs"), grant.allows("read", None)
-        (False, False)
         """
         if _ROLES.index(role) > _ROLES.index(self.role):
             return False
@@ -89,13 +87,12 @@ class Tokens:
     start with `#`. Tokens are compared in constant time.
 
     Args:
-        lines: A token each, which may be followed by its role, by default `admin`, and its queues.
-        file: A file of more such lines; empty lines and comments (`#`) are skipped. A
-            file that has changed is read again within a second. If it has become invalid, its
-            former tokens stay.
+        lines: Tokens. A token's role may follow it (by default `admin`), and its queues.
+        file: A file of more such lines; empty lines and comments (`#`) are skipped. A changed
+            file is read again within a second. If it is invalid, the former tokens stay.
 
     Raises:
-        ValueError: One of them is not a valid token or role, or the file has none.
+        ValueError: A token or role is invalid, or the file has no token.
         OSError: The file cannot be read.
 
     Example:
@@ -115,7 +112,7 @@ class Tokens:
         return bool(self._fixed or self._file)
 
     def find(self, authorization: bytes) -> Grant | None:
-        """Return the grant of the token in this header; `None` if there is none."""
+        """Return the grant of the token in this header, if any."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip() if scheme.lower() == b"bearer" else b""
         found: Grant | None = None
@@ -133,7 +130,6 @@ class Tokens:
         return found
 
     def _read_file(self) -> None:
-        """Read the file, unless it has not changed."""
         if self._file is None:
             return
         status = self._file.stat()
@@ -158,7 +154,7 @@ class Tokens:
 
 
 def _grant(words: list[str], place: str) -> Grant:
-    """Return the grant of a line; the message of an error begins with its place."""
+    """Return the grant of a line; an error's message begins with its place."""
     token, *rest = words or [""]
     role = rest[0] if rest else "admin"
     for known in _ROLES:
@@ -172,13 +168,13 @@ def _grant(words: list[str], place: str) -> Grant:
 
 
 def grant_of(request: Request) -> Grant | None:
-    """Return the grant of a request; `None` if the server has no tokens."""
+    """Return the grant of a request, if the server has tokens."""
     grant: Grant | None = request.scope.get(GRANT)
     return grant
 
 
 def authorize(request: Request, role: Role, queue: str) -> None:
-    """Raise an error with status 403 if the token of a request does not allow this."""
+    """Raise a 403 unless the request's token allows this."""
     grant = grant_of(request)
     if grant is not None and not grant.allows(role, queue):
         only = "; it allows only reads" if grant.role == "read" else ""
@@ -186,7 +182,7 @@ def authorize(request: Request, role: Role, queue: str) -> None:
 
 
 class Guard:
-    """ASGI middleware that refuses requests of foreign pages, without a token, or too large."""
+    """ASGI middleware that refuses foreign pages, missing tokens and large bodies."""
 
     def __init__(
         self, app: ASGIApp, tokens: Tokens, max_body: int, origins: frozenset[str]
@@ -227,7 +223,6 @@ class Guard:
         read = 0
 
         async def counted() -> Message:
-            """Count the bytes of the body, which may come in many pieces."""
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
@@ -243,7 +238,7 @@ class Guard:
             looks_write.reset(may_write)
 
     def _foreign(self, headers: dict[bytes, bytes], method: str) -> str | None:
-        """Return why a request may be sent by another site's page; `None` if it is not."""
+        """Return why another site's page may have sent a request, or `None`."""
         host = headers.get(b"host", b"").decode("latin-1")
         origin = headers.get(b"origin", b"").decode("latin-1")
         is_own = not origin or origin in self._origins or origin.partition("://")[2] == host
@@ -261,7 +256,7 @@ def _matches(routes: Iterable[BaseRoute], scope: Scope) -> bool:
 
 @functools.lru_cache(1024)
 def is_loopback(host: str) -> bool:
-    """Return whether a Host header, or an address in its form, names the local machine."""
+    """Return whether a Host header or address names the local machine."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ip_address(name).is_loopback

@@ -26,13 +26,9 @@ _KNOWN_FOR = 1.0  # seconds for which a name is taken to be that of the same que
 
 
 class SharedReads:
-    """Reads of many queues, of which one runs at a time, and whose results requests share.
+    """Reads of many queues, one at a time, whose results requests share.
 
-    The result that a request gets was read after the request came, or began at most `max_age`
-    seconds before.
-
-    Args:
-        max_age: Seconds for which a result is kept for later requests.
+    A result was read after its request came, or began at most `max_age` seconds before.
     """
 
     def __init__(self, max_age: float = 0.0) -> None:
@@ -43,7 +39,7 @@ class SharedReads:
     async def get(
         self, read: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Return the result of `await read(...)`, or of another request for the same."""
+        """Return the result of `await read(...)`, perhaps another request's."""
         oldest = time.monotonic() - self._max_age
         key = read, args, *kwargs.items()
         async with self._one_at_a_time:
@@ -59,7 +55,7 @@ class SharedReads:
 
 
 class Served:
-    """The queues of a database, as they were asked for."""
+    """The queues of a database, opened on request."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
@@ -67,9 +63,9 @@ class Served:
         self._numbers = SharedReads()
 
     async def page(self, request: Request, limit: int, after: str | None, prefix: str) -> Response:
-        """Return a page of the queues that a request may see, with the numbers of each.
+        """Return a page of the queues that the request's token allows, with their numbers.
 
-        Their names begin with a text.
+        `prefix` is the beginning of their names.
         """
         grant = grant_of(request)
         allowed = "" if grant is None else grant.queues.removesuffix("*")
@@ -113,15 +109,12 @@ class Served:
         return queue
 
     def forget(self, name: str) -> None:
-        """Look again for the queue of this name."""
+        """Open this queue again at the next request."""
         self._queues.pop(name, None)
 
 
 def validate_encoding(name: str) -> None:
-    """Raise `InvalidQueueName` for a name in a path that was not encoded in UTF-8.
-
-    Different bytes would be the same name.
-    """
+    """Raise `InvalidQueueName` for a name in a path that is not UTF-8."""
     if "\ufffd" in name:
         raise InvalidQueueName(name, "it is not encoded in UTF-8")
 
@@ -133,13 +126,13 @@ async def served(request: Request) -> Served:
 
 
 ServedQueues: TypeAlias = Annotated[Served, Depends(served)]
-"""The parameter of a route that serves queues."""
+"""The served queues, as a parameter of a route."""
 
 
 async def call_waiting(
     request: Request, handle: Handle, method: str, *args: Any, wait: float = 0, **kwargs: Any
 ) -> Any:
-    """Call a method of a queue that waits until the client disconnects, or the server stops."""
+    """Call a method whose wait ends if the client leaves or the server stops."""
     db = request.app.state.served.db
     if not wait:
         return await getattr(handle, method)(db, *args, **kwargs)
@@ -156,7 +149,7 @@ async def call_waiting(
 
 
 def client_of(request: Request) -> str:
-    """Return the name of the client that has sent a request, from its address."""
+    """Return the name of a request's client."""
     return "HTTP client" if request.client is None else f"HTTP client {request.client.host}"
 
 
@@ -173,7 +166,7 @@ async def popped(
     as_json: Callable[[Any], dict[str, Any]],
     **options: Any,
 ) -> Response:
-    """Pop items and return the response; if it is not delivered, the items are put back."""
+    """Pop items and return the response, which puts them back if undelivered."""
     items = await call_waiting(request, handle, "pop_many", n, wait=wait, **options)
 
     def content() -> dict[str, Any]:

@@ -11,10 +11,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 _KEEP_ALIVE = 65
-"""Seconds for which a connection stays open without a request, longer than common proxies do."""
+"""Seconds for which a connection without requests stays open, longer than common proxies do."""
 
 _STOP_WITHIN = 30
-"""Seconds for requests in progress to finish when the server stops."""
+"""Seconds that requests in progress have when the server stops."""
 
 
 def server_config(
@@ -31,15 +31,14 @@ def server_config(
     Args:
         app: The ASGI application.
         connections: The most open connections; at the limit, requests are answered 503.
-        forwarded_allow_ips: Addresses and networks of trusted proxies, whose `X-Forwarded-For` and
-            `X-Forwarded-Proto` are used; `*` for any. Other clients cannot choose their address by
-            a header.
+        forwarded_allow_ips: Addresses and networks of trusted proxies, whose `X-Forwarded-For`
+            and `X-Forwarded-Proto` are used; `*` for any.
         verbose: Whether to log the errors of clients, too.
-        certfile: A file in PEM format with the certificate of the server, for TLS; `None` for HTTP.
-        keyfile: A file with its private key; by default `certfile` has it, too.
+        certfile: A PEM file with the server's certificate, for TLS.
+        keyfile: A file with its private key, unless `certfile` has it.
 
     Raises:
-        ValueError: One of `forwarded_allow_ips` is not an address or network.
+        ValueError: `forwarded_allow_ips` has an invalid address or network.
         OSError: The certificate or its key cannot be used.
     """
     for each in forwarded_allow_ips:
@@ -72,11 +71,7 @@ def server_config(
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket for a `uvicorn.Server`, bound to an address.
-
-    Raises:
-        OSError: The address cannot be used.
-    """
+    """Return a socket bound to an address; `OSError` if that cannot be used."""
     # With the protocol, asyncio knows that it is TCP, and does not delay small answers.
     found = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE

@@ -1,1 +1,1 @@
-"""The store: one SQLite database in a directory, a lock for its writers, and one sync a commit."""
+"""The store: a SQLite database, a lock for its writers, and one sync per commit."""

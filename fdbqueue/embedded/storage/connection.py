@@ -1,7 +1,4 @@
-"""Connections to SQLite, each with the snapshot that a transaction reads, and their errors.
-
-Errors of SQLite or the system become errors that name the directory and what to do.
-"""
+"""Connections to SQLite, and their errors."""
 
 from __future__ import annotations
 
@@ -27,24 +24,23 @@ from fdbqueue.errors import (
 )
 
 LONG_LOG = 64 << 20
-"""Bytes from which SQLite's log is long. SQLite cuts a longer one when it restarts it."""
+"""Bytes to which SQLite cuts its log when it restarts it."""
 CHECKPOINT = 2000
-"""Pages of the log from which on SQLite makes a checkpoint after a commit."""
+"""Pages of the log from which SQLite makes a checkpoint after a commit."""
 
 _BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for one of its own locks
 _MAPPED = 32 << 10  # bytes of the -shm file that SQLite maps into memory
 
 
 class Connection(sqlite3.Connection):
-    """A connection to a file, which exists. Transactions begin and end explicitly.
+    """A connection to an existing file.
 
-    A snapshot is a read transaction of SQLite, until it is ended or five seconds old. Then the
-    connection serves the next one.
+    A snapshot is a read transaction of SQLite, until it is ended or five seconds old.
 
     Attributes:
         version: The version of the newest commit that the snapshot sees.
-        expires: When all further reads fail, by `time.monotonic()`: `math.inf` while nobody
-            uses the connection, `-math.inf` once it was closed.
+        expires: When all further reads fail, by `time.monotonic()`: `math.inf` while unused,
+            `-math.inf` once closed.
         over: The code of the error with which they fail.
         busy: A lock, held by a thread that reads, commits or closes the connection.
     """
@@ -86,17 +82,15 @@ class Connection(sqlite3.Connection):
                 raise explained(self._file.parent, error) from error
 
     def pause(self) -> None:
-        """End the read transaction before a wait, so that SQLite can restart its log."""
+        """End the read transaction, so that SQLite can restart its log."""
         with self.busy, suppress(sqlite3.Error):  # it may be closed, or have ended by itself
             self.execute("ROLLBACK")
 
     def expire(self, now: float, code: int = 1007, patience: float = 0) -> None:
         """Close the connection if it has expired, unless another thread goes on to use it.
 
-        Args:
-            now: The time, by `time.monotonic()`; `math.inf` also closes an unused connection.
-            code: The code of the error of all further reads.
-            patience: How many seconds to wait for the other thread.
+        All further reads fail with `code`. `math.inf` as the time also closes an unused connection.
+        `patience` is the seconds to wait for the other thread.
         """
         if self.expires <= now and self.busy.acquire(timeout=patience):
             try:
@@ -107,7 +101,7 @@ class Connection(sqlite3.Connection):
                 self.busy.release()
 
     def check_integrity(self, seconds: float | None = None) -> bool:
-        """Run SQLite's integrity check; see `Database.check_integrity`.
+        """Run SQLite's integrity check.
 
         `quick_check` takes as long and does not compare the order of the keys.
         """
@@ -145,7 +139,7 @@ class Connection(sqlite3.Connection):
 
 @contextmanager
 def storage_errors(path: Path) -> Generator[None]:
-    """Turn errors of SQLite and the system into an error with the path and advice."""
+    """Turn errors of SQLite and the system into errors with path and advice."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -153,7 +147,7 @@ def storage_errors(path: Path) -> Generator[None]:
 
 
 def explained(path: Path, error: sqlite3.Error | OSError) -> StorageError:
-    """Return the error to raise for an error of SQLite or the system."""
+    """Return the error to raise for SQLite's or the system's."""
     if isinstance(error, OSError):
         return _of_system(path, error)
     # By its text: SQLite's codes are on the exception only since Python 3.11.
@@ -184,7 +178,7 @@ def _of_system(path: Path, error: OSError) -> StorageError:
 
 
 def _has_no_room(path: Path) -> bool:
-    """Return whether there is no room for the file that SQLite maps, or for another file."""
+    """Return whether no room is left for the mapped file of SQLite or for another file."""
     try:
         free = os.statvfs(path if path.exists() else path.parent)
     except OSError:

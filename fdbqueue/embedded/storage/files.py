@@ -1,4 +1,4 @@
-"""The files of a database: made, opened, compared, and copied after a failed sync."""
+"""The files of a database: made, compared, and copied after a failed sync."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def prepare_directory(path: Path, create: bool) -> None:
 def open_database(path: Path, directory: int) -> None:
     """Join the processes that have a database open; the first creates or repairs the files.
 
-    A shared lock on the descriptor `directory` tells the others that this process is there.
+    A shared lock on `directory` shows that this process is there.
     """
     deadline = time.monotonic() + _LONGEST_OPENING
     while True:
@@ -124,7 +124,7 @@ def open_database(path: Path, directory: int) -> None:
 
 
 def _open_first(path: Path) -> None:
-    """Create or repair the files. No other process has them open."""
+    """Create or repair the files, which no other process has open."""
     database, lock = path / DATABASE_FILE, path / LOCK_FILE
     if (path / FAILED_FILE).exists():
         _copy(path)
@@ -159,13 +159,12 @@ def _create_or_check(database: Path, connection: sqlite3.Connection) -> None:
 
 
 def _copy(path: Path) -> None:
-    """Replace the database and its log by a copy, as it can be read, that is certainly on disk.
+    """Replace the database and its log by a readable copy that is certainly on disk.
 
-    The system may have lost pages that it could not write. SQLite finds them in the log by their
-    checksums, and ends the log there: nobody was told of anything later.
-
-    The note of the failed sync is an empty file. The complete copy takes its name, so that the next
-    process goes on if this one dies, and then the name of the database.
+    If the system lost pages that it could not write, SQLite ends the log there, by their checksums:
+    nobody was told of anything later. The note of the failed sync is an empty file. The complete
+    copy takes its name, so that the next process goes on if this one dies, and then the name of the
+    database.
     """
     copy, failed = path / COPY_FILE, path / FAILED_FILE
     if not failed.stat().st_size:
@@ -197,8 +196,7 @@ def _copy(path: Path) -> None:
 class OpenFiles:
     """The files of a database, as this process opened them.
 
-    Device and inode reveal a name that now leads to another file or to none. The open files keep
-    their inodes, so no new file has one of them.
+    Device and inode reveal a replaced file, because open files keep their inodes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -211,8 +209,6 @@ class OpenFiles:
 
     def check(self) -> None:
         """Raise an error if one of the files is no longer the opened one.
-
-        While the directory is unchanged, comparing its modification time is enough.
 
         Raises:
             FilesReplaced: A file was removed or replaced.
@@ -240,11 +236,7 @@ class OpenFiles:
 
 
 def memory_directory() -> Path:
-    """Create a private directory in memory.
-
-    `memory:` is the same engine, down to its locks, on an in-memory file system, if the machine has
-    one with enough room.
-    """
+    """Create a private directory, in memory if there is a file system with enough room."""
     shared_memory = Path("/dev/shm")
     parent = Path(tempfile.gettempdir())
     if shared_memory.is_dir() and os.access(shared_memory, os.W_OK):
@@ -259,7 +251,6 @@ def memory_directory() -> Path:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove the directory of a process that was killed before it closed it."""
     with closing(open_directory(path)) as directory:
         fcntl.flock(directory.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(path, ignore_errors=True)

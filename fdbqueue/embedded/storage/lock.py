@@ -31,20 +31,20 @@ _LOCK = re.compile(r"\d+: (\w+) +ADVISORY +(\w+) +(-?\d+) \S+:(\d+) (\d+) ")
 _T = TypeVar("_T")
 
 inside = threading.RLock()
-"""Held by a thread that opens connections or commits. A fork waits for it. Reentrant, because a
-signal handler may commit as well."""
+"""Held by a thread that opens connections or commits, and by a fork.
+
+Reentrant, because a signal handler may commit as well.
+"""
 
 
 class WritersLock:
     """A lock on a file, which the system releases when its holder dies.
 
-    Code that needs the lock is a section, a function that `run` calls. `inside` excludes other
-    threads of this process, `flock` other processes. A signal handler's exception may leave `flock`
-    behind. Then the next section has it already, and a regular call of `release` frees it for other
-    processes.
+    Code that needs the lock is a *section*, a function that `run` calls. `inside` excludes other
+    threads, `flock` other processes. An interrupt may leave `flock` behind; then the next section
+    has it already, or a regular `release` frees it.
 
-    A section that has to wait blocks in `flock`. With a deadline, it tries again after random
-    pauses instead, because nothing else ends a call of `flock` in time.
+    A section with a deadline tries again after random pauses; any other blocks in `flock`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,16 +58,11 @@ class WritersLock:
         deadline: float | None,
         before_wait: Callable[[], object] = bool,
     ) -> _T:
-        """Wait for the lock, and call a section while holding it.
-
-        Args:
-            section: The function to call.
-            deadline: When to give up, by `time.monotonic()`; `None` waits forever.
-            before_wait: Called before each wait.
+        """Call a section while holding the lock, and `before_wait` before each wait.
 
         Raises:
-            LockTimeout: The deadline passed.
-            FdbqueueError: The lock was closed; this is the error that `close` was given.
+            LockTimeout: The deadline, by `time.monotonic()`, passed.
+            FdbqueueError: The lock was closed with this error.
         """
         file = self._file
         while file is not None:
@@ -100,18 +95,18 @@ class WritersLock:
         raise copy(self._closed)
 
     def warn_of_wait(self) -> None:
-        """Log which process has the lock if a section without a deadline waits long."""
+        """Log which process has the lock if a section waits long."""
         if time.monotonic() - self._waits_since > _SLOW:
             self._waits_since = time.monotonic() + 9 * _SLOW
             logger.warning("%s", LockTimeout(str(self._path), *self._holder()).reason)
 
     def release(self) -> None:
-        """Release the lock of processes, which an interrupt may have left."""
+        """Release the lock that an interrupt may have left."""
         if self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def tell_of_commit(self) -> None:
-        """Wake the processes that wait for a change of the lock's file."""
+        """Wake the processes that wait for a change of the file."""
         if self._file is not None:
             try:
                 os.pwrite(self._file.fileno(), b"c", 0)
@@ -119,9 +114,9 @@ class WritersLock:
                 return  # they look now and then anyway
 
     def close(self, failure: FdbqueueError) -> io.FileIO | None:
-        """Close the lock for good: `run` raises the failure instead of calling a section.
+        """Close the lock for good: `run` raises the failure.
 
-        Return its file, which is closed once no thread waits for it. Watches notice that.
+        Return its file, which closes once no thread waits for it.
         """
         with inside:
             self._closed = failure
@@ -129,21 +124,15 @@ class WritersLock:
             return file
 
     def _holder(self) -> tuple[int | None, bool]:
-        """Return the process that holds the lock, or `None`, and whether it is stopped.
-
-        Linux lists holders in `/proc/locks`. Other systems, and other containers, do not.
-        """
+        """Return the lock's holder, if known, and whether it is stopped."""
         return next(iter(lock_owners(self._path, "FLOCK", "WRITE").items()), (None, False))
 
 
 def lock_owners(path: Path, kind: str, mode: str, at: range = range(1)) -> dict[int, bool]:
     """Return the processes that lock a file, and whether each one is stopped.
 
-    Args:
-        path: The file.
-        kind: `FLOCK` or `POSIX`.
-        mode: `READ` or `WRITE`.
-        at: The positions of the first locked byte that count.
+    `kind` is `FLOCK` or `POSIX`, `mode` is `READ` or `WRITE`, `at` has the possible positions of
+    the first locked byte.
     """
     owners: dict[int, bool] = {}
     with suppress(OSError):

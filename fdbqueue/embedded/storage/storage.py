@@ -1,11 +1,8 @@
-"""Snapshots of the database and commits: optimistic concurrency on SQLite.
+"""Snapshots and commits: optimistic concurrency on SQLite.
 
-A snapshot is a read transaction of SQLite. Each commit stores its write conflict ranges as a row of
-a table, in the SQLite transaction that writes the data, so both are there or neither. At commit, if
-no other transaction committed since, the same connection continues by writing. Otherwise the reads
-are compared with the rows since the snapshot.
-
-The version of a commit is the key of its row. Versions follow the machine's clock (`tables.py`).
+A snapshot is a read transaction of SQLite. A commit stores its version and write conflict ranges as
+a row, with the data, and compares its reads with the rows since its snapshot. See
+`docs/design/embedded-engine.md`.
 """
 
 from __future__ import annotations
@@ -60,12 +57,11 @@ _READ_LOCKS = range(123, 128)  # the bytes of the -shm file that readers of the 
 logger = logging.getLogger("fdbqueue")
 
 Changes: TypeAlias = tuple[list[Range], list[Mutation], list[bytes]]
-"""The content of a commit: its read conflict ranges, its writes in order, and its write conflict
-ranges, as `pack_ranges` takes them."""
+"""A commit's read conflict ranges, writes in order, and packed write conflict ranges."""
 
 _storages: set[ref[Storage]] = set()
 _inherited: list[Storage] = []
-"""The storages that were open in the parent when this process was forked."""
+"""The parent's open storages when this process was forked."""
 
 
 def _leave() -> None:
@@ -89,7 +85,7 @@ class Storage:
     """The connection of the section that runs, or that an interrupt has left."""
 
     def __init__(self, path: Path | None, durable: bool, create: bool) -> None:
-        """Open the directory, or a private one in memory if `path` is `None`."""
+        """Open the directory, or a private one in memory."""
         if _inherited:
             raise StorageError(str(path or "memory:"), _FORKED, _SPAWN)
         self._is_private = path is None
@@ -158,7 +154,7 @@ class Storage:
         """Return whether closing the last connection would do harm.
 
         After a failed sync, SQLite would write the log into the database. If files were replaced,
-        it would remove the file that now has the log's name.
+        it would remove another file with the log's name.
         """
         with suppress(StorageError, OSError):
             self._files.check()
@@ -166,7 +162,7 @@ class Storage:
         return True
 
     def leave(self) -> None:
-        """Refuse everything, in a forked child, and let go of its parent's locks."""
+        """In a forked child, refuse everything and let go of the parent's locks."""
         self.sync.failure = StorageError(str(self.path), _FORKED, _SPAWN)
         # Its descriptors would keep the locks of its parent.
         if (file := self.lock.close(self.sync.failure)) is not None:
@@ -195,16 +191,11 @@ class Storage:
     def begin(
         self, deadline: float | None = None, is_ahead: bool = False, version: int | None = None
     ) -> Connection:
-        """Return a snapshot of the newest version.
-
-        Args:
-            deadline: When to stop waiting for the disk, by `time.monotonic()`; `None` for never.
-            is_ahead: Whether to return before the snapshot is on disk.
-            version: The version that the caller wants to read.
+        """Return a snapshot of the newest version, before it is on disk if `is_ahead`.
 
         Raises:
-            FDBError: 1009 for a version in the future. 1007 for a version before the last
-                commit, whose state is gone because SQLite keeps no history.
+            FDBError: 1009, `version` is in the future. 1007, it is before the last commit.
+                1031, the deadline passed.
         """
         if self.sync.failure is not None:
             raise copy(self.sync.failure)
@@ -234,7 +225,7 @@ class Storage:
         return snapshot
 
     def end(self, snapshot: Connection | None) -> None:
-        """Release a snapshot, if there is one. Its connection serves the next one."""
+        """Release a snapshot, if any."""
         if snapshot is None or snapshot is Storage._section:  # which an interrupt has left
             return
         with snapshot.busy:
@@ -254,10 +245,9 @@ class Storage:
     def read_version(self, snapshot: Connection) -> int:
         """Return a version at which the database was as the snapshot sees it.
 
-        It is below the version of each commit that the snapshot does not see. It is not older than
-        the newest commit, nor than ten milliseconds, unless another process stops in its commit. A
-        look while nobody commits tells whether the present moment is such a version, because later
-        commits take theirs from the clock.
+        It is below each commit that the snapshot does not see. It is not older than the newest
+        commit, nor than ten milliseconds, unless another process stops in its commit. While nobody
+        commits, it can be the present moment, because later commits take theirs from the clock.
         """
         seen = snapshot.version
 
@@ -275,14 +265,14 @@ class Storage:
         return time.monotonic_ns() // 1000 + self._shift
 
     def check_integrity(self, seconds: float | None) -> bool:
-        """Check the whole database for damage; return whether that ended in time."""
+        """Check the database for damage; return whether that ended in time."""
         with storage_errors(self.path), closing(self._connect()) as connection, connection.busy:
             return connection.check_integrity(seconds)
 
     # Committing
 
     def commit(self, snapshot: Connection, changes: Changes) -> int:
-        """Commit, as a section of the lock, and return the version. This ends the snapshot.
+        """Commit, as a section of the lock; end the snapshot and return the version.
 
         Raises:
             FDBError: 1020, a key of the read conflict ranges was written since the snapshot.
@@ -318,11 +308,7 @@ class Storage:
 
     @classmethod
     def _undo(cls) -> bool:
-        """Undo a section that an interrupt has left, even in another storage.
-
-        It would keep SQLite's lock. Return false if the section goes on because a signal handler or
-        a finalizer has interrupted it.
-        """
+        """Undo a section that an interrupt has left; false if it goes on after the interrupt."""
         if cls._section is not None:
             frame = sys._getframe(1).f_back
             while frame is not None and frame.f_code is not cls.commit.__code__:
@@ -340,8 +326,7 @@ class Storage:
     def _write(self, connection: Connection, changes: Changes) -> int:
         """Write the mutations and the row of the commit if nothing conflicts; return its version.
 
-        If no transaction committed since the snapshot, its connection continues by writing.
-        Otherwise SQLite refuses that ("locked").
+        If there were commits since the snapshot, SQLite refuses to continue by writing ("locked").
         """
         reads, mutations, writes = changes
         last = connection.version
@@ -366,7 +351,7 @@ class Storage:
     # Periodic work
 
     def look_after(self) -> bool:
-        """End old snapshots and look at the files; return false once they were closed."""
+        """End old snapshots and look at the files; return false once closed."""
         # SQLite cannot restart its log while there are old snapshots.
         now = time.monotonic()
         for connection in self._open_connections():
@@ -384,7 +369,7 @@ class Storage:
         return self.is_open
 
     def _warn_of_long_log(self) -> None:
-        """Warn if SQLite cannot restart its log, and name the processes that read it."""
+        """Warn if SQLite cannot restart its log, and name its readers."""
         log = self.path / LOG_FILE
         size = log.stat().st_size
         now = time.monotonic()
@@ -401,7 +386,7 @@ class Storage:
 
 
 def _look_after(reference: ref[Storage]) -> None:
-    """Look after a storage, in a separate thread, which no signal handler interrupts."""
+    """Look after a storage, in a thread, which no signal handler interrupts."""
     while (storage := reference()) is not None and storage.look_after():
         del storage
         time.sleep(_LOOK)

@@ -20,15 +20,12 @@ _data_sync = getattr(os, "fdatasync", os.fsync)
 class Sync:
     """The syncs of this process, one for all threads that wait.
 
-    SQLite commits without a sync (`synchronous=NORMAL`). A commit, and an answer that depends on
-    one, waits here until a sync that began later has ended. The kernel merges overlapping syncs of
-    several processes, so no process waits for another one.
-
-    If SQLite has moved a commit into the database file meanwhile, it has synced it there before it
-    overwrites the log.
+    SQLite commits without a sync. A commit, and an answer that depends on one, waits here until a
+    sync that began later has ended. SQLite syncs a commit that it has moved into the database file
+    before it overwrites the log.
 
     After a failed sync the kernel may count lost pages as written, so a later success proves
-    nothing about them. From then on this process refuses everything, and a file tells the others.
+    nothing. From then on this process refuses everything, and a file tells the others.
     """
 
     def __init__(self, path: Path, is_durable: bool) -> None:
@@ -46,13 +43,9 @@ class Sync:
     def wait(self, version: int, deadline: float | None = None) -> None:
         """Return once a commit, and all commits before it, are on disk.
 
-        Args:
-            version: The version of the commit.
-            deadline: When to give up, by `time.monotonic()`; `None` waits forever.
-
         Raises:
             StorageError: This sync or an earlier one failed, or the files were replaced.
-            FDBError: 1031, the deadline passed.
+            FDBError: 1031, the deadline (by `time.monotonic()`) passed.
         """
         if version <= self.covered:
             return
@@ -94,7 +87,7 @@ class Sync:
         return failure
 
     def close(self) -> None:
-        """Sync the rest, for threads that still wait for it, and close."""
+        """Sync for the threads that still wait, and close."""
         self._try(self.newest)
         with self._lock:
             self.failure = self.failure or DatabaseClosed()

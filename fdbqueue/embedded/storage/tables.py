@@ -1,8 +1,6 @@
 """The tables: keys and values, the commits, and the clock of versions.
 
-A commit's row has its version and its write conflict ranges, which later commits compare with their
-reads. Versions are a million a second, on the machine's monotonic clock. The database stores what
-to add to that clock.
+Versions are a million a second, on the machine's monotonic clock plus a stored shift.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _DELETE = "DELETE FROM kv WHERE key = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE key >= ? AND key < ?"
 
 LIFETIME = int(TRANSACTION_LIFETIME * VERSIONS_PER_SECOND)
-"""The versions from the first read of a transaction to the latest one at which it can commit."""
+"""The versions between a transaction's first read and its latest possible commit."""
 
 NEWEST = "SELECT max(version) FROM commits"
 FOLLOWING = "SELECT min(version) FROM commits WHERE version > ?"
@@ -45,13 +43,9 @@ _FORGET_EVERY = 64  # commits, on average: the last bits of the time are as good
 def apply(
     connection: sqlite3.Connection, mutations: list[Mutation], version: int, writes: list[bytes]
 ) -> None:
-    """Write a commit within a transaction of SQLite; now and then delete rows that are too old.
+    """Write a commit within a transaction of SQLite; now and then delete old rows.
 
-    Args:
-        connection: The connection.
-        mutations: The mutations, in order. Each key is written once.
-        version: The version of the commit.
-        writes: Its write conflict ranges, as `pack_ranges` takes them, without versionstamped keys.
+    `writes` are the packed write conflict ranges, without versionstamped keys.
     """
     values: dict[bytes, bytes] = {}
     gone: set[bytes] = set()
@@ -96,7 +90,6 @@ def _flush(connection: sqlite3.Connection, values: dict[bytes, bytes], gone: set
 
 
 def _stamped(template: bytes, version: int) -> bytes:
-    """Insert the versionstamp at the offset in the template's last four bytes."""
     at = int.from_bytes(template[-4:], "little")
     return template[:at] + version.to_bytes(8, "big") + b"\0\0" + template[at + 10 : -4]
 
@@ -126,8 +119,7 @@ def compare(connection: sqlite3.Connection, seen: int, reads: list[Range]) -> No
 def begin_clock(connection: sqlite3.Connection) -> None:
     """Prepare the clock of versions, in the first process.
 
-    If the clock has begun anew, as after a restart, versions go on from the newest commit. While
-    the clock goes on, they also count the time in which no process had the database open.
+    If the clock has begun anew, as after a restart, versions go on from the newest commit.
     """
     (newest,) = connection.execute(NEWEST).fetchone()
     shift = newest + 1 - time.monotonic_ns() // 1000

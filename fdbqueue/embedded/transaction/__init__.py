@@ -1,1 +1,1 @@
-"""The client's side of the engine: transactions and what they read."""
+"""Transactions and what they read."""

@@ -1,4 +1,4 @@
-"""One attempt of a transaction: its snapshot, its buffered writes and its conflict ranges."""
+"""One attempt of a transaction."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeySelector
 
 MOST_ROWS = 256
-"""The most rows of the database that are fetched at once."""
+"""The most rows that are fetched at once."""
 
 RANGE_SIZE = 24
-"""Bytes that count for a conflict range in addition to its ends."""
+"""Bytes that count for a conflict range beside its ends."""
 
 # Errors of a read that was performed. Other errors say that its arguments are wrong, or that the
 # transaction is over.
@@ -42,21 +42,14 @@ class Attempt:
     Errors are kept as codes: the traceback of an error would keep the transaction alive.
 
     Attributes:
-        snapshot: The connection that it reads with; `None` before its first read.
-        mutations: Its writes, in order.
-        reads: Its read conflict ranges.
-        writes: Its write conflict ranges, as `pack_ranges` takes them.
-        size: The approximate size of all operations so far, in bytes.
         watches: Keys, the values that it sees, and the futures of watches set by its commit.
-        stamp: The future of its versionstamp, if it was asked for.
         version: The read version, once the program knows it.
         is_unrestricted: False once `check` may raise.
         deferred: The error of a write, which the next read or the commit raises.
         over: The error that every further operation raises.
-        read_error: The error of the first read that failed. The commit fails with it, too.
+        read_error: The error of the first failed read, with which the commit fails, too.
         deadline: When to stop waiting for the lock or the disk, by `time.monotonic()`.
-        duration: The seconds from the first read to the commit.
-        reads_ahead: Whether reads return before what they saw is on disk; the commit then waits.
+        reads_ahead: Whether only the commit waits until what was read is on disk.
     """
 
     def __init__(
@@ -96,28 +89,25 @@ class Attempt:
             raise FDBError(over)
 
     def ended(self) -> int:
-        """Return the error that every further operation raises, 0 if there is none.
-
-        An expired timeout is such an error, even if the timeout is changed later.
-        """
+        """Return the error of every further operation, or 0."""
         if not self.over and self.deadline is not None and time.monotonic() >= self.deadline:
             self.end(1031)
         return self.over
 
     def end(self, code: int) -> None:
-        """Make every further operation raise an error. The first one stays."""
+        """Fail every further operation. The first error stays."""
         self.over = self.over or code
         self.is_unrestricted = False
 
     def fail(self, code: int) -> None:
-        """Keep the error of a write, which the next read or the commit reports."""
+        """Keep the error of a write for the next read or the commit."""
         if code == 2017 and not self.deferred:
             self.end(code)  # also for operations that would not report it
         self.deferred = self.deferred or code
         self.is_unrestricted = False
 
     def failed_read(self, error: FdbqueueError) -> FdbqueueError:
-        """Record the error of a read, and return it without its traceback, to be stored."""
+        """Record the error of a read; return it without its traceback."""
         if isinstance(error, FDBError) and error.code in _FAILED_READS:
             self.read_error = self.read_error or error.code
         return error.with_traceback(None)
@@ -128,14 +118,14 @@ class Attempt:
         self.storage.end(snapshot)
 
     def finish(self, code: int) -> None:
-        """Make every further operation fail, and release everything but the watches."""
+        """End the attempt and release everything but the watches."""
         self.end(code)
         self.release()
         if self.stamp is not None:
             self.stamp.finish(FDBError(code))
 
     def end_watches(self, error: BaseException) -> None:
-        """Fail the watches that were not set by a commit."""
+        """Fail the watches that no commit has set."""
         watches, self.watches = self.watches, []
         for _, _, future in watches:
             future.finish(error)
@@ -143,7 +133,7 @@ class Attempt:
     # Reading
 
     def view(self) -> Connection:
-        """Return the snapshot of this attempt. The first call takes it."""
+        """Return the snapshot. The first call takes it."""
         if self.snapshot is None:
             self.snapshot = self.storage.begin(self.deadline, self.reads_ahead, self.version)
         return self.snapshot
@@ -151,11 +141,10 @@ class Attempt:
     def resolved(
         self, own: WriteMap | None, selector: KeySelector, snapshot: bool, with_value: bool = False
     ) -> bytes:
-        """Return the key to which a selector leads by counting keys, or an end of the key space.
+        """Return the key to which a selector leads, or an end of the key space.
 
-        As in FoundationDB, a key that the transaction's own `compare_and_clear` left without a
-        value counts. With `with_value`, the result is the next key that has a value. Without, the
-        first key at or after another one need not be read: any key is an end of a range.
+        As in FoundationDB, a key that an own `compare_and_clear` left without a value counts,
+        unless `with_value`.
         """
         key, offset = as_key(selector.key), selector.offset
         if key > END_OF_KEYS:
@@ -181,7 +170,7 @@ class Attempt:
     def rows(
         self, own: WriteMap | None, begin: bytes, end: bytes, reverse: bool, count: int
     ) -> Iterator[SeenRow]:
-        """Yield the rows of a range, as own writes change them. Fetch `count` of them at first."""
+        """Yield the rows of a range with own writes; fetch `count` at first."""
         low, high = (begin, end) if own is None else own.readable(begin, end, reverse)
         passes_unreadable = (low, high) != (begin, end)
         more = low < high
@@ -198,7 +187,7 @@ class Attempt:
             raise FDBError(1036)
 
     def add_read_conflict(self, begin: bytes, end: bytes) -> None:
-        """Record that the transaction depends on the database's contents in a range."""
+        """Conflict with later writes of a range."""
         if begin >= end:
             return
         if self.mutations and not self.ryw_disabled:
@@ -210,13 +199,13 @@ class Attempt:
     # Own writes
 
     def visible_writes(self, snapshot: bool) -> WriteMap | None:
-        """Return the transaction's own writes that a read must see; `None` if there are none."""
+        """Return the own writes that a read must see."""
         if not self.mutations or self.ryw_disabled or (snapshot and self.snapshot_ryw <= 0):
             return None
         return self.own_writes()
 
     def own_writes(self) -> WriteMap:
-        """Return the map of this transaction's writes, brought up to date."""
+        """Return the map of the own writes, brought up to date."""
         if self._own is None:
             self._own = WriteMap()
         version = self.version or (0 if self.snapshot is None else self.snapshot.version)
@@ -226,7 +215,7 @@ class Attempt:
         return self._own
 
     def trigger_watches(self, kind: int, key: bytes, param: bytes) -> None:
-        """Make the watches ready whose keys a mutation of this transaction changes."""
+        """Make the watches ready whose keys an own mutation changes."""
         for watch in self.watches.copy():
             watched, value, future = watch
             if kind == CLEAR_RANGE:
@@ -240,14 +229,13 @@ class Attempt:
     # Committing
 
     def commit(self, size_limit: int) -> tuple[int, int]:
-        """Commit the writes; return the version, or -1 if there are none.
+        """Commit the writes and end the snapshot.
 
-        Also return the version of the newest commit that must be on disk before anybody is told.
-        The snapshot is ended in any case.
+        Return the version (-1 without writes), and the newest commit that must be on disk first.
 
         Raises:
-            FDBError: 1020 and 1007 as for `Storage.commit`. 1031, another process held the
-                writers' lock until the deadline. 2101, the operations are larger than the limit.
+            FDBError: As for `Storage.commit`; 1031, the deadline passed; 2101, the operations
+                are too large.
         """
         storage, snapshot = self.storage, self.snapshot
         if not self.mutations and not self.writes:

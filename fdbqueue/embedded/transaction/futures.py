@@ -1,8 +1,7 @@
-"""The results of a transaction's calls, in the shape of the official binding's futures.
+"""The results of a transaction's calls, as the official binding's futures.
 
-A read is complete when its call returns, so these futures are ready from the start. The error of a
-read is raised where the binding raises it, by `wait()` or by the first use of the value. Only a
-durable commit, a watch and the delay after an error take time.
+A read is complete when its call returns; `wait()` or the first use of the value raises its error.
+Only a durable commit, a watch and the delay after an error take time.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ _T = TypeVar("_T")
 def fresh(error: BaseException) -> BaseException:
     """Return a copy of a stored error, to be raised.
 
-    A raised error's traceback refers to the future that stores it, and to the transaction, whose
-    snapshot would wait for the garbage collector.
+    The traceback of a raised error keeps the transaction and its snapshot alive.
     """
     raised = copy(error)
     raised.__cause__ = error.__cause__
@@ -48,13 +46,13 @@ class Future(Generic[_T]):
         self._error = error
 
     def wait(self) -> _T:
-        """Return the result, or raise the error."""
+        """Return the result or raise the error."""
         if self._error is not None:
             raise fresh(self._error)
         return self._result
 
     def is_ready(self) -> bool:
-        """Return whether the result, or its error, is ready."""
+        """Return whether the result or error is there."""
         self.block_until_ready()
         return True
 
@@ -63,7 +61,7 @@ class Future(Generic[_T]):
         return False
 
     def block_until_ready(self) -> None:
-        """Wait until the result, or its error, is ready."""
+        """Wait until ready."""
 
     def on_ready(self, callback: Callback) -> None:
         """Call `callback(self)` once ready. Print its exceptions, as the binding does."""
@@ -75,7 +73,7 @@ class Future(Generic[_T]):
             traceback.print_exc(file=sys.stderr)
 
     def cancel(self) -> None:
-        """Give up on a result that is not ready yet."""
+        """Give up on a result."""
 
 
 class _Pending(Future[_T]):
@@ -84,15 +82,14 @@ class _Pending(Future[_T]):
     __slots__ = ()
 
     def wait(self) -> _T:
-        """Return the result once it is ready, or raise its error."""
         self.block_until_ready()
         return super().wait()
 
 
 class Blocking(_Pending[None]):
-    """A future that is ready once a function has returned, for example one that sleeps.
+    """A future that is ready once a function has returned.
 
-    The first call that asks for the result calls the function, even `is_ready`.
+    The first call that asks for the result, even `is_ready`, calls the function.
     """
 
     __slots__ = ("_block",)
@@ -106,7 +103,7 @@ class Blocking(_Pending[None]):
         return self._block is not None
 
     def block_until_ready(self) -> None:
-        """Wait until the result, or its error, is ready."""
+        """Wait until ready."""
         if self._block is not None:
             try:
                 self._block()
@@ -116,8 +113,6 @@ class Blocking(_Pending[None]):
 
 
 class _Promise(_Pending[Any]):
-    """A future that is ready once `finish` is called."""
-
     def __init__(self) -> None:
         self._result = self._error = None
         self._is_ready = False
@@ -125,7 +120,7 @@ class _Promise(_Pending[Any]):
         self._callbacks: list[Callback] = []
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Make the future ready. Only the first call has an effect."""
+        """Make the future ready, once."""
         with self._lock:
             if self._is_ready:
                 return
@@ -136,11 +131,9 @@ class _Promise(_Pending[Any]):
             super().on_ready(callback)
 
     def is_ready(self) -> bool:
-        """Return whether the future was finished."""
         return self._is_ready
 
     def block_until_ready(self) -> None:
-        """Wait until the future is finished."""
         if self._is_ready:
             return
         # Not a `threading.Event`: an interrupt inside it would leave its lock held.
@@ -152,7 +145,6 @@ class _Promise(_Pending[Any]):
             waiting.acquire(timeout=1.0)
 
     def on_ready(self, callback: Callback) -> None:
-        """Call `callback(self)` once ready. Print its exceptions, as the binding does."""
         with self._lock:
             if not self._is_ready:
                 self._callbacks.append(callback)
@@ -161,25 +153,25 @@ class _Promise(_Pending[Any]):
 
 
 class WatchFuture(_Promise):
-    """A future that is ready once the watched key has changed, or the watch is given up."""
+    """A future that is ready once the watched key changes or the watch ends."""
 
     def __init__(self, database: object) -> None:
         super().__init__()
         self._database = database  # must stay open while a thread waits
 
     def cancel(self) -> None:
-        """Give up the watch: waiting threads get the error 1101."""
+        """End the watch: waiting threads get the error 1101."""
         self.finish(FDBError(1101))
 
 
 @total_ordering
 class _Bytes(Future[Any]):
-    """A future that behaves like the bytes it holds: comparison, methods and `bytes(...)`."""
+    """A future that behaves like its bytes."""
 
     __slots__ = ("value",)
 
     value: Any
-    """The bytes; `None` if there is no value. Unset after an error, which `__getattr__` raises."""
+    """The bytes, or `None`. Unset after an error, which `__getattr__` raises."""
 
     def __init__(self, value: bytes | None, error: BaseException | None = None) -> None:
         self._error = error
@@ -271,17 +263,17 @@ class Value(_Bytes):
 
 
 class Key(_Bytes):
-    """A key that a key selector resolved to, or a versionstamp."""
+    """The key of a key selector, or a versionstamp."""
 
     __slots__ = ()
     value: bytes
 
 
 class VersionstampFuture(_Promise, Key):
-    """The versionstamp of a transaction, ready once it is committed."""
+    """The versionstamp of a transaction, ready after its commit."""
 
     def finish_with(self, version: int) -> None:
-        """Make it ready after a commit; -1 for one that wrote nothing."""
+        """Make it ready; -1 for a commit without writes."""
         if version < 0:
             self.finish(FDBError(2021))
         else:
@@ -290,7 +282,7 @@ class VersionstampFuture(_Promise, Key):
 
 
 class KeyValue(NamedTuple):
-    """One row of a range read. It unpacks into its key and its value.
+    """One row of a range read, which unpacks into key and value.
 
     >>> key, value = KeyValue(b"k", b"v")
     >>> key, value
@@ -305,7 +297,7 @@ class KeyValue(NamedTuple):
 
 
 as_row: Callable[[tuple[bytes, bytes]], KeyValue] = partial(tuple[bytes, bytes].__new__, KeyValue)
-"""Return a pair as a `KeyValue`, without a call of Python code per row."""
+"""Return a pair as a `KeyValue`, without a call of Python code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,20 +322,20 @@ class KeySelector:
 
     @classmethod
     def last_less_than(cls, key: KeyLike) -> KeySelector:
-        """Return the selector of the last key before `key`."""
+        """Select the last key before `key`."""
         return cls(key, False, 0)
 
     @classmethod
     def last_less_or_equal(cls, key: KeyLike) -> KeySelector:
-        """Return the selector of the last key up to and including `key`."""
+        """Select the last key up to and including `key`."""
         return cls(key, True, 0)
 
     @classmethod
     def first_greater_than(cls, key: KeyLike) -> KeySelector:
-        """Return the selector of the first key after `key`."""
+        """Select the first key after `key`."""
         return cls(key, True, 1)
 
     @classmethod
     def first_greater_or_equal(cls, key: KeyLike) -> KeySelector:
-        """Return the selector of the first key from `key` on."""
+        """Select the first key from `key` on."""
         return cls(key, False, 1)

@@ -1,6 +1,6 @@
 """The options of databases and transactions, under the binding's names.
 
-Options that change results take effect. The binding's other options are accepted and ignored.
+Options that change results take effect; all others are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -30,13 +30,8 @@ _INT_MAX = 2**31 - 1
 class Settings:
     """The options that change results, with the values of a new transaction.
 
-    Attributes:
-        timeout: The timeout in milliseconds; 0 for none.
-        retry_limit: The number of retries; -1 for no limit.
-        max_retry_delay: The longest delay between attempts, in milliseconds.
-        max_watches: The number of outstanding watches of the database, not of one transaction.
-        size_limit: The size limit in bytes.
-        snapshot_ryw: Positive if snapshot reads see the transaction's own writes.
+    Times are in milliseconds. `timeout` 0 and `retry_limit` -1 mean no limit. Snapshot reads see
+    own writes if `snapshot_ryw` is positive.
     """
 
     timeout: int = 0
@@ -47,7 +42,7 @@ class Settings:
     snapshot_ryw: int = 1
 
     def deadline(self, created: float) -> float:
-        """Return when a transaction's timeout ends, which counts from its creation."""
+        """Return when the timeout ends, counted from the transaction's creation."""
         return created + self.timeout / 1000
 
 
@@ -58,18 +53,18 @@ def _number(value: int, low: int, high: int) -> int:
 
 
 class _Options:
-    """A `set_...` method for every option that the binding has in this scope."""
+    """A `set_...` method for every option of the binding in this scope."""
 
     _scope: dict[str, Any]
     _counted: Settings | Attempt
-    """The object with the counter of enables and disables of reads of own writes."""
+    """The object that counts enables and disables of reads of own writes."""
 
     def set_snapshot_ryw_enable(self) -> None:
-        """Let snapshot reads see the transaction's own writes. Undoes one disable."""
+        """Let snapshot reads see own writes. Undoes one disable."""
         self._counted.snapshot_ryw += 1
 
     def set_snapshot_ryw_disable(self) -> None:
-        """Hide the transaction's own writes from snapshot reads. Undoes one enable."""
+        """Hide own writes from snapshot reads. Undoes one enable."""
         self._counted.snapshot_ryw -= 1
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -79,11 +74,11 @@ class _Options:
 
 
 def _accept(value: object = None) -> None:
-    """Accept an option of FoundationDB that has no effect here."""
+    """Accept an option without an effect here."""
 
 
 class DatabaseOptions(_Options):
-    """The defaults of transactions created from now on."""
+    """The defaults of new transactions."""
 
     _scope = fdboptions.DatabaseOption
 
@@ -95,11 +90,11 @@ class DatabaseOptions(_Options):
         self._settings.max_watches = _number(watches, 0, MAX_WATCHES_LIMIT)
 
     def set_transaction_timeout(self, milliseconds: int) -> None:
-        """Set the timeout of new transactions, in milliseconds; 0 for none."""
+        """Set the timeout, in milliseconds; 0 for none."""
         self._settings.timeout = _number(milliseconds, 0, _INT_MAX)
 
     def set_transaction_retry_limit(self, retries: int) -> None:
-        """Set the number of retries of new transactions; -1 for no limit."""
+        """Set the number of retries; -1 for no limit."""
         self._settings.retry_limit = _number(retries, -1, _INT_MAX)
 
     def set_transaction_max_retry_delay(self, milliseconds: int) -> None:
@@ -107,16 +102,16 @@ class DatabaseOptions(_Options):
         self._settings.max_retry_delay = _number(milliseconds, 0, _INT_MAX)
 
     def set_transaction_size_limit(self, size: int) -> None:
-        """Set the size limit of new transactions, in bytes, from 32 to 10,000,000."""
+        """Set the size limit, in bytes, from 32 to 10,000,000."""
         self._settings.size_limit = _number(size, 32, TRANSACTION_SIZE_LIMIT)
 
 
 class TransactionOptions(_Options):
-    """The options of one transaction.
+    """The options of one transaction. All this is as in FoundationDB.
 
     Timeout, retry limit and maximum delay persist through `on_error`; the others last for one
     attempt. The next read or the commit reports an invalid value. After the error of a write,
-    options have no effect until the next attempt. All this is as in FoundationDB.
+    options have no effect until the next attempt.
     """
 
     _scope = fdboptions.TransactionOption
@@ -134,7 +129,7 @@ class TransactionOptions(_Options):
             self._attempt.fail(error.code)
 
     def set_timeout(self, milliseconds: int) -> None:
-        """Set the timeout, in milliseconds from the transaction's creation or reset; 0 for none."""
+        """Set the timeout, in milliseconds from creation or reset; 0 for none."""
         self._set("timeout", milliseconds, 0, _INT_MAX)
 
     def set_retry_limit(self, retries: int) -> None:
@@ -150,7 +145,7 @@ class TransactionOptions(_Options):
         self._set("size_limit", size, 32, TRANSACTION_SIZE_LIMIT)
 
     def set_read_your_writes_disable(self) -> None:
-        """Hide the transaction's own writes from its reads. Too late (2000) after the first one."""
+        """Hide own writes from reads. Too late (2000) after a read or a write."""
         attempt = self._attempt
         wrote = attempt.mutations or attempt.writes
         if attempt.has_read or (wrote and not attempt.ryw_disabled):
@@ -159,5 +154,5 @@ class TransactionOptions(_Options):
             attempt.ryw_disabled = True
 
     def set_next_write_no_write_conflict_range(self) -> None:
-        """Let the next write add no write conflict range."""
+        """Let the next write add no conflict range."""
         self._attempt.skip_next_write_conflict = True

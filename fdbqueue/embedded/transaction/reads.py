@@ -1,4 +1,4 @@
-"""The reads of a transaction, with the official binding's interface."""
+"""The reads of a transaction."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ _FIRST_ROWS = {
     mode: MOST_ROWS if name in ("want_all", "exact", "serial") else 16
     for name, (mode, *_) in fdboptions.StreamingMode.items()
 }
-"""The rows that a range read fetches first, by streaming mode. Each later batch is larger."""
+"""The rows of the first batch, by streaming mode. Each later batch is larger."""
 
 
 class FDBRange:
     """The rows of a range read, fetched in batches during iteration.
 
-    The first batch is read at once, in the order of the transaction's operations. Each later one is
-    a range read of the same attempt.
+    The call reads the first batch.
     """
 
     __slots__ = ("_arguments", "_error", "_reads", "_rest", "_rows")
@@ -122,7 +121,7 @@ class FDBRange:
 
 
 class TransactionRead:
-    """The reads of a transaction. `tr.snapshot` offers the same without read conflicts."""
+    """Reads. `tr.snapshot` offers the same without read conflicts."""
 
     is_snapshot = False
 
@@ -182,16 +181,16 @@ class TransactionRead:
         reverse: bool = False,
         streaming_mode: int = _ITERATOR,
     ) -> FDBRange:
-        """Return the rows from `begin` up to, but not including, `end`.
+        """Return the rows from `begin` (inclusive) to `end` (exclusive).
 
         Args:
             begin: A key or key selector; `None` for the first key.
             end: A key or key selector; `None` for the end of the keys.
             limit: The most rows to return; 0 or -1 for no limit.
             reverse: Whether to return the last row first.
-            streaming_mode: How many rows to read first; later batches are larger. `exact`
-                requires a limit (2210 otherwise). A transaction conflicts with all rows that it has
-                read, even rows that the caller has not reached.
+            streaming_mode: How many rows to read first; later batches are larger. The
+                transaction conflicts with all rows read, even rows that the caller has not reached.
+                `exact` requires a limit (2210).
         """
         return FDBRange(
             self,
@@ -226,7 +225,7 @@ class TransactionRead:
         return self.get(key)
 
     def get_read_version(self) -> Future[int]:
-        """Return the version that the transaction reads at, also after its commit."""
+        """Return the version of the reads, also after the commit."""
         attempt = self._attempt
         try:
             if not attempt.is_unrestricted and (code := attempt.deferred or attempt.ended()):
@@ -240,13 +239,12 @@ class TransactionRead:
 
 
 class SnapshotRead(TransactionRead):
-    """The reads of `tr.snapshot`, which do not conflict."""
+    """Reads that do not conflict."""
 
     is_snapshot = True
 
 
 def _as_end(key_or_selector: KeyOrSelector | None, default: bytes) -> bytes | types.KeySelector:
-    """Return an end of a range: a key, or a key selector of this module or of the binding."""
     if key_or_selector is None:
         return default
     return key_or_selector if is_selector(key_or_selector) else as_key(key_or_selector)

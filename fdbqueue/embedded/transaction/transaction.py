@@ -1,8 +1,6 @@
-"""Transactions of the embedded engine: reads, writes, conflicts and retries.
+"""Transactions of the embedded engine.
 
-Names and rules come from the official Python binding; its documentation (`api-python.rst`) has the
-details. Reads return futures that are ready. Writes return immediately; as in FoundationDB, the
-next read or the commit reports an invalid key or value.
+Names and rules are the official Python binding's; its `api-python.rst` has the details.
 """
 
 from __future__ import annotations
@@ -47,14 +45,12 @@ from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
 _RETRYABLE = frozenset({1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
 
 _MUTATION_SIZE = 68
-"""Bytes that count for a mutation with its conflict range in addition to its key and parameter."""
+"""Bytes that count for a mutation in addition to its key and parameter."""
 
 _DONE = Future(None)
 
 
 class _Database(types.Database, Protocol):
-    """The part of the database that its transactions use."""
-
     storage: Storage
     defaults: Settings
     watcher: Watcher
@@ -64,8 +60,8 @@ class Transaction(TransactionRead, Writes):
     """A transaction on an embedded database, created by `Database.create_transaction`.
 
     It reads at the version of its first read and sees its own writes. It commits only if no other
-    transaction has since written a key that it read (1020 otherwise). Conflicts are detected at
-    commit; reads and writes do not block.
+    transaction has since written a key that it read (1020). The next read or the commit reports a
+    write's invalid key or value.
     """
 
     def __init__(self, database: _Database) -> None:
@@ -94,13 +90,9 @@ class Transaction(TransactionRead, Writes):
     # Writing
 
     def mutate(self, kind: int, key: KeyLike, param: ValueLike, end: bytes | None = None) -> None:
-        """Buffer a mutation. The next read or the commit reports an error in it.
+        """Buffer a mutation.
 
-        Args:
-            kind: The type of the mutation.
-            key: The key, or the first key of a range.
-            param: The parameter; for a range, its end.
-            end: The end of a range, which the caller has checked; `None` for a single key.
+        The end of a range is `param` and, checked by the caller, `end`.
         """
         attempt = self._attempt
         if type(key) is not bytes:
@@ -145,7 +137,7 @@ class Transaction(TransactionRead, Writes):
             self.mutate(CLEAR_RANGE, key, key + b"\0")
 
     def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
-        """Clear all keys from `begin` up to, but not including, `end`."""
+        """Clear all keys from `begin` (inclusive) to `end` (exclusive)."""
         begin = b"" if begin is None else self._resolved(begin)
         end = b"\xff" if end is None else self._resolved(end)
         attempt = self._attempt
@@ -157,7 +149,6 @@ class Transaction(TransactionRead, Writes):
             attempt.skip_next_write_conflict = False
 
     def _is_within(self, begin: bytes, end: bytes) -> bool:
-        """Return whether a range can be used; keep the error if it cannot."""
         attempt = self._attempt
         if attempt.commit_started:
             attempt.fail(2017)
@@ -196,7 +187,7 @@ class Transaction(TransactionRead, Writes):
             self._attempt.add_read_conflict(begin, end)
 
     def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
-        """Make other transactions conflict as if the range had been written."""
+        """Conflict as if the range had been written."""
         begin, end = as_key(begin), as_key(end)
         if begin > end:
             raise FDBError(2005)
@@ -205,17 +196,16 @@ class Transaction(TransactionRead, Writes):
             self._attempt.size += RANGE_SIZE + len(begin) + len(end)
 
     def add_write_conflict_key(self, key: KeyLike) -> None:
-        """Make other transactions conflict as if the key had been written."""
+        """Conflict as if the key had been written."""
         key = as_key(key)
         self.add_write_conflict_range(key, key + b"\0")
 
     # Versions
 
     def set_read_version(self, version: int) -> None:
-        """Read at this version, for example the committed version of another transaction.
+        """Read at this version, for example another transaction's committed version.
 
-        The embedded engine keeps no history: reads and commits at a version before the last commit
-        fail with 1007.
+        A version before the last commit fails with 1007, because the engine keeps no history.
         """
         if self._attempt.version is not None or self._attempt.snapshot is not None:
             self._attempt.fail(2010)
@@ -227,12 +217,12 @@ class Transaction(TransactionRead, Writes):
     def get_committed_version(self) -> int:
         """Return the version of the last commit; -1 before it, and if nothing was written.
 
-        `reset` and `on_error` keep it. A durable commit is on disk once its future is ready.
+        `reset` and `on_error` keep it.
         """
         return self._committed_version
 
     def get_versionstamp(self) -> Key:
-        """Return a future for the versionstamp, ready after the commit. Call before the commit."""
+        """Return a future for the versionstamp. Call this before the commit."""
         try:
             self._attempt.check()
         except FDBError as error:
@@ -243,7 +233,7 @@ class Transaction(TransactionRead, Writes):
         return self._attempt.stamp
 
     def get_approximate_size(self) -> Future[int]:
-        """Return the approximate size of all operations so far, in bytes."""
+        """Return the approximate size of all operations, in bytes."""
         return Future(self._attempt.size)
 
     # Watching, committing and retrying
@@ -251,17 +241,17 @@ class Transaction(TransactionRead, Writes):
     def read_ahead(self) -> None:
         """Let reads return before what they saw is on disk.
 
-        Only for code that tells nobody what it has read until the future of the commit, or
-        `confirm_reads`, has waited for the disk.
+        The caller must tell nobody what it has read until the commit's future or `confirm_reads` is
+        done.
         """
         self._reads_ahead = self._attempt.reads_ahead = True
 
     def confirm_reads(self) -> None:
-        """Return once everything that was read is on disk.
+        """Wait until everything that was read is on disk.
 
         Raises:
             SyncFailed: The disk did not confirm it.
-            FDBError: 1031, the disk did not confirm it before the timeout.
+            FDBError: 1031, the timeout is over.
         """
         attempt = self._attempt
         if attempt.snapshot is not None:
@@ -270,9 +260,9 @@ class Transaction(TransactionRead, Writes):
     def watch(self, key: KeyLike) -> WatchFuture:
         """Return a future that is ready once the key's value differs from what was seen here.
 
-        Setting the watch reads the key, and that read can conflict. A later write of this
-        transaction that changes the value, or is atomic, makes the future ready. Changes by others
-        do so after the commit. If the commit fails, the watch ends with the error.
+        This reads the key, and that read can conflict. A later write of this transaction that
+        changes the value, or is atomic, makes the future ready; changes by others do so after the
+        commit. If the commit fails, so does the watch.
         """
         future = WatchFuture(self._database)
         try:
@@ -298,10 +288,9 @@ class Transaction(TransactionRead, Writes):
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
         The writes are visible when this returns. If the database is durable, the writes and
-        everything that was read are on disk once the future is ready. The first call that asks for
-        its result waits for the disk, and one wait covers all commits before it. The result is
-        known unless the disk fails, or is slower than the timeout (`CommitUnknownResult`, 1021).
-        Such a transaction is not retried.
+        everything that was read are on disk once the future is ready; the first call that asks for
+        its result waits. The result is known unless the disk fails or is slower than the timeout
+        (`CommitUnknownResult`, 1021). Such a transaction is not retried.
         """
         attempt = self._attempt
         try:
@@ -332,7 +321,7 @@ class Transaction(TransactionRead, Writes):
         return _DONE if is_on_disk else Blocking(partial(self._confirm, attempt, seen))
 
     def _confirm(self, attempt: Attempt, seen: int) -> None:
-        """Wait until a commit is on disk. A transaction with an unknown result is over."""
+        """Wait until a commit is on disk. An unknown result ends the transaction."""
         try:
             attempt.storage.sync.wait(seen, attempt.deadline)
         except FdbqueueError as error:
@@ -344,9 +333,9 @@ class Transaction(TransactionRead, Writes):
     def on_error(self, error: BaseException | int) -> Future[None]:
         """Prepare the next attempt after a retryable error, or fail with the error.
 
-        The future is the delay before the attempt: FoundationDB's, growing from 10 ms to a second.
-        After a conflict it grows from the duration of the attempt, if that is shorter. The first
-        call that asks for the result sleeps that long.
+        The first call that asks for the future's result sleeps. The delay is FoundationDB's,
+        growing from 10 ms to a second; after a conflict, from the duration of the attempt, if that
+        is shorter.
         """
         if isinstance(error, int):
             error = FDBError(error)
@@ -389,14 +378,14 @@ class Transaction(TransactionRead, Writes):
         self._begin()
 
     def cancel(self) -> None:
-        """Cancel the transaction. Every further operation fails with 1025."""
+        """Cancel the transaction. Further operations fail with 1025."""
         self._attempt.ended()  # 1031 stays if the timeout has expired
         self._attempt.finish(1025)
 
     # Options
 
     def change_settings(self, **changed: int) -> None:
-        """Change options of this transaction alone."""
+        """Change options of this transaction."""
         self._settings = replace(self._settings, **changed)
         attempt = self._attempt
         attempt.ended()  # a timeout that has expired stays expired
@@ -406,5 +395,4 @@ class Transaction(TransactionRead, Writes):
 
 
 def _has_room(template: bytes) -> bool:
-    """Return whether a versionstamp has room at the offset in the template's last four bytes."""
     return 0 <= int.from_bytes(template[-4:], "little", signed=True) <= len(template) - 14

@@ -1,7 +1,7 @@
 """Watches: futures that become ready when a key changes.
 
 Each commit ends with a write to the lock's file. While there are watches, one thread waits for such
-writes, and reads the watched keys. Linux reports the writes; elsewhere the thread polls.
+writes, which Linux reports, and reads the watched keys. Elsewhere it polls.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ class Watcher:
             self._watches.pop(future, None)
 
     def _run(self) -> None:
-        """Look at the watches after each commit, while there are any."""
         with self._lock:
             if self._is_running:
                 return
@@ -82,7 +81,7 @@ class Watcher:
     def _look(self, watches: dict[WatchFuture, tuple[bytes, bytes | None]]) -> None:
         """Finish the watches whose keys changed; all of them, if the database cannot be read.
 
-        A change may not be on disk yet. A read that follows waits for that.
+        A read that follows waits until the change is on disk.
         """
         changed: Iterable[WatchFuture] = watches
         failure = None
@@ -106,10 +105,7 @@ class Watcher:
 
 
 def file_changes(path: Path, longest: float) -> Generator[None, None, None]:
-    """Yield at once, and then soon after each write to a file by any process.
-
-    Without a write, yield after `longest` seconds.
-    """
+    """Yield at once, soon after each write to a file, and after `longest` seconds without one."""
     notices = _begin_notices(path)
     if notices is None:
         while True:
@@ -128,10 +124,7 @@ def file_changes(path: Path, longest: float) -> Generator[None, None, None]:
 
 
 def _begin_notices(path: Path) -> int | None:
-    """Return a descriptor to read notices of changes from, or `None`.
-
-    The system may offer none, or the user's processes may have too many already.
-    """
+    """Return a descriptor of notices of changes, if the system has one to give."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)

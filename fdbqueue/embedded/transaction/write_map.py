@@ -1,10 +1,10 @@
 """Read-your-writes: the effect of a transaction's own writes on its reads.
 
-A read of a key that the transaction set or cleared does not depend on the database, so it cannot
-conflict. A read of a key that the transaction changed by an atomic operation does.
+Reads of keys that the transaction set or cleared cannot conflict; reads of keys changed by an
+atomic operation can.
 
-Source: FoundationDB, Developer Guide, "Reading your writes" and "Conflict ranges"; the conflict
-rules come from `fdbclient/ReadYourWrites.actor.cpp`.
+Source: FoundationDB, Developer Guide, "Reading your writes" and "Conflict ranges";
+`fdbclient/ReadYourWrites.actor.cpp`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fdbqueue.errors import FDBError
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 SeenRow: TypeAlias = tuple[bytes, bytes | None]
-"""A key and its value; `None` for a key that an own `compare_and_clear` left without one."""
+"""A key and its value; `None` after an own `compare_and_clear`."""
 
 
 def stamped_key_range(key: bytes, read_version: int) -> Range:
@@ -73,10 +73,7 @@ class WriteMap:
         del self._keys[first:last]
 
     def get(self, key: bytes, value: bytes | None) -> bytes | None:
-        """Return the value that a read of `key` sees, given its value in the database.
-
-        That is `None` for a `known` key.
-        """
+        """Return what a read of `key` sees, given its stored value (`None` if `known`)."""
         if key in self._unreadable:
             raise FDBError(1036)
         for kind, param in self._operations.get(key, ()):
@@ -84,17 +81,14 @@ class WriteMap:
         return value
 
     def readable(self, begin: bytes, end: bytes, reverse: bool) -> Range:
-        """Return the part of a range that a read can pass before an unreadable key."""
+        """Return the part of a range before the first unreadable key."""
         parts = self._unreadable.within(begin, end)
         if not parts:
             return begin, end
         return (parts[-1][1], end) if reverse else (begin, parts[0][0])
 
     def merge(self, rows: Rows, begin: bytes, end: bytes, reverse: bool) -> Iterable[SeenRow]:
-        """Return the rows of a readable range as the transaction sees them.
-
-        `rows` are all rows of the database in the range, in order.
-        """
+        """Return a readable range's stored rows with own writes."""
         stored = {key: value for key, value in rows if key not in self.known}
         keys = self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
         if reverse:

@@ -1,4 +1,4 @@
-"""The writes of transactions and databases, with the official binding's interface."""
+"""The writes of transactions and databases."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ class Writes(ABC):
 
     @abstractmethod
     def mutate(self, kind: int, key: KeyLike, param: ValueLike) -> None:
-        """Write a mutation of one key.
-
-        Args:
-            kind: The type of the mutation, which is not one with a versionstamp.
-            key: The key.
-            param: The parameter, for example the value to set.
-        """
+        """Write a mutation of one key, without a versionstamp."""
 
     @abstractmethod
     def clear(self, key: KeyOrSelector) -> None:
@@ -28,7 +22,7 @@ class Writes(ABC):
 
     @abstractmethod
     def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
-        """Clear all keys from `begin` up to, but not including, `end`."""
+        """Clear all keys from `begin` (inclusive) to `end` (exclusive)."""
 
     def clear_range_startswith(self, prefix: KeyLike) -> None:
         """Clear all keys that start with `prefix`."""

@@ -1,1 +1,1 @@
-"""The routes below `/v1`: everything that the library does, for queues of every kind."""
+"""The routes below `/v1`: the whole library, for queues of every kind."""

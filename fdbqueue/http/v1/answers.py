@@ -1,7 +1,4 @@
-"""The answers of the routes below `/v1`, which OpenAPI describes: the records of the library.
-
-The functions of `queue/overview.py` make their JSON, for `fdbq --json` too.
-"""
+"""The answers of the routes below `/v1`: the library's records."""
 
 from __future__ import annotations
 
@@ -22,14 +19,14 @@ from fdbqueue.worker.presence import WorkerInfo
 
 
 class Pushed(BaseModel):
-    """The stored item, or with `is_new` false the one that has its unique key."""
+    """The stored item, or with `is_new` false the holder of its unique key."""
 
     id: str
     is_new: bool
 
 
 class BatchPushed(BaseModel):
-    """The stored items, or the items that have their unique keys, in the order of the request."""
+    """The stored items, or the holders of their unique keys, in order."""
 
     ids: list[str]
 
@@ -57,7 +54,7 @@ class Claimed(Found):
 
 
 class Claims(BaseModel):
-    """The claimed items, in order; none if there was nothing to claim."""
+    """The claimed items, in order, if any."""
 
     claims: list[Claimed]
 
@@ -80,19 +77,19 @@ class Infos(BaseModel):
 
 
 class Position(BaseModel):
-    """The number of ready items ahead of an item, or null if it is not ready."""
+    """The number of ready items ahead, or null if the item is not ready."""
 
     position: int | None
 
 
 class Result(BaseModel):
-    """The result of a done item, as its handler returned it."""
+    """What the handler of a done item returned."""
 
     result: Any
 
 
 class Changed(BaseModel):
-    """The number of changed items, and the ids of up to 1,000 that were not changed."""
+    """The number of changed items, and the ids of up to 1,000 unchanged ones."""
 
     changed: int
     unchanged: list[str]
@@ -106,7 +103,7 @@ class StepList(BaseModel):
 
 @with_fields(batches.ItemBatch, batches.BatchProgress)
 class ItemBatch(BaseModel):
-    """A batch, seen from one of its jobs, or from the job that waits for it."""
+    """A batch in which a job counts, or for which it waits."""
 
     left: int = Field(description="How many jobs have not ended.")
     has_ended: bool = Field(description="Whether all jobs have ended, and none can be added.")
@@ -146,7 +143,7 @@ Dropped = create_model(
 
 @with_fields(QueueStats, without=("error", "options"))
 class Numbers(BaseModel):
-    """The items of a queue by state, and its totals."""
+    """A queue's items by state, and its totals."""
 
     by_priority: dict[str, int]
 
@@ -159,31 +156,31 @@ class Options(BaseModel):
 
 
 class QueueNumbers(Numbers, Options):
-    """The numbers of a queue: its items by state, its totals, and its limits."""
+    """A queue's items by state, its totals and its limits."""
 
 
 class _NamedNumbers(Numbers):
-    """The name of a queue, its items by state, and its totals."""
+    """A queue's name, its items by state, and its totals."""
 
     name: str
 
 
 class _UnknownNumbers(BaseModel):
-    """The name of a queue whose numbers are unknown, and the reason."""
+    """The name of a queue, and why its numbers are unknown."""
 
     name: str
     error: str
 
 
 class Queues(BaseModel):
-    """The queues, in order of their names, and the `after` of the next page, or null."""
+    """The queues by name, and the `after` of the next page, or null."""
 
     queues: list[_NamedNumbers | _UnknownNumbers]
     next: str | None
 
 
 class QueueDescription(BaseModel):
-    """A queue: its kind, its options, and its numbers."""
+    """A queue's kind, options and numbers."""
 
     name: str
     kind: str
@@ -204,13 +201,13 @@ class Scale(BaseModel):
 
 
 class History(BaseModel):
-    """The history of a queue within the last 5 minutes, hour and day."""
+    """What happened in the last 5 minutes, hour and day."""
 
     windows: list[types.HistoryWindow]
 
 
 class Job(_ByState):
-    """The items of a job in a sample, by state, and how often and how long it ran."""
+    """A job's items in a sample, by state, and how often and how long it ran."""
 
     name: str
     failed_attempts: int
@@ -268,7 +265,7 @@ class WorkerList(BaseModel):
 
 
 class Me(BaseModel):
-    """The role of a token, and its queues: a name, or the beginning of names and `*`."""
+    """The token's role, and its queues: a name, or the beginning of names and `*`."""
 
     role: Literal["read", "write", "admin"]
     queues: str

@@ -31,7 +31,7 @@ from fdbqueue.options import (
 
 
 class Body(BaseModel):
-    """A body, whose options are checked by the library."""
+    """A body whose options the library checks."""
 
     # A text such as "1" is not a number, and an unknown field is an error.
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -71,7 +71,7 @@ class FollowUp(Push):
 
 
 class Pop(Body):
-    """A pop: the number of items, and the seconds to wait for the first."""
+    """The number of items to pop, and the seconds to wait for the first."""
 
     n: Number = 1
     wait: Wait = 0
@@ -81,7 +81,7 @@ class Pop(Body):
 
 
 class ClaimRequest(Body):
-    """A claim: the number of items, their lease, and the seconds to wait for the first."""
+    """The number of items to claim, their lease, and the seconds to wait for the first."""
 
     n: Number = 1
     lease: Duration = Field(default=30.0, description="Seconds until others may take the items.")
@@ -118,7 +118,7 @@ class Nack(_Logged):
 
 
 class Extend(_Logged):
-    """A claim that needs more time, and what its client reports of the work."""
+    """A claim that needs more time, and a report on the work."""
 
     lease: Duration = 30.0
     progress: float | None = Field(None, ge=0, le=1, description="The part that is done.")
@@ -149,11 +149,11 @@ class ChangeAll(Body):
 
 @with_fields(QueueSettings, QueueOptions)
 class NewOptions(Body):
-    """The options to change; those left out keep their values, and null removes a limit."""
+    """The options to change; others keep their values, and null removes a limit."""
 
 
 class CreateQueue(NewOptions):
-    """A queue to create, with its options."""
+    """A queue to create."""
 
     kind: Literal["priority", "fifo", "task"] = "priority"
 
@@ -165,14 +165,14 @@ class Rename(Body):
 
 
 class Check(Body):
-    """A check of a queue; with `repair`, it corrects counters and indexes."""
+    """A check of a queue; `repair` corrects counters and indexes."""
 
     repair: bool = False
 
 
 @with_fields(GroupSettings)
 class NewGroupSettings(Body):
-    """The settings of groups to change; null stands for the setting of all groups."""
+    """The settings of a group to change; null stands for the setting of all groups."""
 
 
 @with_fields(ScheduleOptions, LateOptions)
@@ -184,7 +184,7 @@ class NewSchedule(Body):
 
 
 class RetryFrom(Body):
-    """The retry of a dead letter, as a job that goes on with a step."""
+    """A retry of a dead letter that goes on with a step."""
 
     step: str | None = Field(
         None, description="This step, and all that were stored later, are forgotten."
@@ -192,7 +192,7 @@ class RetryFrom(Body):
 
 
 class NewSignal(Body):
-    """A signal for jobs that wait for it."""
+    """A signal for waiting jobs."""
 
     name: str = Field(description="Its name.")
     key: str = Field("", description="As a rule the id of a job.")

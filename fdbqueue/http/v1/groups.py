@@ -1,4 +1,4 @@
-"""Groups of a queue: their list, and their settings."""
+"""Groups of a queue."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def groups(
 async def change_group(
     served: ServedQueues, name: AdminOf, group: _Group, body: bodies.NewGroupSettings
 ) -> Response:
-    """Change the given settings of a group; `null` stands for the setting of all groups."""
+    """Change settings of a group; `null` stands for the setting of all groups."""
     return await _set(served, name, decoded(group), body)
 
 
@@ -72,7 +72,7 @@ async def change_all_groups(
 async def change_ungrouped(
     served: ServedQueues, name: AdminOf, body: bodies.NewGroupSettings
 ) -> Response:
-    """Change the weight of the items without a group; `null` stands for that of all groups."""
+    """Change the weight of items without a group; `null` stands for that of all groups."""
     return await _set(served, name, "", body)
 
 
@@ -86,13 +86,13 @@ async def _set(
 
 @router.post(f"{_PATH}/{{group}}/clear", response_model=answers.Changed)
 async def clear_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
-    """Remove the items of a group in all states, 100 in a transaction; its settings stay."""
+    """Remove the items of a group in all states, 100 per transaction; its settings stay."""
     return await _change(served, name, group, "clear")
 
 
 @router.post(f"{_PATH}/{{group}}/cancel", response_model=answers.Changed)
 async def cancel_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
-    """Remove the ready and delayed items of a group; let the claimed ones end with their claims."""
+    """Remove a group's ready and delayed items; let claimed ones end with their claims."""
     return await _change(served, name, group, "cancel")
 
 
@@ -100,7 +100,7 @@ async def cancel_group(served: ServedQueues, name: AdminOf, group: _Group) -> Re
 async def retry_group(
     request: Request, served: ServedQueues, name: AdminOf, group: _Group
 ) -> Response:
-    """Return the dead letters of a group to their places, with all their attempts again."""
+    """Return a group's dead letters to their places, with all their attempts again."""
     return await _change(served, name, group, "retry", state="dead", by=client_of(request))
 
 

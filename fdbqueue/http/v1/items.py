@@ -1,4 +1,4 @@
-"""The items of a queue: pages of those in a state, single ones with their steps, and changes."""
+"""The items of a queue: pages, single items with their steps, and changes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ from fdbqueue.types import MatchCount, State
 router = new_router()
 
 _RETRIES: dict[str, State] = {"retry": "dead", "run_now": "delayed"}
-"""The states of the items that each of the two changes makes ready."""
+"""The states of items that `retry` and `run_now` make ready."""
 
 
 def _chosen(handle: Handle, query: Counting) -> dict[str, Any]:
-    """Return the arguments of a search."""
     chosen = query.model_dump()
     if query.priority is not None:
         try:
@@ -52,8 +51,8 @@ async def items(
 ) -> Response:
     """Return the items in a state that match all filters, page by page; done items newest first.
 
-    A request looks at up to `scan` items. So a page may have fewer items than `limit`, or none,
-    although more items match: the last page is the one whose `next` is null.
+    A request looks at up to `scan` items, so a page may have fewer items than `limit`, or none,
+    although more match. The last page has `next` null.
     """
     handle = await served.queue(name)
     page = await handle.search(served.db, **_chosen(handle, query))
@@ -67,7 +66,7 @@ async def count(
 ) -> Response:
     """Return how many items in a state match all filters, among up to `scan` items.
 
-    With the `next` of an answer as `after`, a request counts the items that follow.
+    With the `next` of an answer as `after`, count the items that follow.
     """
     handle = await served.queue(name)
     return json_response(asdict(await handle.count(served.db, **_chosen(handle, query))))
@@ -75,7 +74,7 @@ async def count(
 
 @router.get("/queues/{name}/items/{item_id}", response_model=answers.Info)
 async def get(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
-    """Return everything about one item, in any state, with its failed attempts."""
+    """Return everything about an item in any state, with its failed attempts."""
     handle = await served.queue(name)
     info = await handle.get(served.db, item_id)
     if info is None:
@@ -89,7 +88,7 @@ def _unknown(item_id: str) -> HTTPException:
 
 @router.get("/queues/{name}/items/{item_id}/position", response_model=answers.Position)
 async def position(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
-    """Return the number of ready items ahead of this one, or null if it is not ready."""
+    """Return the number of ready items ahead of this one; null if it is not ready."""
     handle = await served.queue(name)
     return json_response({"position": await handle.position(served.db, item_id)})
 
@@ -98,7 +97,7 @@ async def position(served: ServedQueues, name: ReadOf, item_id: str) -> Response
 async def result(
     request: Request, served: ServedQueues, name: ReadOf, item_id: str, wait: Wait = 0
 ) -> Response:
-    """Return what the handler of a done item returned; with `wait`, wait until it is done.
+    """Return what the handler of a done item returned; with `wait`, wait for it.
 
     404 if the queue does not know the item, 409 if it has not ended, or is a dead letter.
     """
@@ -109,7 +108,7 @@ async def result(
 
 @router.delete("/queues/{name}/items/{item_id}", status_code=204)
 async def remove(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
-    """Remove one item in any state but claimed; for a task, cancel it."""
+    """Remove an item in any state but claimed; for a task, cancel it."""
     handle = await served.queue(name)
     changed = await handle.remove(served.db, item_id)
     return await _changed(
@@ -120,7 +119,7 @@ async def remove(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
 async def _changed(
     served: ServedQueues, handle: Handle, item_id: str, changed: bool, why: str
 ) -> Response:
-    """Return an empty response if an item was changed; else say why not."""
+    """Return an empty response, or say why the item was not changed."""
     if changed:
         return Response(status_code=204)
     if await handle.state(served.db, item_id) is None:
@@ -138,9 +137,8 @@ async def retry(
 ) -> Response:
     """Return a dead letter to its place in the queue, with all its attempts again.
 
-    Its failed attempts stay, and the last one notes the retry, with the address of the client.
-
-    With `step`, its job forgets this step and all that were stored later, and goes on there.
+    Its failed attempts stay, and the last one notes the retry, with the client's address. With
+    `step`, its job forgets this step and all later ones, and goes on there.
     """
     handle, by = await served.queue(name), client_of(request)
     if body is None or body.step is None:
@@ -155,7 +153,7 @@ async def retry(
 
 @router.post("/queues/{name}/items/{item_id}/run-now", status_code=204)
 async def run_now(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
-    """Make a delayed item ready at once, unless it waits for other items or for a signal."""
+    """Make a delayed item ready, unless it waits for other items or a signal."""
     handle = await served.queue(name)
     changed = await handle.retry(served.db, item_id, state="delayed")
     return await _changed(
@@ -166,7 +164,7 @@ async def run_now(served: ServedQueues, name: WriteOf, item_id: str) -> Response
 
 @router.post("/queues/{name}/items/{item_id}/release", status_code=204)
 async def release(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
-    """Take a claimed item away from the client that has claimed it."""
+    """Take a claimed item away from its client."""
     handle = await served.queue(name)
     changed = await handle.release(served.db, item_id)
     return await _changed(served, handle, item_id, bool(changed), "it is not claimed")
@@ -196,7 +194,7 @@ async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.M
 async def change_all(
     request: Request, served: ServedQueues, name: AdminOf, body: bodies.ChangeAll
 ) -> Response:
-    """Make the same change to all items that match, 100 in a transaction.
+    """Make the same change to all items that match, 100 per transaction.
 
     The changes are `remove`, `retry` (dead letters), `run_now` (delayed items), `release` (claimed
     ones), `cancel` and `reprioritize`.
@@ -219,7 +217,7 @@ async def change_all(
 
 @router.get("/queues/{name}/items/{item_id}/steps", response_model=answers.StepList)
 async def item_steps(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
-    """Return the steps of a job in the order of their storing; none for an unknown item."""
+    """Return the steps of a job in the order in which they were stored, if any."""
     steps = steps_of((await served.queue(name)).queue)
     found = await aio.run(steps.all, served.db, item_id)
     return json_response({"steps": [*map(as_json, found)]})
@@ -229,9 +227,9 @@ async def item_steps(served: ServedQueues, name: ReadOf, item_id: str) -> Respon
 async def item_batches(
     request: Request, served: ServedQueues, name: ReadOf, item_id: str
 ) -> Response:
-    """Return the batch that a job waits for, and those in which it counts; none if it is unknown.
+    """Return the batch that a job waits for, and those in which it counts, if any.
 
-    A batch is left out if the token does not allow to read the queue of the job that waits for it.
+    Batches whose waiting job is in a queue that the token cannot read are left out.
     """
     queue = (await served.queue(name)).queue
     grant = grant_of(request)
@@ -245,7 +243,7 @@ async def item_batches(
 
 @router.post("/queues/{name}/items/{item_id}/close-batch", status_code=204)
 async def close_batch(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
-    """Let no more jobs in the batch at whose end this item runs."""
+    """Let no more jobs into the batch at whose end this item runs."""
     batches = Batches((await served.queue(name)).queue)
     await aio.run(batches.finish, served.db, item_id)
     return Response(status_code=204)
@@ -253,7 +251,7 @@ async def close_batch(served: ServedQueues, name: WriteOf, item_id: str) -> Resp
 
 @router.post("/queues/{name}/signals", response_model=answers.Signalled)
 async def signal(served: ServedQueues, name: WriteOf, body: bodies.NewSignal) -> Response:
-    """Send a signal: the jobs that wait for its name and key go on, in the same transaction."""
+    """Send a signal. In the same transaction, the jobs that wait for its name and key go on."""
     steps = steps_of((await served.queue(name)).queue)
     n = await aio.run(steps.signal, served.db, **body.model_dump())
     return json_response({"signalled": n})

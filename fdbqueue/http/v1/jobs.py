@@ -46,12 +46,10 @@ async def _json_handle(served: Served, name: str, must_exist: bool = True) -> Ha
 
 
 async def _existing(request: Request, name: WriteOf) -> Handle:
-    """Return a queue whose items are JSON."""
     return await _json_handle(request.app.state.served, name)
 
 
 async def _pushed_to(request: Request, name: WriteOf) -> Handle:
-    """Return a queue whose items are JSON, perhaps one that a push creates."""
     return await _json_handle(request.app.state.served, name, must_exist=False)
 
 
@@ -89,7 +87,7 @@ async def pop(request: Request, handle: _Existing, body: _Pop) -> Response:
     """Pop the first items, in order; with `wait`, wait until there is one.
 
     The items are removed once the response is sent. If the client disconnects before that, they
-    return to their positions. Work that must survive the death of the client needs a claim.
+    return to their positions. Work that must survive the client's death needs a claim.
     """
     kind = options_of(handle.queue).kind
     if body.max and kind != "priority":
@@ -108,8 +106,8 @@ async def claim(
     """Claim the first items for the time of a lease; with `wait`, wait until there is one.
 
     Each item has a `token`. Send it to `ack` when the job is done, to `nack` when it failed, to
-    `extend` when it needs more time, and to `release` to return the item. When the lease is over,
-    the item returns to the queue, and the token is no longer valid.
+    `extend` when it needs more time, or to `release` to return the item. After the lease, the item
+    returns to the queue, and the token is invalid.
     """
     options = body.model_dump(exclude_none=True)
     claimed: Claim | None = await call_waiting(request, handle, "claim", **options)
@@ -170,8 +168,7 @@ async def nack(served: ServedQueues, handle: _Existing, body: bodies.Nack) -> Re
 async def extend(served: ServedQueues, handle: _Existing, body: bodies.Extend) -> Response:
     """Restart the lease of a claim: it lasts for `lease` seconds from now.
 
-    With `progress` or `log`, report on the work, too: the item shows it until the claim ends.
-    Without them, the last report stays.
+    `progress` and `log` report on the work. The item shows the last report until the claim ends.
     """
     claim = claim_from_text(handle.queue, body.token)
     progress = None if body.progress is None else Progress(body.progress, body.message)

@@ -1,4 +1,4 @@
-"""Queues: their list, options, numbers and load; the workers; and what a token allows."""
+"""Queues, their options, numbers and load; the workers; and what a token allows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def queues(
         str, Query(max_length=255, description="The beginning of the names to list.")
     ] = "",
 ) -> Response:
-    """Return the queues in order of their names, page by page, and the numbers of each."""
+    """Return the queues, sorted by name, page by page, with their numbers."""
     return await served.page(request, limit, after, prefix)
 
 
@@ -60,7 +60,7 @@ async def queues(
     responses={201: _WITH_ETAG},
 )
 async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) -> Response:
-    """Create a queue of any kind; 409 if there is one of this name already."""
+    """Create a queue of any kind; 409 if the name is taken."""
     make: Any = {"priority": aio.PriorityQueue, "fifo": aio.Queue, "task": aio.TaskQueue}[body.kind]
     try:
         handle: Handle = await make.named(served.db, name)
@@ -117,7 +117,7 @@ def _etag(options: Options) -> str:
 async def change(
     served: ServedQueues, name: AdminOf, body: bodies.NewOptions, if_match: _IfMatch = None
 ) -> Response:
-    """Change the given options of a queue; null removes a limit.
+    """Change options of a queue; null removes a limit.
 
     With `If-Match`, 412 if the options have changed since they had this ETag.
     """
@@ -148,7 +148,7 @@ async def resume(served: ServedQueues, name: AdminOf) -> Response:
 
 @router.post("/queues/{name}/clear", response_model=answers.Cleared)
 async def clear(served: ServedQueues, name: AdminOf) -> Response:
-    """Remove all items; the queue and its options stay. Return how many items there were."""
+    """Remove all items and return how many there were; the options stay."""
     handle = await served.queue(name)
     stats = await handle.stats(served.db)
     await handle.clear(served.db)
@@ -157,7 +157,7 @@ async def clear(served: ServedQueues, name: AdminOf) -> Response:
 
 @router.delete("/queues/{name}", response_model=answers.Dropped)
 async def drop(served: ServedQueues, name: AdminOf) -> Response:
-    """Drop a queue with all its items. Return how many items there were, or null if not known.
+    """Drop a queue with all its items. Return how many there were, or null if not known.
 
     Jobs of other queues that wait for its jobs go on as if these were cancelled.
     """
@@ -185,7 +185,7 @@ async def rename(
 
 @router.post("/queues/{name}/check", response_model=CheckReport)
 async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Response:
-    """Compare the counters and indexes of a queue with its items; correct them with `repair`."""
+    """Compare the counters and indexes of a queue with its items; `repair` corrects them."""
     handle = await served.queue(name)
     report = await aio.run(partial(check_queue, repair=body.repair), served.db, handle.queue)
     return json_response(dataclasses.asdict(report))
@@ -193,14 +193,14 @@ async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Resp
 
 @router.get("/queues/{name}/stats", response_model=answers.QueueNumbers)
 async def stats(served: ServedQueues, name: ReadOf) -> Response:
-    """Return how many items are in each state, the limits of the queue and its totals."""
+    """Return the number of items in each state, the limits and the totals of a queue."""
     handle = await served.queue(name)
     return json_response(stats_as_json(await handle.stats(served.db)))
 
 
 @router.get("/queues/{name}/history", response_model=answers.History)
 async def history(served: ServedQueues, name: ReadOf) -> Response:
-    """Return what happened in a queue within the last 5 minutes, hour and day."""
+    """Return what happened in a queue in the last 5 minutes, hour and day."""
     handle = await served.queue(name)
     windows = await handle.history(served.db)
     return json_response({"windows": [*map(as_json, windows)]})
@@ -210,7 +210,7 @@ async def history(served: ServedQueues, name: ReadOf) -> Response:
 async def jobs(served: ServedQueues, name: ReadOf) -> Response:
     """Return the jobs of a queue by name, from a sample of up to 500 items in each state.
 
-    Of the done items that the queue keeps, these are the newest.
+    Of done items, these are the newest.
     """
     handle = await served.queue(name)
     return json_response(await aio.run(by_job, served.db, handle.queue))
@@ -220,7 +220,7 @@ async def jobs(served: ServedQueues, name: ReadOf) -> Response:
 async def scale(served: ServedQueues, name: ReadOf) -> Response:
     """Return the load of a queue, for an autoscaler such as KEDA.
 
-    Cost: the counters of the queue; nothing is scanned.
+    Cost: reads the counters of the queue and scans nothing.
     """
     handle = await served.queue(name)
     numbers = await handle.stats(served.db)
@@ -246,7 +246,7 @@ async def scale(served: ServedQueues, name: ReadOf) -> Response:
 
 @router.get("/workers", response_model=answers.WorkerList)
 async def workers(request: Request, served: ServedQueues) -> Response:
-    """Return the running workers of all queues, in the order in which they started."""
+    """Return the running workers of all queues, in the order of their start."""
     return _shown(request, await aio.workers(served.db))
 
 
@@ -259,7 +259,7 @@ async def workers_of_queue(request: Request, served: ServedQueues, name: ReadOf)
 
 
 def _shown(request: Request, workers: list[WorkerInfo]) -> Response:
-    """Return the workers that have queues which the request's token includes, with these queues."""
+    """Return the workers, with the queues that the token includes."""
     grant = grant_of(request)
     shown: list[dict[str, Any]] = []
     for each in workers:

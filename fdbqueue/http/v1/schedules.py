@@ -1,4 +1,4 @@
-"""Schedules of a queue: their list, changes, and a run at once."""
+"""Schedules of a queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ _Schedule = Annotated[
 
 
 async def _queue(served: ServedQueues, name: str, *, must_exist: bool = True) -> Any:
-    """Return a queue whose schedules JSON can show; refuse a queue of tasks."""
     queue = json_queue((await served.queue(name, must_exist)).queue)
     if options_of(queue).kind == "task":
         raise HTTPException(422, "a task queue has no schedules")
@@ -46,7 +45,7 @@ def _found(is_found: bool, schedule: str) -> Response:
 
 @router.get(_PATH, response_model=answers.ScheduleList)
 async def schedules(served: ServedQueues, name: ReadOf) -> Response:
-    """Return the schedules of a queue, by name, with up to five of their next ticks."""
+    """Return the schedules of a queue, by name, each with up to five of its next ticks."""
     schedules = await _schedules(served, name)
 
     def found() -> list[dict[str, Any]]:
@@ -59,9 +58,9 @@ async def schedules(served: ServedQueues, name: ReadOf) -> Response:
 async def put_schedule(
     served: ServedQueues, name: AdminOf, schedule: _Schedule, body: bodies.NewSchedule
 ) -> Response:
-    """Add a schedule, or change the one of this name; the first push or schedule makes the queue.
+    """Add a schedule, or change the one of this name; this may create the queue.
 
-    A schedule that exists keeps its state, and its next tick unless its timing changes.
+    An existing schedule keeps its state, and its next tick unless its timing changes.
     """
     queue = await _queue(served, name, must_exist=False)
     options = {name: option for name, option in body.given().items() if option is not None}
@@ -77,7 +76,7 @@ async def put_schedule(
 
 @router.delete(_ONE, status_code=204)
 async def remove_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedule) -> Response:
-    """Remove a schedule; the items that it has pushed stay."""
+    """Remove a schedule; items that it has pushed stay."""
     schedules = await _schedules(served, name)
     return _found(await aio.run(schedules.remove, served.db, decoded(schedule)), schedule)
 
@@ -91,7 +90,7 @@ async def pause_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedul
 
 @router.post(f"{_ONE}/resume", status_code=204)
 async def resume_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedule) -> Response:
-    """Let a schedule go on with its next tick; it has not missed those in between."""
+    """Let a schedule go on with its next tick. Ticks in between are not made up for."""
     schedules = await _schedules(served, name)
     return _found(await aio.run(schedules.resume, served.db, decoded(schedule)), schedule)
 

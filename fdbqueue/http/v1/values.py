@@ -1,4 +1,4 @@
-"""Items between JSON and queues of every kind: what to push, and what was found."""
+"""Items between JSON and queues."""
 
 from __future__ import annotations
 
@@ -39,32 +39,28 @@ AnyQueue: TypeAlias = BaseQueue[Any]
 _MAX_UNCHANGED = 1000  # ids in a response
 
 _JSON = frozenset({"json", "task"})
-"""The codecs whose values are JSON."""
-
 _FIELDS = {
     "fifo": {"item", *PushOptions.__annotations__},
     "priority": {"item", "priority", *PushOptions.__annotations__},
     "task": {"item", *TaskOptions.__annotations__},
 }
-"""The fields of a push to a queue of each kind."""
-
 _SHARED = PushOptions.__annotations__.keys() - {"group", "unique"}
-"""The options that are the same for all items of one call of `push_many`."""
+"""The options that one call of `push_many` shares."""
 
 
 def change_report(results: dict[str, bool]) -> dict[str, Any]:
-    """Return how many items were changed, and the ids of up to 1,000 that were not."""
+    """Return the number of changed items, and up to 1,000 unchanged ones."""
     unchanged = [item_id for item_id, is_changed in results.items() if not is_changed]
     return {"changed": len(results) - len(unchanged), "unchanged": unchanged[:_MAX_UNCHANGED]}
 
 
 def options_of(queue: AnyQueue) -> Options:
-    """Return the options with which a queue was opened."""
+    """Return a queue's given options."""
     return store_of(queue).given_options
 
 
 def json_queue(queue: AnyQueue) -> AnyQueue:
-    """Return a queue; refuse one whose items are not JSON."""
+    """Return a queue, if its items are JSON."""
     codec = options_of(queue).codec
     if codec not in _JSON:
         raise HTTPException(
@@ -74,7 +70,7 @@ def json_queue(queue: AnyQueue) -> AnyQueue:
 
 
 def steps_of(queue: AnyQueue) -> JobSteps[Any]:
-    """Return the steps of the jobs of a queue; refuse a queue of tasks."""
+    """Return the steps of the jobs of a queue, except of tasks."""
     known: Any = json_queue(queue)
     if options_of(known).kind == "task":
         raise HTTPException(422, "the jobs of a task queue have no steps")
@@ -83,7 +79,7 @@ def steps_of(queue: AnyQueue) -> JobSteps[Any]:
 
 
 def exact_priority(queue: AnyQueue, priority: Any) -> Any:
-    """Return a priority of a queue from its JSON form; raise `InvalidPriority`."""
+    """Return a priority from its JSON form."""
     if priority is not None and options_of(queue).kind == "priority":
         return store_of(queue).levels.from_json(priority)
     return priority
@@ -93,7 +89,7 @@ def exact_priority(queue: AnyQueue, priority: Any) -> Any:
 
 
 def push_arguments(queue: AnyQueue, body: Push) -> dict[str, Any]:
-    """Return the arguments of a push after the transaction."""
+    """Return the arguments of a push."""
     kind = options_of(queue).kind
     given = body.given()
     given.pop("queue", None)  # of a job that follows
@@ -108,7 +104,7 @@ def push_arguments(queue: AnyQueue, body: Push) -> dict[str, Any]:
 
 
 def push(tr: Transactor, queue: Any, body: Push) -> tuple[str, bool]:
-    """Push an item; return its id, and if it is new. Raise `QueueFull`."""
+    """Push an item; return its id, and whether it is new."""
     call = push_arguments(queue, body)
     if options_of(queue).kind != "task":
         return pushed(queue, queue.push(tr, **call))
@@ -119,24 +115,21 @@ def push(tr: Transactor, queue: Any, body: Push) -> tuple[str, bool]:
 
 
 def pushed(queue: AnyQueue, item: Item | str | None) -> tuple[str, bool]:
-    """Return the id of what a push returned, and if it is new. Raise `QueueFull` for `None`."""
+    """Return the id that a push returned, and whether it is new; `None` raises `QueueFull`."""
     if item is None:
         raise full(queue)
     return (item, True) if isinstance(item, str) else (item.id, item.is_new)
 
 
 def full(queue: AnyQueue) -> QueueFull:
-    """Return the error of a push to a full queue that has none of its own."""
+    """Return the error of a full queue."""
     return QueueFull(options_of(queue).max_size or 0, 1)
 
 
 def push_all(
     tr: Transaction, queue: AnyQueue, bodies: list[Push], as_many_as_fit: bool
 ) -> list[str]:
-    """Push items in a transaction and return their ids: all, or as many as fit.
-
-    Neighbouring items with the same options are pushed by one call of the library.
-    """
+    """Push items in a transaction and return their ids: all, or as many as fit."""
     ids: list[str] = []
     for _, group in groupby((push_arguments(queue, body) for body in bodies), _shared):
         calls = list(group)
@@ -172,7 +165,7 @@ def _push_many(
 
 
 async def push_item(request: Request, handle: Any, body: Push, key: str | None) -> tuple[str, bool]:
-    """Push an item once for an idempotency key; return its id, and if it is new."""
+    """Push an item once for an idempotency key; return its id, and whether it is new."""
     db, queue = request.app.state.served.db, handle.queue
     if key is not None:
         id, *known = await push_once(request, handle, key, partial(_push_ids, queue, body))
@@ -185,7 +178,7 @@ async def push_item(request: Request, handle: Any, body: Push, key: str | None) 
 async def push_once(
     request: Request, handle: Any, key: str | None, push: Callable[[Transaction], list[str]]
 ) -> list[str]:
-    """Push in one transaction, or return the ids of the first request with the same key."""
+    """Push, or return the ids of the first request with the same key."""
     db = request.app.state.served.db
     if key is None:
         return await aio.run(change_once, handle.queue, db, push)
@@ -194,7 +187,7 @@ async def push_once(
 
 
 def _push_ids(queue: AnyQueue, body: Push, tr: Transaction) -> list[str]:
-    """Push an item; return its id, and a mark if an unfinished item had its unique key."""
+    """Push an item; return its id, and a mark unless it is new."""
     id, is_new = push(tr, queue, body)
     return [id] if is_new else [id, "known"]
 
@@ -209,7 +202,7 @@ def found(queue: AnyQueue, item: Item | Task) -> dict[str, Any]:
 
 
 def found_info(queue: AnyQueue, info: ItemInfo) -> dict[str, Any]:
-    """Return everything about an item as JSON; a value that is not JSON as its `repr`."""
+    """Return everything about an item as JSON; other values as their `repr`."""
     content = item_as_json(info.item)
     if options_of(queue).codec not in _JSON:
         content["item"] = repr(content["item"])
