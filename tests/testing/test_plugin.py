@@ -115,4 +115,4 @@ def test_the_tests_of_the_guide_pass(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(program(DOCS / "howto" / "testing.md"))
     done = pytester.runpytest("-q")
     assert done.ret == 0
-    assert done.parseoutcomes()["passed"] >= 7
+    assert done.parseoutcomes()["passed"] >= 4
