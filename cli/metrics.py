@@ -1,4 +1,4 @@
-"""How `fdbq work` serves the metrics of its processes."""
+"""How `fdbq work` serves metrics."""
 
 from __future__ import annotations
 

@@ -7,14 +7,13 @@
     item = await jobs.pop(db, wait=60)
 
 Await every method, except for `subspace`, `pushed_at` and `Worker.stop`, which read nothing. An
-iterator of a blocking queue is a `Listing` here: loop over it with `async for`, or `await` it to
-get a list. To do several things in one transaction, decorate a plain function with
-`fdbqueue.transactional` and call it with `await run(function, db, ...)`.
+iterator of a blocking queue is a `Listing` here. To do several things in one transaction, decorate
+a plain function with `fdbqueue.transactional` and call it with `await run(function, db, ...)`.
 
 Concurrent calls share transactions. Blocking work runs in a pool of threads; a call that waits for
 an item needs no thread.
 
-A cancelled pop or claim takes nothing. It ends with `CancelledError` after its items are back in
+A cancelled pop or claim takes nothing: it ends with `CancelledError` after its items are back in
 their positions. If the database fails meanwhile, it raises that error, or 1021 if the disk fails
 after the items were taken; the log then has them. If the event loop is closed or the program ends
 before the call has its items, a thread puts them back. A cancelled push or other change may still
@@ -374,7 +373,7 @@ class TaskQueue(_Handle[_TaskQueue[V], Task[V]], Generic[V]):
 
 
 class Worker:
-    """`fdbqueue.Worker` for asyncio: await its `run`. The options that `Args` omits are the same.
+    """`fdbqueue.Worker` for asyncio: await its `run`. Options without a description are the same.
 
     A coroutine function runs in the event loop that awaits `run`, any other handler in a thread.
     Each running job needs a thread in both cases. Cancelling `run` stops the worker: `run` raises

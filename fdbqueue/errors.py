@@ -157,7 +157,7 @@ class FDBError(FdbqueueError):
 class CommitUnknownResult(FDBError):
     """A written commit that the disk did not confirm (1021).
 
-    Others see it once it is on disk, unless the machine fails first.
+    Others see it once it is on disk.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -273,7 +273,7 @@ class UnsafeDirectory(StorageError):
     """A database directory through which other users could redirect this user to other files.
 
     A file is a link, every user can write to the directory, or another user owns it and does not
-    share it with a group of this user. Nothing was opened or changed.
+    share it with this user's groups. Nothing was opened or changed.
     """
 
     problem = "the directory is not safe from other users"
@@ -281,7 +281,7 @@ class UnsafeDirectory(StorageError):
 
 
 class FilesReplaced(StorageError):
-    """A database file that was removed, moved or truncated since this process opened it.
+    """A database file that was removed, moved, replaced or truncated since its opening.
 
     Nothing of this transaction was stored.
     """
@@ -298,8 +298,8 @@ class FilesReplaced(StorageError):
 class SyncFailed(StorageError):
     """A database whose last commits the disk did not confirm. This transaction stored nothing.
 
-    No process reads or commits any more, because what it sees may be lost. After all have closed
-    the database, the first to open it copies it to new files.
+    No process reads or commits any more. After all have closed the database, the first to open it
+    copies it to new files.
     """
 
     problem = "the disk did not confirm a write"
@@ -468,8 +468,8 @@ class QueueNotFound(FdbqueueError, LookupError):
     """A queue name that no queue has.
 
     Attributes:
-        similar: Similar names of queues, the most similar first.
-        others: Names of some other queues, if none is similar.
+        similar: Similar names, the most similar first.
+        others: Some other names, if none is similar.
 
     >>> print(QueueNotFound("jbos", ("jobs",)))
     there is no queue named 'jbos'; did you mean 'jobs'?
@@ -509,7 +509,7 @@ class NoResult(FdbqueueError, LookupError):
     """A job without a result: it has not ended, it failed for good, or the queue does not know it.
 
     Attributes:
-        state: Its state, or `"discarded"` or `"cancelled"`; `None` if the queue does not know it.
+        state: Its state, or `"discarded"` or `"cancelled"`; `None` if unknown.
         error: The last error of a dead letter, or why the job was discarded.
     """
 
@@ -757,9 +757,8 @@ def error_text(error: object, reason: str = "") -> str | None:
     Raises:
         TypeError: `error` is something else.
 
-    Example:
-        >>> error_text(ValueError("no such address"), "cannot send")
-        'cannot send: ValueError: no such address'
+    >>> error_text(ValueError("no such address"), "cannot send")
+    'cannot send: ValueError: no such address'
     """
     if isinstance(error, BaseException):
         name = type.__dict__["__name__"].__get__(type(error))  # its metaclass may raise an error

@@ -65,9 +65,9 @@ class PushOptions(_GroupedPush, total=False):
             has it, nothing is stored, and the call returns that item with `is_new` false.
         unique_until: `"claimed"` frees the key once a client claims or pops the item, so one
             item can wait while another is processed. By default `"ended"`.
-        unique_for: Seconds, over 0, from the push until the key is free, whether or not the
-            item has ended; instead of `unique_until`. If the item has ended and is not kept, the
-            returned item has the given value.
+        unique_for: Seconds, over 0, from the push until the key is free, even if the item ends
+            before; instead of `unique_until`. For an ended item that is not kept, the call returns
+            the given value.
     """
 
     cost: float
@@ -95,7 +95,7 @@ class TaskFields(TypedDict, total=False):
 
     Attributes:
         priority: From 1 (`CRITICAL`) to 5 (`DEFERRED`); by default 3 (`MEDIUM`).
-        deadline: A `datetime` with a time zone; by default `None`, for no deadline.
+        deadline: A `datetime` with a time zone; by default `None`.
         cost: A finite number from 0; by default 0. It orders tasks, and does not count in a
             group's share.
         agent_name: Agent that the task is for: 1 to 255 bytes of text, or `None`.
@@ -165,10 +165,9 @@ class QueueSettings(QueueOptions, total=False):
 
     Attributes:
         concurrency: Maximum number of items claimed at a time by all workers together, from 1
-            to 10,000; `None` for no limit. Each claim holds a slot until it ends. Items claimed
-            beyond a new limit stay claimed, and claims made without a limit hold no slot. Cost: a
-            claim reads one more counter, and concurrent claims may conflict when few slots are
-            free.
+            to 10,000; `None` for no limit. Items claimed beyond a new limit stay claimed, and
+            claims made without a limit hold no slot. Cost: a claim reads one more counter, and
+            concurrent claims may conflict when few slots are free.
         rate: Maximum number of items claimed or popped in any window of a time, such as `(100,
             "1m")`: from 1 to 10,000 items; `None` for no limit. Cost: the queue's claims and pops
             conflict with each other.
@@ -195,7 +194,7 @@ class GroupSettings(TypedDict, total=False):
     """The settings of a group, which `set_group` changes. `None` is the default of all groups.
 
     Attributes:
-        weight: Share of the group among groups with items of the same priority, from 0.001 to
+        weight: Weight of the group among groups with items of the same priority, from 0.001 to
             1,000; by default 1.
         concurrency: Maximum number of its items claimed at a time, from 1 to 10,000.
         rate: Maximum number of its items claimed or popped in any window of a time, such as
@@ -220,10 +219,11 @@ class LateOptions(TypedDict, total=False):
 
     Attributes:
         tz: Time zone of the expression, such as `"Europe/Lisbon"`; UTC by default.
-        missed: Ticks to push for that are found over a minute late, or after the next tick:
-            `"latest"` (the default), `"skip"` for none, or `"all"` for each of the last 1,000.
-        overlap: Action on a tick while the item of the previous tick has not ended: `"allow"`
-            (the default) pushes, `"skip"` does not, and `"queue"` pushes once that item has ended.
+        missed: Policy for ticks found over a minute late, or after the next tick: `"latest"`
+            (the default) pushes for the last, `"skip"` for none, `"all"` for each of the last
+            1,000.
+        overlap: Policy for a tick while the previous item has not ended: `"allow"` (the
+            default) pushes, `"skip"` does not, `"queue"` pushes once that item has ended.
     """
 
     tz: str
@@ -278,7 +278,7 @@ class Selecting(Filters, total=False):
     Attributes:
         limit: Maximum number of items; 0 for all.
         after: An item, or its id: only items behind it.
-        reverse: Whether to go through the items in reverse order of their keys.
+        reverse: Whether to go in reverse order of keys.
     """
 
     limit: int

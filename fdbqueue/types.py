@@ -250,7 +250,7 @@ class Claim(Generic[V_co]):
     Iterating over a claim yields one claim per item.
 
     Attributes:
-        items: The claimed items, in order; tasks for a task queue.
+        items: The claimed items or tasks, in order.
         attempts: How many times each item has been claimed so far, from 1.
         keys: The items' keys in the database.
         token: The fencing token of the claim.
@@ -265,7 +265,7 @@ class Claim(Generic[V_co]):
 
     @property
     def item(self) -> V_co:
-        """The first item; the only one unless several were claimed."""
+        """The first item; usually the only one."""
         return self.items[0]
 
     @property
@@ -338,13 +338,12 @@ class StoredJob(NamedTuple):
 
     Attributes:
         name: The name of the job.
-        args: Its positional arguments in their stored form.
-        kwargs: Its keyword arguments in their stored form.
+        args: Its positional arguments in stored form.
+        kwargs: Its keyword arguments in stored form.
         version: The version of the job at the push.
 
-    Example:
-        >>> print(StoredJob("shop.send", ["ada@example.com"], {"subject": "hi"}, 1))
-        shop.send('ada@example.com', subject='hi')
+    >>> print(StoredJob("shop.send", ["ada@example.com"], {"subject": "hi"}, 1))
+    shop.send('ada@example.com', subject='hi')
     """
 
     name: str
@@ -408,8 +407,8 @@ class WaitsFor:
             follows, the other jobs of its batch, or a worker that knows its job.
         why: The same in words, such as `"no worker knows the job 'shop.send'"`.
         step: The step in which its job waits, or `None`.
-        signal: The signal that it waits for, or `None`.
-        key: The key of that signal, or `None`.
+        signal: The signal's name, or `None`.
+        key: The signal's key, or `None`.
         jobs: Unfinished jobs that it waits for, up to 100; empty for a batch.
         left: The number of unfinished jobs, also for a batch; `None` for other kinds.
     """
