@@ -81,7 +81,7 @@ def _mode(path: str) -> int:
 
 @contextmanager
 def progress_bar(unit: ProgressColumn) -> Generator[Progress]:
-    """Show a progress bar on standard error, if it is a terminal."""
+    """Show a progress bar on standard error, if a terminal."""
     console = Console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}"),

@@ -2,8 +2,8 @@
 
 The database is crash-safe, and the main thread may hold any lock, so the handler prints the line
 and calls `os._exit`. A command with something to lose uses `defer_signals`, `cleanup_on_signal` or
-`stop_on_signal`. While the main thread waits in C, Python runs no handler, and another thread
-handles the signal.
+`stop_on_signal`. While the main thread waits in C, Python runs no handler, and `_watch` handles the
+signal.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def exit_on(number: int) -> NoReturn:
 
 
 def exit_code(default: int) -> int:
-    """Return the exit code for the deferred signal, or the default without one."""
+    """Return the exit code for a deferred signal, or the default."""
     return default if _deferred is None else 128 + _deferred
 
 

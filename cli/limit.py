@@ -28,7 +28,7 @@ _FLAGS = {
     "traceback_bytes": "--keep-traceback",
     "rate": "--rate",
 }
-"""The options of the command, by the settings."""
+"""The flags of settings."""
 
 
 class _Time(Duration):

@@ -119,7 +119,7 @@ def completion(shell: str) -> None:
 
 
 def main() -> None:
-    """Run `fdbq`; report an error as one line on standard error and exit code 2."""
+    """Run `fdbq`; report an error on one line and with exit code 2."""
     if sys.stdout is None:
         _fail("fdbq: standard output is closed; nothing was done")
     if sys.stdin is None:
@@ -167,7 +167,7 @@ def main() -> None:
 
 
 def _drop_output() -> None:
-    """Discard further output, or Python would fail again when it closes standard output."""
+    """Discard further output, or Python would fail when it closes standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

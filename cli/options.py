@@ -93,7 +93,6 @@ def chosen(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _documented(declared: object) -> dict[str, str]:
-    """Return the first sentence about each field or keyword in a docstring."""
     text = re.sub(r'[`"]', "", inspect.getdoc(declared) or "")
     found = re.findall(r"^    (\w+): (.+\n?(?:^        .+\n?)*)", text, re.M)
     sentences = {name: " ".join(words.split()).partition(". ")[0] for name, words in found}

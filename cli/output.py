@@ -81,7 +81,7 @@ def say(text: str = "", *, err: bool = False) -> None:
 
 
 def fail(text: str) -> NoReturn:
-    """Say on standard error why nothing was done, and exit with code 1."""
+    """Say on standard error why nothing was done; exit with code 1."""
     say(f"{click.get_current_context().command_path}: {text}", err=True)
     sys.exit(1)
 
@@ -136,7 +136,7 @@ def report(fields: object, text: str) -> None:
 
 
 def report_each(results: dict[str, bool], done: str, explain: Callable[[str], str]) -> None:
-    """Print for which ids a change was made; exit with code 1 unless it was made for all.
+    """Print for which ids a change was made; exit with code 1 unless for all.
 
     `done` is the change's past participle; `explain` returns why an id failed.
     """
@@ -248,7 +248,7 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def states_text(numbers: ByState) -> str:
-    """Return the number of items in each state, such as `1 ready, 1 delayed`."""
+    """Return the numbers of items, such as `1 ready, 1 delayed`."""
     found = numbers.by_state.items()
     return ", ".join(f"{number:,} {state}" for state, number in found if number) or "no items"
 

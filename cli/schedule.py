@@ -66,7 +66,6 @@ def _timing(found: Schedule) -> str:
 
 
 def _next(found: Schedule) -> str:
-    """Return the next tick of a schedule, or why it has none."""
     if found.next_tick is not None:
         return found.next_tick.isoformat(timespec="seconds")
     return "paused" if found.paused else "stopped"

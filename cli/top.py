@@ -23,7 +23,7 @@ from .options import integer, option
 from .output import age_text, json_line, notes_text, say, table_lines, wants_json
 
 _BUSY = (*(state for state in STATES if state != "done"), "in", "out")
-"""The fields of a queue that has something to show."""
+"""Fields that make a queue busy."""
 _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not shown, the cursor
 _WIDE = 1_000  # columns of an output that is not a terminal
 _TITLES: tuple[str, ...] = ("queue", *STATES, "in/s", "out/s", "oldest")
@@ -78,7 +78,6 @@ def top(db: Database, interval: float, updates: int) -> None:
 def _row(
     name: str, stats: QueueStats, previous: QueueStats | None, seconds: float
 ) -> dict[str, Any]:
-    """Return the displayed values of a queue; its rates are `None` without previous ones."""
     rates: list[float | None] = [None, None]
     if previous is not None and previous.error is None and stats.error is None:
         rates = [

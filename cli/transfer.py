@@ -25,7 +25,6 @@ from .output import count_noun, item_fields, json_line, report, say, show, wants
 
 
 def _source(file: BinaryIO) -> tuple[str | None, int | None]:
-    """Return the path and the size of a file; a stream has neither."""
     if file.fileno() != 0 and os.path.isfile(file.name):
         # A path that is not valid UTF-8 is escaped, so that it can name the import.
         path = os.fsencode(os.path.realpath(file.name)).decode(errors="backslashreplace")

@@ -181,7 +181,6 @@ def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
 
 
 def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> NoReturn:
-    """Run the jobs of an app, from the named queues or else all of its queues."""
     for name, value in (("exec", given["command"]), ("job-timeout", given["job_timeout"])):
         if value is not None:
             raise click.UsageError(f"--{name} is for the items of a queue, not for --app")
@@ -320,7 +319,6 @@ def _report(done: WorkerReport) -> None:
 
 
 def _tell_held_back(db: Database, names: list[str]) -> None:
-    """Say which queues have ready items left that a limit or a pause holds back."""
     for name in names:
         with suppress(QueueNotFound):
             queue: Any = existing_queue(db, name)

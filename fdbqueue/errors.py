@@ -185,8 +185,8 @@ class LockTimeout(FDBError):
     """A timeout (1031) while another process held the writers' lock. Nothing was stored.
 
     Attributes:
-        process: The process id of the lock's holder; `None` if unknown.
-        is_stopped: Whether that process is stopped, for example by a debugger.
+        process: The id of that process; `None` if unknown.
+        is_stopped: Whether it is stopped, for example by a debugger.
     """
 
     def __init__(self, path: str, process: int | None, is_stopped: bool) -> None:
@@ -372,7 +372,7 @@ class ClockOutOfRange(FdbqueueError):
 
 
 class PayloadTooLarge(FdbqueueError, ValueError):
-    """A payload larger than one item, result, signal or schedule can hold. Nothing was stored."""
+    """A payload larger than its holder, such as an item, accepts. Nothing was stored."""
 
     size: int
     limit: int
@@ -506,7 +506,7 @@ class WrongState(FdbqueueError):
 
 
 class NoResult(FdbqueueError, LookupError):
-    """A job without a result: it has not ended, it failed for good, or the queue does not know it.
+    """A job without a result: unfinished, failed for good, or unknown.
 
     Attributes:
         state: Its state, or `"discarded"` or `"cancelled"`; `None` if unknown.

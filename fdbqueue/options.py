@@ -75,7 +75,7 @@ class PushOptions(_GroupedPush, total=False):
 
 
 class PushManyOptions(_GroupedPush, total=False):
-    """The options of a push of several values: `PushOptions` for all of them, and these.
+    """The options of a push of several values: `PushOptions` for all, and these.
 
     Attributes:
         unique: A unique key, or `None`, for each value.
@@ -148,11 +148,11 @@ class QueueOptions(TypedDict, total=False):
             limit. Items beyond a lower limit stay in the queue.
         max_attempts: Number of times an item may be claimed before it becomes a dead letter,
             from 1; `None` for no limit.
-        keep: Acknowledged items to keep as done. A time from one second, as a `timedelta` or a
-            text such as `"7d"`, keeps items for this time. A number from 1 keeps the newest items.
-            A tuple of both keeps the items to which both apply. `None` keeps none. `get` and
-            `items(state="done")` show them, and `result` returns stored results. Popped items are
-            not kept. Cost: an acknowledgement writes three more keys and the payload again.
+        keep: Acknowledged items to keep as done: for a time from one second, as a `timedelta`
+            or a text such as `"7d"`, or the newest ones up to a number from 1, or within both as a
+            tuple. `None` keeps none. `get` and `items(state="done")` show them, and `result`
+            returns stored results. Popped items are not kept. Cost: an acknowledgement writes three
+            more keys and the payload again.
     """
 
     max_size: int | None

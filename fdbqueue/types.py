@@ -325,7 +325,7 @@ class Progress:
     Attributes:
         fraction: The part that is done, from 0 to 1.
         message: The current activity; 1,000 characters are kept.
-        reported_at: When the client reported it, by its clock; `None` in a report to be made.
+        reported_at: When the client reported it, by its clock; `None` in a new report.
     """
 
     fraction: float
@@ -587,12 +587,12 @@ class QueueStats(ByState):
 
     @property
     def unfinished(self) -> int:
-        """The number of ready, delayed and claimed items, which `max_size` limits."""
+        """The number of ready, delayed and claimed items."""
         return sum(n for state, n in self.by_state.items() if state not in ENDED)
 
     @property
     def is_empty(self) -> bool:
-        """True if the numbers are known and no item is in any state but done."""
+        """True if the numbers are known, and all items are done."""
         return not (self.error or self.unfinished or self.dead)
 
 
@@ -627,7 +627,7 @@ class HistoryWindow:
 
     Attributes:
         seconds: The length of the window: 300, 3,600 or 86,400.
-        since: When it began: less than `seconds` ago, because its last period is not over.
+        since: When it began, less than `seconds` ago.
         pushed: Items pushed.
         taken: Items popped or claimed.
         completed: Items popped or acknowledged.
@@ -813,7 +813,7 @@ KeyOrSelector: TypeAlias = KeyLike | KeySelector
 
 
 class Future(Protocol):
-    """The result of an asynchronous call, such as a watch or a commit."""
+    """The result of an asynchronous call."""
 
     def wait(self) -> Any:
         """Return the result once ready, or raise its error."""
@@ -871,7 +871,7 @@ class Value(_Bytes, Protocol):
 
 
 class Key(_Bytes, Protocol):
-    """The key of a key selector, or the versionstamp of a commit."""
+    """The key of a key selector, or a versionstamp."""
 
     @property
     def value(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The backend: it pushes tasks as jobs, and reads their results."""
+"""The backend, which pushes tasks as jobs and reads their results."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class FdbqueueBackend(BaseTaskBackend):
 
     @cached_property
     def app(self) -> App:
-        """The app that opens the database and the queues; all threads share it."""
+        """The app with the database and the queues, shared by all threads."""
         database = self.options.get("database")
         if database is None:
             raise ImproperlyConfigured(f"{_NO_DATABASE % self.alias}. {_HINT}")
@@ -137,8 +137,7 @@ class FdbqueueBackend(BaseTaskBackend):
         """Return the result of a task.
 
         Raises:
-            TaskResultDoesNotExist: It is not kept any more, or no module of this process
-                declares the task.
+            TaskResultDoesNotExist: It is not kept, or no module of this process declares the task.
         """
         found = self.find(result_id)
         stored = None if found is None else found[1].job

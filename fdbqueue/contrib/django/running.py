@@ -1,4 +1,4 @@
-"""The worker: it runs the tasks that the modules of this process declare."""
+"""The worker, which runs the tasks of this process."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ def worker_app(backend: FdbqueueBackend) -> App:
 
 
 def _function(backend: FdbqueueBackend, task: Task[..., Any], policy: Any) -> Callable[..., Any]:
-    """Return the function of the job that runs a task."""
-
     def run(context: Context, /, *args: Any, **kwargs: Any) -> Any:
         close_old_connections()
         try:
