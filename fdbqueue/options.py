@@ -66,8 +66,8 @@ class PushOptions(_GroupedPush, total=False):
         unique_until: `"claimed"` frees the key once a client claims or pops the item, so one
             item can wait while another is processed. By default `"ended"`.
         unique_for: Seconds, over 0, from the push until the key is free, even if the item ends
-            before; instead of `unique_until`. For an ended item that is not kept, the call returns
-            the given value.
+            before; instead of `unique_until`. An ended item that is not kept is returned with the
+            given value.
     """
 
     cost: float
