@@ -1,4 +1,4 @@
-"""How the texts of the command line become values: times, numbers, priorities and JSON."""
+"""How texts of the command line become values."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _MAX_HINT = 40  # characters of a value in a hint
 
 
 class Duration(click.FloatRange):
-    """A length of time: a number of seconds, or numbers with units, such as 5m or 1h30m."""
+    """A length of time, such as 90 (seconds), 5m or 1h30m."""
 
     name = "duration"
 
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the seconds; fail for text that is not a length of time, and for NaN."""
+        """Return the seconds."""
         try:
             seconds = float(value)
         except ValueError:
@@ -58,7 +58,7 @@ class Duration(click.FloatRange):
 
 
 def number_of_bytes(text: str) -> int:
-    """Return a number of bytes, such as 1000000, 500M or 2G, with units of 1,024."""
+    """Return a number of bytes, such as 500M, with units of 1,024."""
     found = re.fullmatch(r"(\d+)([KMGT]?)", text.upper())
     if found is None or int(found[1]) == 0:
         raise click.BadParameter(f"{text!r} is not a number of bytes, such as 500M or 2G")
@@ -67,7 +67,7 @@ def number_of_bytes(text: str) -> int:
 
 
 def priority(value: object) -> Any:
-    """Return a priority in its JSON form: an integer, or a list for a tuple."""
+    """Return the JSON form of a priority."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
@@ -94,11 +94,11 @@ def aware_time(text: str) -> datetime:
 
 
 NONE = object()
-"""The value of the text `none`: an option that is `None` was not given."""
+"""The value of the text `none`; `None` stands for an option that was not given."""
 
 
 def number_or_none(kind: Callable[[str], float]) -> Callable[[str], object]:
-    """Return a function that returns a number of a kind, or `NONE`."""
+    """Return a function that reads a number of a kind or `none`."""
 
     def number(text: str) -> object:
         with suppress(ValueError):
@@ -110,7 +110,7 @@ def number_or_none(kind: Callable[[str], float]) -> Callable[[str], object]:
 
 
 def rate_or_none(text: str) -> object:
-    """Return the number and the time of a rate, or `NONE`."""
+    """Return the number and time of a rate, or `NONE`."""
     number, _, time = text.partition("/")
     if text != "none" and not (number.isdecimal() and time):
         raise click.BadParameter(f"{text!r} is not a number and a time, such as 100/1m")
@@ -118,7 +118,7 @@ def rate_or_none(text: str) -> object:
 
 
 def parse_value(text: str | bytes) -> Any:
-    """Return the value of a JSON text that the user gave; raise a usage error for other text."""
+    """Return the value of a JSON text, or raise a usage error."""
     try:
         return parse_json(text)
     except ValueError as error:
@@ -132,10 +132,7 @@ def parse_value(text: str | bytes) -> Any:
 def read_value(text: str | BinaryIO) -> Any:
     """Return the JSON value of a text or a file; `-` stands for standard input.
 
-    A file is read only up to the maximum size of a value, because input may be endless.
-
-    Raises:
-        UsageError: The value is too long, or it is not JSON.
+    Input may be endless, so no more than the maximum size is read.
     """
     if text == "-":
         text = sys.stdin.buffer
@@ -151,7 +148,7 @@ def read_value(text: str | BinaryIO) -> Any:
 def usage_errors() -> Generator[None]:
     """Report an argument that the library does not accept as a usage error.
 
-    A message that begins with the name of an option of the command begins with its flag instead.
+    The message names an option by its flag.
     """
     try:
         yield

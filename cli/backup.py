@@ -1,4 +1,4 @@
-"""Commands that move whole queues and the keys beside them: backup, restore and copy."""
+"""The commands `fdbq backup`, `restore` and `copy`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .options import argument, flag, option
 from .output import count_noun, report, say, show, states_text
 
 _ALL = "keys outside queues"
-"""How a report calls the keys with the empty prefix."""
+"""The name of the empty prefix in reports."""
 
 
 def prefix_text(prefix: bytes) -> str:
-    r"""Return a prefix as text, with an escape for each byte that is no printable ASCII.
+    r"""Return a prefix as text, in which `\xNN` stands for an unprintable byte.
 
     >>> print(prefix_text(b"sold/\x00\\"))
     sold/\x00\\
@@ -41,15 +41,7 @@ def prefix_text(prefix: bytes) -> str:
 
 
 def prefix_from(text: str) -> bytes:
-    r"""Return the prefix that a text stands for, with `\xNN` for any byte and `\\` for a backslash.
-
-    Raises:
-        ValueError: The text has another backslash.
-
-    Example:
-        >>> prefix_from(r"sold/\x00\\")
-        b'sold/\x00\\'
-    """
+    r"""Return the prefix that such a text stands for."""
     parts = re.split(rb"(\\(?:x[0-9a-fA-F]{2}|\\))", os.fsencode(text))
     for number, part in enumerate(parts):
         if number % 2:
@@ -60,13 +52,12 @@ def prefix_from(text: str) -> bytes:
 
 
 def report_copy(name: str, copy: QueueCopy, verb: str, to_stderr: bool = False) -> None:
-    """Print what a queue has that was written or restored."""
+    """Print what was written or restored of a queue."""
     fields = {"queue": name, **dataclasses.asdict(copy)}
     _report(fields, f"{verb} {name}: {states_text(copy)}", to_stderr)
 
 
 def _report_keys(copies: Copies, verb: str, to_stderr: bool = False) -> None:
-    """Print how many keys of each prefix were written or restored."""
     for prefix, n in copies.prefixes.items():
         text = prefix_text(prefix)
         line = f"{verb} {text or _ALL}: {count_noun(n, 'key')}"
@@ -83,7 +74,7 @@ def write_backup(
     queues: list[str] | None,
     prefixes: Iterable[bytes] = (),
 ) -> None:
-    """Write queues and keys to a file, and print what was written."""
+    """Write queues and keys to a file, and print the numbers."""
     with replacing(file) as output:
         copies = fdbqueue.admin.backup(db, output, queues, prefixes=prefixes)
         check_integrity(db, seconds=None)
@@ -122,26 +113,21 @@ def backup(
 ) -> None:
     """Write each QUEUE, or all queues with a name, to FILE, with items in every state.
 
-    `fdbq restore` creates the queues again, in any database: the items have the same ids, states,
-    order and failed attempts, and the queues the same options. If FILE is `-`, the backup is
-    written to standard output. An existing FILE is replaced only after all is written.
+    `fdbq restore` creates the queues again, in any database. FILE can be `-` for standard output.
+    An existing FILE is replaced only after all is written.
 
-    Each queue is written as it was at one moment. A queue that takes longer than five seconds to
-    read must not change meanwhile: pause it, and stop its clients. Write queues whose jobs wait for
-    each other to one FILE.
+    Each queue is written as it was at one moment. If reading a queue takes over five seconds, it
+    must not change meanwhile: pause it, and stop its clients. Write queues whose jobs wait for each
+    other to one FILE.
 
-    With --prefix or --all, FILE also has the keys that you keep beside the queues. PREFIX is text,
-    with \\xNN for a byte. All of FILE shows one moment if the backup takes less than a second or,
-    without large queues, less than five. Otherwise, keys are written in chunks, each as it was at
-    one moment, and standard error says so: FILE may have a part of what one transaction changed in
-    two chunks, or in a chunk and a queue. Stop all clients to have one moment. The rows of queues
-    without a name are such keys.
+    With --prefix or --all, FILE also has keys beside the queues, including queues without a name.
+    PREFIX is text, with \\xNN for a byte. All of FILE shows one moment if the backup takes under a
+    second or, without large queues, under five. Otherwise each chunk of keys shows its own, and
+    standard error says so; stop all clients to avoid this.
 
     \b
     Example:
-      fdbq backup queues.jsonl
       fdbq backup shop.jsonl --prefix sold/ --prefix stock/
-      fdbq backup --all everything.jsonl
       fdbq backup - jobs | gzip > jobs.jsonl.gz
     """
     if is_all and queues:
@@ -152,7 +138,7 @@ def backup(
 
 @contextmanager
 def seekable(file: BinaryIO) -> Generator[IO[bytes]]:
-    """Return a file that can be read twice: a copy, if the file is a stream."""
+    """Return a file that can be read twice: a copy of a stream."""
     if file.seekable():
         yield file
         return
@@ -183,18 +169,15 @@ def restore(
 ) -> None:
     """Create each QUEUE of the backup in FILE, or all of its queues and keys.
 
-    If FILE is `-`, the backup is read from standard input. The whole file is verified first, and a
-    damaged one changes nothing. No client sees a queue before it is complete. If a restore was
-    interrupted, run it again, and it begins anew. If a queue already exists, nothing is restored.
-    Restore queues together whose jobs wait for each other.
+    FILE can be `-` for standard input. Nothing is restored if FILE is damaged, a queue already
+    exists, or the database has another value for a key. No client sees an incomplete queue. After
+    an interruption, run the restore again. Restore queues together whose jobs wait for each other.
 
-    If FILE has keys beside queues, all are restored, unless you name a QUEUE or a PREFIX. They are
-    written before the queues appear. If the database has another value under one of the keys,
-    nothing is restored. Keys that FILE does not have stay. PREFIX is text, with \\xNN for a byte.
+    Keys beside queues are all restored, before the queues appear, unless you name a QUEUE or a
+    PREFIX. PREFIX is text, with \\xNN for a byte.
 
     \b
     Example:
-      fdbq restore queues.jsonl
       fdbq restore everything.jsonl --prefix sold/
       fdbq restore queues.jsonl jobs --as jobs-of-monday
     """
@@ -222,18 +205,13 @@ def restore(
 def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str | None) -> None:
     """Copy each QUEUE, or all queues with a name, to another database, with items in every state.
 
-    A copy is a backup and its restore: the items keep their ids, states, order and failed attempts,
-    and the queues their options. Each copy is checked as by `fdbq check`. QUEUE stays in its
-    database. If a copy was interrupted, run it again, and it begins anew.
+    `fdbq check` runs on each copy. After an interruption, run the copy again. Copy queues together
+    whose jobs wait for each other, or jobs go on without the jobs left behind.
 
-    To move QUEUE, pause it and stop its clients first: the copy does not have what they do
-    meanwhile. Then start them with the other database, and `fdbq resume` the copy. If clients use
-    both, each job runs twice.
+    To move QUEUE, pause it and stop its clients first. Then start them with the other database, and
+    `fdbq resume` the copy. If clients use both, each job runs twice.
 
-    Copy queues whose jobs wait for each other together. Otherwise jobs go on whose jobs are left
-    behind, as after `fdbq restore`.
-
-    Exits with code 1 if the check finds problems. The original then has them as well.
+    Exits with code 1 if the check finds problems, which the original has as well.
 
     \b
     Example:

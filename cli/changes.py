@@ -1,4 +1,4 @@
-"""Commands that change items by id or by state: retry, release, cancel, rm, reprioritize."""
+"""Commands that change items by id or by state."""
 
 from __future__ import annotations
 
@@ -37,14 +37,11 @@ _CHANGES: dict[Change, tuple[str, dict[State | None, str]]] = {
     "remove": ("removed", {"claimed": "it is claimed; `fdbq cancel {queue} {id}` ends it"}),
     "reprioritize": ("moved", dict.fromkeys(STATES, "it has this priority already")),
 }
-"""The word for each change once it is made, and why one of an item in a state was not.
-
-By default, the state is the reason.
-"""
+"""For each change, its past participle and the reasons why it fails, by state."""
 
 
 def user_name() -> str:
-    """Return the user and the host, which a failed attempt notes when a dead letter is retried."""
+    """Return the user and the host."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # the user id has no name
@@ -65,16 +62,7 @@ def _change_items(
 ) -> None:
     """Change items by id, or all items in a state, and print the results.
 
-    Args:
-        db: The database.
-        queue: The queue of the items.
-        name: The name of the queue.
-        ids: The ids of the items, or none.
-        kind: The change, as `change_all` names it.
-        state: The state of the items, instead of ids.
-        filters: The filters of items in a state.
-        change: The same change of one item, if it is not the method of this name.
-        to: The new priority, for `reprioritize`.
+    `change` changes one item, unless the queue's method does; `to` is a new priority.
     """
     for option, wanted in filters.items():
         if wanted is not None and state is None:
@@ -116,25 +104,22 @@ def retry(
 ) -> None:
     """Make dead and delayed items of QUEUE ready at once.
 
-    A dead letter gets all its attempts again. Its failed attempts stay, and `fdbq show` says who
-    retried it. A delayed item keeps the number of its attempts. An item that waits for other jobs
-    or for a signal stays as it is.
+    A dead letter gets all its attempts again; a delayed item keeps its number. An item that waits
+    for other jobs or a signal stays as it is.
 
     Exits with code 1 if an item is neither dead nor delayed, the queue is full, or another item has
-    taken the unique key of a dead letter.
+    taken the unique key.
 
     \b
     Example:
-      fdbq retry jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
       fdbq retry jobs --state dead --error Timeout
-      fdbq retry jobs --state delayed --job shop.send
       fdbq retry orders FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA --step shipped
 
     Options:
         state: Retry all items in this state, instead of items by ID.
         error: With --state, only items with this text in their last error.
-        job: With --state, only the jobs of this name.
-        step: Forget this step of the job and all that came later, and go on there; takes one ID.
+        job: With --state, only jobs of this name.
+        step: Forget this step of the job and all later ones, and go on there; takes one ID.
     """
     if step is not None and (state is not None or len(ids) != 1):
         raise click.UsageError("--step takes one ID, and no --state")
@@ -156,15 +141,13 @@ def release(
 ) -> None:
     """Take claimed items of QUEUE away from their workers, and make them ready.
 
-    The interrupted attempts do not count. A worker that still runs such a job can no longer
-    acknowledge it.
+    The interrupted attempts do not count, and their workers can no longer acknowledge them.
 
     Exits with code 1 if an item is not claimed.
 
     \b
     Example:
       fdbq release jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
-      fdbq release jobs --state claimed
 
     Options:
         state: Release all claimed items, instead of items by ID.
@@ -176,8 +159,8 @@ def release(
 def cancel(db: Database, queue: str, ids: tuple[str, ...]) -> None:
     """Cancel jobs of QUEUE, whether they wait or run.
 
-    A waiting job ends at once. A running job is told by its worker, and does not run again, however
-    it ends. A queue that keeps done items keeps either as done.
+    A waiting job ends at once. A running job is told by its worker, and does not run again. A queue
+    that keeps done items keeps both as done.
 
     Exits with code 1 if a job has ended or is unknown.
 
@@ -197,9 +180,9 @@ def rm(
     state: Annotated[State | None, states_with("remove")],
     priority: PriorityJson | None,
 ) -> None:
-    """Remove items in any state but claimed from QUEUE, by id or by state.
+    """Remove items of QUEUE in any state but claimed, by id or by state.
 
-    `fdbq push` and `fdbq items` print the ids. If an ID is not valid, nothing is removed.
+    If an ID is not valid, nothing is removed.
 
     Exits with code 1 if an item is claimed or unknown.
 
@@ -228,15 +211,14 @@ def reprioritize(
 ) -> None:
     """Move items of QUEUE behind the last item of PRIORITY, by id or by state.
 
-    The items must be ready, delayed or dead. They keep their state, their ids and their order. If
-    an ID is not valid, nothing is moved. In a task queue, PRIORITY is a name such as `high`. If
-    PRIORITY is negative, write `--` before the arguments.
+    The items must be ready, delayed or dead. They keep their state, ids and order. If an ID is not
+    valid, nothing is moved. In a task queue, PRIORITY is a name such as `high`. Before a negative
+    PRIORITY, write `--`.
 
-    Exits with code 1 if an item was not moved, for example because it is claimed.
+    Exits with code 1 if an item was not moved.
 
     \b
     Example:
-      fdbq reprioritize jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA 1
       fdbq reprioritize jobs --state dead 1
 
     Options:

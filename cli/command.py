@@ -1,4 +1,4 @@
-"""How a command is declared: its arguments, its options, its database and its help."""
+"""How a command is declared."""
 
 from __future__ import annotations
 
@@ -83,16 +83,14 @@ def command(
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator that makes a command, which gets the open database as `db`.
 
-    Each parameter that is passed by keyword only is an option, whose help is in the docstring. The
-    options of every command follow: the database, the time limit, `--json` and `--verbose`. The
-    database is closed when the command ends.
+    Each keyword-only parameter is an option, with its help in the docstring. The options of every
+    command follow.
 
     Args:
-        params: The arguments of the command, and options that its signature cannot declare.
-        name: The name of the command, instead of the name of the function.
-        group: The group of the command.
-        creates: Create the database if it does not exist. Otherwise a command with a parameter
-            `create` does so if that is true.
+        params: Arguments, and options that the signature cannot declare.
+        name: The command's name, instead of the function's.
+        group: The command's group.
+        creates: Create a missing database, as a true parameter `create` does.
         database: The names of the option for the database.
     """
 
@@ -110,7 +108,7 @@ def command(
 
 
 def on_database(function: Callable[..., None], creates: bool) -> Callable[..., None]:
-    """Return a function that opens the database, calls another one with it, and closes it."""
+    """Return a function that opens the database for another one, and closes it."""
 
     @functools.wraps(function)
     def run(
@@ -150,16 +148,16 @@ _OTHER_NAMES = {
     **{"add": "push", "enqueue": "push", "dequeue": "pop", "get": "pop", "run": "work"},
     **{"list": "ls", "queues": "ls", "status": "stats", "delete": "rm", "remove": "rm"},
 }
-"""Names that other programs have for commands."""
+"""Names of commands in other programs."""
 
 
 class Group(click.Group):
-    """A group of commands that answers a mistyped name with similar ones."""
+    """A group of commands that suggests similar names for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first argument names, and the other arguments."""
+        """Return the named command, and the other arguments."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             other = _OTHER_NAMES.get(name)

@@ -1,4 +1,4 @@
-"""Files that commands read and write, and the progress that they show."""
+"""Files that commands read and write, and their progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .output import OutputError
 def replacing(path: str) -> Generator[IO[bytes]]:
     """Open a file that replaces the one at `path` if the block succeeds; `-` is standard output.
 
-    The file is on disk when the block has ended: its content first, then its name.
+    After the block, its content and its name are on disk.
     """
     try:
         with _open(path) as file:
@@ -72,7 +72,6 @@ def _open(path: str) -> Generator[IO[bytes]]:
 
 
 def _mode(path: str) -> int:
-    """Return the permissions of a file, or the default ones if there is none."""
     if os.path.exists(path):
         return stat.S_IMODE(os.stat(path).st_mode)
     mask = os.umask(0)
@@ -82,7 +81,7 @@ def _mode(path: str) -> int:
 
 @contextmanager
 def progress_bar(unit: ProgressColumn) -> Generator[Progress]:
-    """Show a progress bar on standard error, if that is a terminal; `unit` shows the number."""
+    """Show a progress bar on standard error, if a terminal."""
     console = Console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}"),

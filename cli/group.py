@@ -1,4 +1,4 @@
-"""The commands `fdbq group`: ls, set, pause, resume, clear, cancel and retry."""
+"""The commands `fdbq group`."""
 
 from __future__ import annotations
 
@@ -37,18 +37,15 @@ def group() -> None:
 
     \b
     Example:
-      fdbq push jobs '"hello"' --group ada
       fdbq group set jobs ada --weight 2 --concurrency 10
-      fdbq group ls jobs
     """
 
 
 @command(QUEUE, group=group)
 def ls(db: Database, queue: str) -> None:
-    """List the groups of QUEUE that have ready, delayed or claimed items or settings, by name.
+    """List the groups of QUEUE that have unfinished items or settings, by name.
 
-    The settings of all groups come first, as `(all groups)`, with --json as the group `null`.
-    Settings follow the numbers of items.
+    The defaults of all groups come first, as `(all groups)`, with --json as the group `null`.
 
     \b
     Example:
@@ -95,13 +92,10 @@ def set_group(
 ) -> None:
     """Set the weight and the limits of GROUP; without GROUP, the defaults of all groups of QUEUE.
 
-    `none` removes what was set, so that the setting of all groups holds again. If GROUP is "", the
-    weight is that of the items without a group.
+    `none` restores the default. If GROUP is "", the weight is that of the items without a group.
 
     \b
     Example:
-      fdbq group set jobs ada --weight 2
-      fdbq group set jobs ada --weight none
       fdbq group set jobs --concurrency 10 --rate 100/1m --size 1000
 
     Options:
@@ -122,7 +116,6 @@ def set_group(
 
 
 def _set_text(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield settings in words."""
     for name, value in settings.items():
         if isinstance(value, bool):
             yield f"{'' if value else 'not '}{name.replace('_', ' ')}"
@@ -164,7 +157,7 @@ def _pause(db: Database, queue: str, name: str, done: str) -> None:
 def clear(db: Database, queue: str, name: str, yes: bool) -> None:
     """Remove the items of GROUP in all states, after asking for confirmation.
 
-    Claimed items, dead letters and done items are removed too. The settings of the group stay.
+    The settings of the group stay.
 
     \b
     Example:

@@ -1,12 +1,8 @@
-"""Signal handling: a signal ends `fdbq` at once, with one line and without waiting for a lock.
+"""Signal handling: a signal ends `fdbq` at once, with one line.
 
-The database is crash-safe, so an interrupted command does not have to shut down in order. A signal
-raises no exception in the main thread, which may hold any lock at that moment: its handler prints
-one line and calls `os._exit`. A command with something to lose defers signals for a moment
-(`defer_signals`), cleans up (`cleanup_on_signal`), or stops in its own way (`stop_on_signal`).
-
-Python runs a handler only when the main thread is back in the interpreter. While the main thread
-waits in C, for example for a file lock or for a pipe without a reader, another thread handles the
+The database is crash-safe, and the main thread may hold any lock, so the handler prints the line
+and calls `os._exit`. A command with something to lose uses `defer_signals`, `cleanup_on_signal` or
+`stop_on_signal`. While the main thread waits in C, Python runs no handler, and `_watch` handles the
 signal.
 """
 
@@ -74,7 +70,7 @@ def _handle(number: int, _: FrameType | None) -> None:
 
 
 def exit_on(number: int) -> NoReturn:
-    """Exit because of a signal, from any thread, without waiting for a lock."""
+    """Exit because of a signal, from any thread."""
     for cleanup in reversed(_cleanups):
         with suppress(OSError):
             cleanup()
@@ -87,7 +83,7 @@ def exit_on(number: int) -> NoReturn:
 
 
 def exit_code(default: int) -> int:
-    """Return the exit code for the signal that was deferred, or the default without one."""
+    """Return the exit code for a deferred signal, or the default."""
     return default if _deferred is None else 128 + _deferred
 
 
@@ -95,9 +91,8 @@ def exit_code(default: int) -> int:
 def defer_signals() -> Generator[None]:
     """Defer signals: one that arrives during the block ends the process after it.
 
-    If the block takes long, for example because nothing reads the output, the output is closed.
-    The block then gets a broken pipe, and can put back what it could not print. An error of the
-    block is reported before the process ends.
+    If the block takes long, its output becomes a broken pipe, and it can put back what it could not
+    print. An error of the block is reported first.
     """
     _exit_lock.acquire()
     try:
@@ -122,7 +117,7 @@ def cleanup_on_signal(cleanup: Callable[[], object]) -> Generator[None]:
 
 @contextmanager
 def restoring_cursor(console: Console) -> Generator[None]:
-    """Show the cursor again, which a live display hides, if a signal ends the process."""
+    """Show the cursor again if a signal ends a live display."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield
         return
@@ -135,12 +130,7 @@ def restoring_cursor(console: Console) -> Generator[None]:
 def stop_on_signal(
     stop: Callable[[int, FrameType | None], object], max_signals: int
 ) -> Generator[None]:
-    """Let signals call `stop` instead of ending the process.
-
-    Args:
-        stop: A signal handler.
-        max_signals: The number of SIGINTs that end the process even if it does not stop.
-    """
+    """Let signals call `stop`; only this number of SIGINTs ends the process in any case."""
     numbers = [number for number in signal.valid_signals() if signal.getsignal(number) is _handle]
     _mark(numbers, max_signals)
     for number in numbers:
@@ -181,7 +171,7 @@ def _watch(reader: int) -> None:
 
 
 def _break_output(number: int) -> None:
-    """Replace standard output by a pipe without a reader, and interrupt a write that waits."""
+    """Make standard output a broken pipe, and interrupt a write that waits."""
     reader, writer = os.pipe()
     os.close(reader)
     os.dup2(writer, 1)

@@ -1,4 +1,4 @@
-"""The command `fdbq items`, which lists the items of a queue."""
+"""The command `fdbq items`."""
 
 from __future__ import annotations
 
@@ -31,19 +31,15 @@ def items(
 ) -> None:
     """List the ready items of QUEUE by priority, group and arrival: id, priority, value.
 
-    With --state or a filter, the items in that state are listed: id, priority, attempts, times or
-    last error, and the value, or the call if it is a job. With --json, each line has the same
-    fields as `fdbq show`. A TEXT is any part of the name, id or error. A NAME is that of a job,
-    such as shop.send, or its end, such as send.
+    With --state or a filter, a line has the id, priority, attempts, times or last error, and the
+    value or the call of a job. With --json, it has the fields of `fdbq show`.
 
     \b
     Example:
-      fdbq items jobs --limit 20
-      fdbq items jobs --state delayed
       fdbq items jobs --state dead --job send --error KeyError
 
     Options:
-        state: List the items in this state; without it, the ready items.
+        state: List the items in this state; by default, ready.
         limit: Maximum number of items; 0 for all.
         after: List only items after this one.
         reverse: List items in reverse order.
@@ -69,7 +65,7 @@ def items(
 
 
 def info_fields(info: ItemInfo, codec: str) -> dict[str, Any]:
-    """Return everything about an item as a JSON object; a value that is not JSON as its `repr`."""
+    """Return an item as a JSON object; a value that is not JSON as its `repr`."""
     item: Item | Task | None = info.item
     value = item and value_of(item)
     if codec not in ("json", "task"):
@@ -79,7 +75,6 @@ def info_fields(info: ItemInfo, codec: str) -> dict[str, Any]:
 
 
 def _info_line(info: ItemInfo, fields: dict[str, Any]) -> str:
-    """Return what matters most about an item in one line."""
     client = printable(info.claimed_by or "an unknown client")
     verb = "cancelled, still claimed" if info.cancelling else "claimed"
     times = {

@@ -1,4 +1,4 @@
-"""The command `fdbq jobs`, which lists the jobs of an app."""
+"""The command `fdbq jobs`."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _COLUMNS = (
 def jobs(app: str) -> None:
     """List the jobs that an app declares, with their queues, retry policies and other options.
 
-    The delays are those after the first failure and after many. A function that decides about
-    retries, or returns the unique key or the group, is shown by its name. A job that is unique by
-    its arguments is marked `yes`. The database is not opened.
+    The delays are the first and the longest between attempts. Functions that decide about retries,
+    or return the unique key or the group, are shown by name; `yes` means unique by all arguments.
+    The database is not opened.
 
     \b
     Example:
@@ -46,7 +46,6 @@ def jobs(app: str) -> None:
 
 
 def _fields(job: Job[Any, Any, Any, Any]) -> dict[str, Any]:
-    """Return what is declared about a job, with times in seconds."""
     settings = job.settings
     return {
         "job": job.name,
@@ -74,7 +73,6 @@ def _names(kinds: type[Exception] | tuple[type[Exception], ...]) -> list[str]:
 
 
 def _name(option: object) -> Any:
-    """Return the name of a function, and another option as it is."""
     return getattr(option, "__qualname__", repr(option)) if callable(option) else option
 
 

@@ -28,7 +28,7 @@ FLAGS = {
     "traceback_bytes": "--keep-traceback",
     "rate": "--rate",
 }
-"""The options of the command, by the settings."""
+"""The flags of settings."""
 
 
 class _Time(Duration):
@@ -63,19 +63,16 @@ class _Time(Duration):
 def limit(db: Database, queue: str, *, create: bool = False, **settings: Any) -> None:
     """Set limits of QUEUE; without options, show them.
 
-    N is an integer from 1; `none` removes a limit. An item starts when it is claimed or popped. A
-    push to a full queue stores nothing. Items beyond a new limit stay in the queue.
+    `none` removes a limit. A push to a full queue stores nothing. Items beyond a new limit stay in
+    the queue.
 
     --keep-last and --keep-for keep acknowledged items as done. If both are set, an item stays only
-    while both apply. If neither is set, no items are kept. --keep-attempts and --keep-traceback
-    set how much of the failed attempts is stored for `fdbq show`.
+    while both apply; if neither is set, none is kept. --keep-attempts and --keep-traceback are for
+    `fdbq show`.
 
     \b
     Example:
-      fdbq limit jobs
-      fdbq limit jobs --size 10000 --concurrency 20 --create
-      fdbq limit jobs --size none
-      fdbq limit jobs --rate 100/1m
+      fdbq limit jobs --size 10000 --concurrency 20 --rate 100/1m
 
     Options:
         create: Create the queue, and the database, if there is none.

@@ -9,14 +9,14 @@ from datetime import datetime, timezone
 from .output import escaped, escaped_json
 
 _OF_A_JOB = ("queue", "job", "id", "attempt", "outcome", "seconds")
-"""Attributes of the log record of the end of a job."""
+"""Attributes of the log record of a job's end."""
 
 
 class EscapedLog(logging.Formatter):
-    """Log records as text, with control characters escaped for the terminal."""
+    """Log records as text, escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the lines of a record."""
+        """Return a record's lines."""
         return escaped(super().format(record))
 
 
@@ -24,7 +24,7 @@ class JsonLines(logging.Formatter):
     """Log records as JSON, one object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return a record's line."""
         time = datetime.fromtimestamp(record.created, timezone.utc)
         line: dict[str, object] = {
             "time": time.isoformat(timespec="milliseconds"),
@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: int, *, as_json: bool = False) -> None:
-    """Print log records from this level on to standard error, as text or as lines of JSON."""
+    """Print log records from a level on to standard error, as text or lines of JSON."""
     handler = logging.StreamHandler()
     text = EscapedLog("%(asctime)s %(name)s %(message)s")
     handler.setFormatter(JsonLines() if as_json else text)

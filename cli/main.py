@@ -31,7 +31,7 @@ _SECTIONS = {
     "Copy and repair": ("import", "export", "backup", "restore", "copy", "check"),
     "Set up": ("completion",),
 }
-"""The commands by what one wants to do."""
+"""The commands by purpose."""
 
 _MODULES = {
     "backup": ("restore", "copy"),
@@ -43,7 +43,7 @@ _MODULES = {
     "show": ("result", "batch"),
     "transfer": ("import", "export"),
 }
-"""The modules of the commands that have no module of their name."""
+"""The modules of commands that are not named after their module."""
 
 _MODULE_OF = {
     **{name: name for names in _SECTIONS.values() for name in names},
@@ -54,17 +54,14 @@ _WHOLE = 1000  # characters; no summary is as long
 
 
 class _LazyGroup(Group):
-    """A group that imports the module of a command only when the command runs.
-
-    A push then does not wait for the imports of a worker.
-    """
+    """A group that imports the module of a command only when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, without importing their modules."""
+        """Return the names of all commands."""
         return sorted([*super().list_commands(ctx), *_MODULE_OF])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of a command and return the command."""
+        """Return the command, from its module."""
         if cmd_name not in _MODULE_OF:
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f".{_MODULE_OF[cmd_name]}", __package__)
@@ -75,7 +72,7 @@ class _LazyGroup(Group):
         )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by what one wants to do, with their whole summaries."""
+        """Write the commands by purpose, with their whole summaries."""
         for title, names in _SECTIONS.items():
             commands = ((name, self.get_command(ctx, name)) for name in names)
             rows = [
@@ -109,9 +106,7 @@ def cli(url: str | None) -> None:
 @click.command()
 @click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a script that enables tab completion in SHELL.
-
-    SHELL is bash, zsh or fish. The script completes commands, options and queue names.
+    """Print a script that completes commands, options and queue names in SHELL.
 
     \b
     Example:
@@ -124,7 +119,7 @@ def completion(shell: str) -> None:
 
 
 def main() -> None:
-    """Run `fdbq`; report an error as one line on standard error and exit code 2."""
+    """Run `fdbq`; report an error on one line and with exit code 2."""
     if sys.stdout is None:
         _fail("fdbq: standard output is closed; nothing was done")
     if sys.stdin is None:
@@ -172,11 +167,10 @@ def main() -> None:
 
 
 def _drop_output() -> None:
-    """Discard further output, or Python would fail again when it closes standard output."""
+    """Discard further output, or Python would fail when it closes standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _fail(message: str) -> NoReturn:
-    """Print an error on one line and exit."""
     say(" ".join(message.split()), err=True)
     sys.exit(interrupts.exit_code(2))

@@ -1,4 +1,4 @@
-"""How `fdbq work` serves the metrics of its processes."""
+"""How `fdbq work` serves metrics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def serving_metrics(port: int | None, *, of_all: bool) -> Generator[None]:
 
 
 def continue_metrics() -> None:
-    """Continue the metrics of the process that this one replaces, if it has a parent."""
+    """Continue the metrics of the process that this one replaces."""
     if parent is not None and _DIRECTORY in os.environ:
         number = parent.number
         with suppress(Exception):  # workers log what prometheus_client raises

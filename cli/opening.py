@@ -1,4 +1,4 @@
-"""How commands open the database and the queue that the command line names."""
+"""How commands open the database and the named queue."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ AnyQueue: TypeAlias = PriorityQueue | Queue | TaskQueue
 
 
 def chosen_database(context: click.Context, url: str | None) -> str | None:
-    """Return the name of the database, given before the command or after it."""
+    """Return the database named before the command or after it."""
     return context.find_root().params.get("url") if url is None else url
 
 
 def open_database(named: str | None, create: bool) -> Database:
-    """Open a database that the command line names.
+    """Open the named database.
 
-    With `create`, a new database gets a directory. Only the user's data directory also gets the
-    directories above it: a path that the user has typed may be mistyped.
+    With `create`, a new database gets a directory. Only the user's data directory also gets parent
+    directories: a typed path may be mistyped.
     """
     try:
         return fdbqueue.open(named, create=False)
@@ -53,26 +53,22 @@ def open_database(named: str | None, create: bool) -> Database:
 def check_integrity(db: Database, seconds: float | None = 1.0) -> None:
     """Raise `CorruptDatabase` if the file of an embedded database is damaged.
 
-    Damage can hide items and queues. Call this after listing them, so that an incomplete list does
-    not pass for a complete one. The check reads about a gigabyte per second.
-
-    Args:
-        db: A database; only an embedded one is checked.
-        seconds: The time after which the check stops without a result; `None` for no limit.
+    Damage can hide items, so call this after listing them. The check reads about a gigabyte per
+    second, for at most `seconds`.
     """
     if isinstance(db, embedded.Database):
         db.check_integrity(seconds)
 
 
 def item_queue(queue: AnyQueue, name: str) -> PriorityQueue | Queue:
-    """Return a queue that is no task queue; fail for one that is."""
+    """Return a queue that is no task queue, or fail."""
     if queue.kind == "task":
         raise click.ClickException(f"{name!r} is a task queue; use `fdbq task`")
     return queue
 
 
 def task_queue(queue: AnyQueue, name: str) -> TaskQueue:
-    """Return a task queue; fail for a queue of another kind."""
+    """Return a task queue, or fail."""
     if queue.kind != "task":
         raise click.UsageError(
             f"{name!r} is not a task queue; use the commands without `task`, such as `fdbq pop`"
@@ -81,7 +77,7 @@ def task_queue(queue: AnyQueue, name: str) -> TaskQueue:
 
 
 def json_queue(queue: AnyQueue, name: str) -> PriorityQueue | Queue:
-    """Return a queue whose values are JSON; fail for a task queue and for another codec."""
+    """Return a queue of JSON values, or fail."""
     queue = item_queue(queue, name)
     codec = store_of(queue).given_options.codec
     if codec != "json":
@@ -92,10 +88,7 @@ def json_queue(queue: AnyQueue, name: str) -> PriorityQueue | Queue:
 
 
 def found_queue(db: Database, name: str, wait: float = 0.0) -> PriorityQueue | Queue | None:
-    """Open the named queue, whose values are JSON, or wait until there is one.
-
-    Without a queue, say so on standard error, and return `None` after the time to wait.
-    """
+    """Return the named queue of JSON values, or `None` after `wait` seconds."""
     try:
         return json_queue(existing_queue(db, name), name)
     except QueueNotFound as error:
@@ -107,13 +100,7 @@ def found_queue(db: Database, name: str, wait: float = 0.0) -> PriorityQueue | Q
 
 
 def priority_queue(queue: AnyQueue, name: str, what: str) -> PriorityQueue:
-    """Return a priority queue; raise a usage error for a queue of another kind.
-
-    Args:
-        queue: The queue.
-        name: Its name.
-        what: The option or command that needs priorities.
-    """
+    """Return a priority queue; fail for another queue, which does not support `what`."""
     if queue.kind == "priority":
         return queue
     kind = "FIFO" if queue.kind == "fifo" else queue.kind
@@ -121,12 +108,7 @@ def priority_queue(queue: AnyQueue, name: str, what: str) -> PriorityQueue:
 
 
 def exact_priority(queue: AnyQueue, name: str, priority: PriorityJson | None) -> Priority | None:
-    """Return the priority that `--priority` gives in its JSON form; `None` if it is not given.
-
-    Raises:
-        UsageError: The queue has no such priorities.
-        InvalidPriority: The queue does not accept this one.
-    """
+    """Return the queue's form of `--priority`, or fail."""
     if priority is None:
         return None
     return store_of(priority_queue(queue, name, "--priority")).levels.from_json(priority)

@@ -1,4 +1,4 @@
-"""How commands and the library declare the options of a command."""
+"""How commands and the library declare options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def argument(name: str, **attributes: Any) -> click.Argument:
 
 
 def option(*names: str, help: str, **attributes: Any) -> click.Option:
-    """Return an option of a command; the help shows its default, if it has one."""
+    """Return an option of a command; the help shows its default."""
     attributes.setdefault("show_default", attributes.get("default") not in (None, ""))
     return click.Option(names, help=help, **attributes)
 
@@ -53,7 +53,7 @@ _WORDS = {
     "unique_until": "When the key is free again: once the item is claimed, or has ended.",
     "unique_for": "Time for which the key is not free, instead of --unique-until.",
 }
-"""Help where the shell needs other words than Python, by the name of the option."""
+"""Help where the shell needs other words than Python."""
 
 _SHORT = {"priority": ("-p",)}
 
@@ -64,15 +64,15 @@ def options_of(
     omit: Container[str] = (),
     **own: click.Option,
 ) -> list[click.Parameter]:
-    """Return an option for each field of typed dictionaries, or for each keyword of functions.
+    """Return an option for each field of typed dictionaries, or each keyword of functions.
 
-    Their docstrings have the help: the first sentence about a field.
+    The help is the first sentence about a field in their docstrings.
 
     Args:
-        declared: Typed dictionaries or functions; one that extends another follows it.
-        flags: The options by field, where they are not named after it.
+        declared: Typed dictionaries or functions; a subclass follows its base.
+        flags: Flags by field, where not named after it.
         omit: The fields without an option.
-        own: The options by field that the command itself declares.
+        own: Options that the command itself declares, by field.
     """
     words: dict[str, str] = {}
     found: dict[str, click.Parameter] = {}
@@ -87,17 +87,12 @@ def options_of(
 
 
 def chosen(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the command line has.
-
-    >>> chosen({"weight": NONE, "concurrency": 2, "rate": None})
-    {'weight': None, 'concurrency': 2}
-    """
+    """Return the options that the command line has."""
     given = {name: value for name, value in options.items() if value is not None}
     return {name: None if value is NONE else value for name, value in given.items()}
 
 
 def _documented(declared: object) -> dict[str, str]:
-    """Return the first sentence about each field or keyword in a docstring."""
     text = re.sub(r'[`"]', "", inspect.getdoc(declared) or "")
     found = re.findall(r"^    (\w+): (.+\n?(?:^        .+\n?)*)", text, re.M)
     sentences = {name: " ".join(words.split()).partition(". ")[0] for name, words in found}
@@ -108,7 +103,6 @@ def _documented(declared: object) -> dict[str, str]:
 
 
 def _fields(declared: Callable[..., object]) -> dict[str, tuple[Any, Any]]:
-    """Return the types and the defaults of the fields or of the keywords."""
     hints = get_type_hints(declared, include_extras=True)
     if isinstance(declared, type):
         return {name: (hint, None) for name, hint in hints.items()}

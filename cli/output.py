@@ -1,4 +1,4 @@
-"""How commands print: lines of text or JSON, tables, changes, and errors of the output."""
+"""How commands print: as text or JSON, safe for the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_TEXT = 120  # characters of an error in a list
 _MAX_NAME = 60  # columns
 
 AS_JSON = "fdbq.json"
-"""Where the context of a command has whether `--json` was given."""
+"""The key of the flag `--json` in a command's context."""
 
 _OF_A_TASK = [field.name for field in dataclasses.fields(Task) if field.repr]
 _TIMES = ("deadline", "created_at")
@@ -33,11 +33,7 @@ class OutputError(Exception):
 
 
 class PrintError(OutputError):
-    """Standard output did not accept some items.
-
-    Attributes:
-        items: The items that were not printed.
-    """
+    """Standard output did not accept these items."""
 
     def __init__(self, items: list[Any]) -> None:
         self.items = items
@@ -48,10 +44,7 @@ class PrintError(OutputError):
 
 
 def escaped(text: str) -> str:
-    """Return a text with control characters escaped for the terminal, except for ends of lines.
-
-    Characters that change the direction of text, or cannot be printed, are escaped, too.
-    """
+    """Return a text with unprintable characters, except for tabs and line ends, escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -60,50 +53,46 @@ def escaped(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Return the same JSON with control characters escaped for the terminal.
-
-    >>> escaped_json('"\u00e9 \x9b"')
-    '"\u00e9 \\\\u009b"'
-    """
+    """Return the same JSON with unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def printable(text: str) -> str:
-    """Return a text shortened to one line, with control characters escaped for the terminal."""
+    """Return a text shortened to one line, and escaped."""
     line = " ".join(text.split())
     return escaped(line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}...")
 
 
 def json_line(value: object) -> str:
-    """Return a value as JSON on one line, with control characters escaped for the terminal."""
+    """Return a value as JSON on one line, escaped."""
     return escaped_json(json_bytes(value).decode())
 
 
 def wants_json() -> bool:
-    """Return whether the command was called with `--json`."""
+    """Return whether `--json` was given."""
     return bool(click.get_current_context().meta.get(AS_JSON))
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """Print a text with control characters escaped for the terminal, and an end of line."""
+    """Print a line, escaped."""
     click.echo(escaped(text), err=err)
 
 
 def fail(text: str) -> NoReturn:
-    """Say on standard error why nothing was done, after the name of the command; exit with 1."""
+    """Say on standard error why nothing was done; exit with code 1."""
     say(f"{click.get_current_context().command_path}: {text}", err=True)
     sys.exit(1)
 
 
 def show(fields: object, text: str, *, err: bool = False) -> None:
-    """Print what was read: with `--json` as JSON, otherwise as text."""
+    """Print what was read, as text or JSON."""
     say(json_line(fields) if wants_json() else text, err=err)
 
 
 def show_fields(fields: Mapping[str, Any], shown: Mapping[str, Any] | None = None) -> None:
-    """Print fields: with `--json` as an object, otherwise one a line, if need be other ones."""
+    """Print fields, one a line or as JSON; without `--json`, `shown` replaces them."""
     rows = [(name, value_text(value)) for name, value in (shown or fields).items()]
     width = max(len(name) for name, _ in rows)
     show(fields, "\n".join(f"{name:<{width}}  {text}" for name, text in rows))
@@ -112,7 +101,7 @@ def show_fields(fields: Mapping[str, Any], shown: Mapping[str, Any] | None = Non
 def value_text(
     value: dict[str, int] | tuple[int, str | float] | list[Any] | str | float | None,
 ) -> str:
-    """Return a value for people, where there is one in the form that options accept.
+    """Return a value as text, in the form that options accept.
 
     >>> [value_text(each) for each in (None, True, 1000, (10, 60.0), {"0": 2, "5": 1})]
     ['none', 'yes', '1,000', '10/1m', '0: 2  5: 1']
@@ -134,11 +123,7 @@ def value_text(
 
 
 def report(fields: object, text: str) -> None:
-    """Print a change that was made: with `--json` as JSON, otherwise as text.
-
-    Raises:
-        OutputError: The line could not be printed. The message says that the change was made.
-    """
+    """Print a change that was made, as text or JSON; an error says that it was made."""
     line = json_line(fields) if wants_json() else text
     try:
         say(line)
@@ -151,12 +136,9 @@ def report(fields: object, text: str) -> None:
 
 
 def report_each(results: dict[str, bool], done: str, explain: Callable[[str], str]) -> None:
-    """Print for which ids a change was made; exit with code 1 unless it was made for all.
+    """Print for which ids a change was made; exit with code 1 unless for all.
 
-    Args:
-        results: Whether the change was made, for each id.
-        done: The change, as a past participle.
-        explain: Returns why the change was not made for an id.
+    `done` is the change's past participle; `explain` returns why an id failed.
     """
     for item_id, is_done in results.items():
         if wants_json():
@@ -170,12 +152,9 @@ def report_each(results: dict[str, bool], done: str, explain: Callable[[str], st
 
 
 def show_items(items: Sequence[Item | Task]) -> None:
-    """Print the value of each item on a line; with `--json`, also its id and priority.
+    """Print the value of each item or, with `--json`, also its id and priority.
 
-    Each line is flushed before the next, so that the error can name the items that are missing.
-
-    Raises:
-        PrintError: Standard output did not accept all items.
+    Each line is flushed, so that `PrintError` has the missing items.
     """
     for index, item in enumerate(items):
         try:
@@ -192,14 +171,10 @@ def show_table(
     row: Callable[[_T], Sequence[str]],
     empty: str = "",
 ) -> None:
-    """Print records page by page: with `--json` as lines of JSON, otherwise as a table.
+    """Print records page by page, as lines of JSON or as a table.
 
-    Args:
-        titles: The titles of the columns.
-        pages: The records.
-        fields: Returns the JSON value of a record.
-        row: Returns the cells of a record.
-        empty: The text to print instead of a table without rows.
+    `fields` returns the JSON value of a record, `row` its cells. `empty` is printed without
+    records.
     """
     widths = [0] * len(titles)
     header = [titles]
@@ -219,8 +194,8 @@ def table_lines(
 ) -> list[str]:
     """Return rows of a name and of numbers as lines of a table.
 
-    A column without a title has text, which begins at its left end. A column is as wide as its
-    widest cell so far, which `widths` keeps, but a long name only widens its own row.
+    A column without a title is aligned left. `widths` keeps the columns' widths so far; a long name
+    widens only its own row.
     """
     from rich.cells import cell_len  # a push does not need it
 
@@ -238,7 +213,7 @@ def table_lines(
 
 
 def confirm(question: str) -> None:
-    """Ask a question and abort the command unless the answer is yes."""
+    """Ask a question, and abort unless the answer is yes."""
     try:
         click.confirm(question, abort=True, err=True)
     except click.Abort:
@@ -248,7 +223,7 @@ def confirm(question: str) -> None:
 
 
 def item_fields(item: Item | Task, **more: object) -> dict[str, Any]:
-    """Return an item or a task, and perhaps more fields, as a JSON object."""
+    """Return an item or a task as JSON, with more fields."""
     if isinstance(item, Item):
         priority = priority_as_json(item.priority)
         return {"id": item.id, "priority": priority, "value": item.value, **more}
@@ -263,35 +238,23 @@ def value_of(item: Item | Task) -> Any:
 
 
 def priority_text(priority: Priority | None) -> str:
-    """Return a priority in the form that `--priority` accepts; `-` in a FIFO queue."""
+    """Return a priority as `--priority` accepts it."""
     return "-" if priority is None else json_line(priority_as_json(priority))
 
 
 def count_noun(number: int, noun: str) -> str:
-    """Return a number and its noun, in the plural unless the number is 1."""
+    """Return a number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def states_text(numbers: ByState) -> str:
-    """Return how many items are in each state, without the states that have none.
-
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> _ = jobs.push(db, 1), jobs.push(db, 2, delay=60)
-    >>> states_text(jobs.stats(db))
-    '1 ready, 1 delayed'
-    """
+    """Return the numbers of items, such as `1 ready, 1 delayed`."""
     found = numbers.by_state.items()
     return ", ".join(f"{number:,} {state}" for state, number in found if number) or "no items"
 
 
 def notes_text(numbers: Mapping[str, Any]) -> str:
-    """Return what to know about a queue besides its states, from its numbers in JSON.
-
-    >>> notes_text({"paused": True, "unknown_jobs": 2})
-    'paused, 2 unknown jobs'
-    """
+    """Return notes about a queue, such as `paused, 2 unknown jobs`."""
     notes = ["paused"] if numbers["paused"] else []
     if unknown := numbers["unknown_jobs"]:
         notes.append(count_noun(unknown, "unknown job"))
@@ -299,7 +262,7 @@ def notes_text(numbers: Mapping[str, Any]) -> str:
 
 
 def age_text(time: datetime | None) -> str | None:
-    """Return how long ago something was, such as `0:01:30`; `None` for `None`."""
+    """Return how long ago a time was, such as `0:01:30`."""
     if time is None:
         return None
     age = datetime.now(timezone.utc) - time

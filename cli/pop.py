@@ -52,19 +52,16 @@ class _Wait(Duration):
 def pop(
     db: Database, queue: str, highest: bool, count: int, wait: float, *, create: bool = False
 ) -> None:
-    """Pop the first item of QUEUE and print its value.
+    """Pop the first item of QUEUE and print its value; with -n, up to N in one transaction.
 
-    With -n, up to N items are popped in one transaction.
+    Items are removed before they are printed, and put back if they cannot be printed. Ctrl-C,
+    SIGTERM and SIGHUP take effect before items are popped or after they are printed; if printing
+    takes long, the remaining items are put back.
 
-    Items are removed from the queue before they are printed, and put back if they cannot be
-    printed. Ctrl-C, SIGTERM and SIGHUP take effect before items are popped or after they are
-    printed; if printing takes long, the remaining items are put back.
-
-    Exits with code 1 if the queue is empty, or still empty after --wait, or does not exist.
+    Exits with code 1 if the queue is empty, also after --wait, or does not exist.
 
     \b
     Example:
-      while item=$(fdbq pop jobs); do echo "working on $item"; done
       while item=$(fdbq pop jobs --wait); do echo "working on $item"; done
 
     Options:
@@ -82,9 +79,9 @@ def pop(
 
 
 def pop_and_show(db: Database, queue: AnyQueue, count: int, highest: bool = False) -> bool:
-    """Pop and print items, with signals deferred; return false if the queue is empty.
+    """Pop and print items; return false if the queue is empty.
 
-    Items that cannot be printed are put back.
+    Signals are deferred, and items that cannot be printed are put back.
     """
     with defer_signals():
         poppable: Any = queue

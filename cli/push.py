@@ -1,4 +1,4 @@
-"""The command `fdbq push`; `arguments.py` reads its values."""
+"""The command `fdbq push`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def push(
 ) -> None:
     """Push a JSON VALUE to QUEUE and print the id of the item.
 
-    If VALUE is `-`, it is read from standard input. With --unique, the id may belong to an
-    existing item; a line on standard error then says so. The first push creates the queue.
+    VALUE can be `-` for standard input. With --unique, the id may belong to an existing item;
+    standard error then says so. The first push creates the queue.
 
     Exits with code 1 if the queue is full; `fdbq limit` shows and sets its maximum size.
 

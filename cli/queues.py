@@ -1,4 +1,4 @@
-"""Commands for whole queues: ls, counts, stats, history, clear, rename, drop, pause and resume."""
+"""Commands for whole queues."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ _HISTORY = ("pushed", "taken", "completed", "failed", "died")
 def ls(db: Database) -> None:
     """List all queues, the number of items in each state, and the age of the oldest ready item.
 
-    A queue without a name, which a program has opened by its subspace, is not listed.
-    A line ends with what else to know: the queue is paused, or has jobs that no worker knows.
-    Queues are printed as they are read, 1,000 at a time. With --json, each line has the numbers of
-    `fdbq stats`, without the limits. A queue whose numbers cannot be decoded has an error instead.
+    A note says if a queue is paused or has jobs that no worker knows. Queues without a name are not
+    listed. With --json, each line has the numbers of `fdbq stats`, without limits. A queue that
+    cannot be decoded has an error instead.
 
     \b
     Example:
@@ -61,7 +60,6 @@ def _row(name: str, stats: QueueStats) -> list[str]:
 
 
 def _pages(db: Database) -> Iterator[dict[str, QueueStats]]:
-    """Yield the numbers of all queues by name, page by page."""
     after: str | None = None
     while page := overview(db, after=after, limit=_PAGE):
         yield page
@@ -95,7 +93,7 @@ def counts(db: Database, queue: str) -> None:
 def stats(db: Database, queue: str) -> None:
     """Show how many items of QUEUE are in each state, its limits and its totals.
 
-    An item counts as ready as soon as its lease or its delay is over, even if no worker runs.
+    An item is ready as soon as its lease or its delay is over, even if no worker runs.
 
     \b
     Example:
@@ -109,9 +107,8 @@ def stats(db: Database, queue: str) -> None:
 def history(db: Database, queue: str) -> None:
     """Show the activity of QUEUE in the last 5 minutes, hour and day.
 
-    An item waits from the moment it becomes ready until a pop or a claim takes it. The table has
-    the median wait and the wait that 95 % of the items do not exceed, and the same for the run
-    times of attempts. With --json, each window is a line, with its periods.
+    An item waits from the moment it becomes ready until a pop or a claim takes it. p95 is the 95th
+    percentile. With --json, each window is a line, with its periods.
 
     \b
     Example:
@@ -142,9 +139,9 @@ def _times(window: HistoryWindow) -> Iterator[str]:
 
 @command(QUEUE, YES)
 def clear(db: Database, queue: str, yes: bool) -> None:
-    """Remove all items from QUEUE, after asking for confirmation.
+    """Remove all items from QUEUE, in any state, after asking for confirmation.
 
-    Claimed items and dead letters are removed too. The queue keeps its name and its options.
+    The queue keeps its name and its options.
 
     \b
     Example:
@@ -160,9 +157,7 @@ def clear(db: Database, queue: str, yes: bool) -> None:
 
 @command(QUEUE, argument("name"))
 def rename(db: Database, queue: str, name: str) -> None:
-    """Rename QUEUE to NAME.
-
-    Items, claims, dead letters and options are kept.
+    """Rename QUEUE to NAME, with everything in it.
 
     \b
     Example:
@@ -176,7 +171,7 @@ def rename(db: Database, queue: str, name: str) -> None:
 def drop(db: Database, queue: str, yes: bool) -> None:
     """Drop QUEUE and all its items, after asking for confirmation.
 
-    Jobs of other queues that wait for jobs of QUEUE go on as if these were cancelled.
+    Jobs of other queues that wait for its jobs go on as if these were cancelled.
 
     \b
     Example:
@@ -193,7 +188,6 @@ def drop(db: Database, queue: str, yes: bool) -> None:
 
 
 def _report_deleted(queue: str, done: str, numbers: QueueStats | None) -> None:
-    """Print what was cleared or dropped: the items in each state just before, if known."""
     known = {} if numbers is None else numbers.by_state
     items = "" if numbers is None else f": {states_text(numbers)}"
     report({"queue": queue, done: True, **known}, f"{done} {queue}{items}")

@@ -1,4 +1,4 @@
-"""The commands `fdbq schedule`: ls, add, rm, pause, resume and run."""
+"""The commands `fdbq schedule`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _NAME = argument("name")
 def schedule() -> None:
     """List, add, remove, pause and run schedules, which push an item at each of their ticks.
 
-    Workers and other clients that take items do the pushing; no other process has to run.
+    Workers and other clients that take items do the pushing; no other process has to run. The
+    commands exit with code 1 if there is no schedule NAME.
 
     \b
     Example:
       fdbq schedule add jobs nightly '{"report": "sales"}' --cron "0 3 * * 1-5" --tz Europe/Lisbon
-      fdbq schedule ls
     """
 
 
@@ -53,7 +53,6 @@ def ls(db: Database, queues: tuple[str, ...]) -> None:
 
 
 def _schedules(db: Database, name: str) -> Schedules[Any]:
-    """Return the schedules of a queue; fail for a task queue."""
     queue = existing_queue(db, name)
     if queue.kind == "task":
         raise click.ClickException(f"{name!r} is a task queue, which has no schedules")
@@ -67,7 +66,6 @@ def _timing(found: Schedule) -> str:
 
 
 def _next(found: Schedule) -> str:
-    """Return the next tick of a schedule, or why it has none."""
     if found.next_tick is not None:
         return found.next_tick.isoformat(timespec="seconds")
     return "paused" if found.paused else "stopped"
@@ -94,13 +92,12 @@ def add(
     priority: PriorityJson | None,
     **options: Any,
 ) -> None:
-    """Add a schedule NAME to QUEUE, which pushes a JSON VALUE, or change the one of this name.
+    """Add or change the schedule NAME of QUEUE, which pushes a JSON VALUE.
 
     Give either --cron or --every. Ticks of --every are the multiples of the interval since 1970.
 
     \b
     Example:
-      fdbq schedule add jobs nightly '{"report": "sales"}' --cron "0 3 * * 1-5" --tz Europe/Lisbon
       fdbq schedule add jobs poll '"poll"' --every 90s --overlap skip
 
     Options:
@@ -122,9 +119,7 @@ def add(
 def rm(db: Database, queue: str, name: str) -> None:
     """Remove the schedule NAME of QUEUE; the items that it has pushed stay.
 
-    A worker adds one that its code declares again when it starts.
-
-    Exits with code 1 if there is no such schedule.
+    A worker adds a schedule that its code declares again when it starts.
 
     \b
     Example:
@@ -137,8 +132,6 @@ def rm(db: Database, queue: str, name: str) -> None:
 def pause(db: Database, queue: str, name: str) -> None:
     """Let the schedule NAME of QUEUE push nothing until `fdbq schedule resume`.
 
-    Exits with code 1 if there is no such schedule.
-
     \b
     Example:
       fdbq schedule pause jobs nightly
@@ -150,9 +143,7 @@ def pause(db: Database, queue: str, name: str) -> None:
 def resume(db: Database, queue: str, name: str) -> None:
     """Let the schedule NAME of QUEUE go on with its next tick.
 
-    The ticks in between do not count as missed.
-
-    Exits with code 1 if there is no such schedule.
+    Ticks in between do not count as missed.
 
     \b
     Example:
@@ -171,8 +162,8 @@ def _report(name: str, done: str, is_done: bool) -> None:
 def run(db: Database, queue: str, name: str) -> None:
     """Push the item of the schedule NAME of QUEUE now, and print its id.
 
-    Exits with code 1 if there is no such schedule, if the queue is full, or if its ticks do not
-    overlap and the last item has not ended.
+    Exits with code 1 also if the queue is full, or the last item has not ended and the schedule
+    allows no overlap.
 
     \b
     Example:

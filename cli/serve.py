@@ -1,4 +1,4 @@
-"""The command `fdbq serve`, which serves queues over HTTP."""
+"""The command `fdbq serve`."""
 
 from __future__ import annotations
 
@@ -80,24 +80,20 @@ def serve(
     keyfile: str | None,
     origins: tuple[str, ...],
 ) -> None:
-    """Serve the queues over HTTP, with a dashboard and an API.
+    """Serve the queues over HTTP, with a dashboard at / and an API, described at /openapi.json.
 
-    The dashboard is at /, the OpenAPI description of the API at /openapi.json. The server needs the
-    extra `server`: run `pip install '.[server]'` in a clone.
+    The server needs the extra `server`: run `pip install '.[server]'` in a clone.
 
-    An address other than the loopback interface requires a token. A token is printable ASCII
-    without spaces. A line of a token file may have a role after the token (`read`, `write`, or
-    `admin`, which is the default), and then the queues: a name, the beginning of names and `*`, or
-    `*` for all. Lines that start with # are comments. The server rereads a token file when it
-    changes. Put a proxy in front of a server that others can reach: it limits rates, times and
-    connections.
+    An address other than the loopback interface requires a token: printable ASCII without spaces.
+    In a token file, a role (`read`, `write`, or `admin`, the default) may follow the token, and
+    then the queues: a name, the beginning of names and `*`, or `*` for all. Lines that start with #
+    are comments. Changes of the file take effect at once. A public server needs a proxy that limits
+    rates, times and connections.
 
-    Ctrl-C, SIGTERM or SIGHUP lets requests in progress finish; a second Ctrl-C ends the server at
-    once.
+    Ctrl-C, SIGTERM or SIGHUP lets requests finish; a second Ctrl-C ends the server at once.
 
     \b
     Example:
-      fdbq serve --port 8080
       fdbq serve --host 0.0.0.0 --token-file tokens
     """
     try:

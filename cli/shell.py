@@ -41,7 +41,7 @@ class CommandError(Exception):
 
 
 def handler_of(command: str, grace: float) -> Callable[[Context], None]:
-    """Return a handler that runs a command, which has a grace period after it is told to stop."""
+    """Return a handler that runs a command."""
 
     def run(context: Context) -> None:
         item = context.item
@@ -70,14 +70,13 @@ def handler_of(command: str, grace: float) -> Callable[[Context], None]:
 
 
 def kill_commands() -> None:
-    """Kill the commands, before the process ends; no other one starts."""
+    """Kill the commands, and start no others."""
     _starting.acquire()
     for process in list(_running):
         _signal(process, signal.SIGKILL)
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to a command and its children."""
     with suppress(ProcessLookupError):  # there are none
         os.killpg(process.pid, number)
 
@@ -85,13 +84,11 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 def _wait(
     process: subprocess.Popen[bytes], value: bytes, errors: int, context: Context, grace: float
 ) -> None:
-    """Wait for a command, and meanwhile print what it writes to its standard error.
+    """Wait for a command, and print its standard error, escaped.
 
-    Control characters are escaped: a log may be read in a terminal.
-
-    If the job is told to stop, the command and its children get SIGTERM. What is left of them after
-    the grace period, or after the end of the command, gets SIGKILL. In a shutdown they first have
-    the grace period, because few commands do anything about SIGTERM but die.
+    If the job is told to stop, the command and its children get SIGTERM; any that remain after the
+    grace period, or after the command's end, get SIGKILL. In a shutdown SIGTERM comes only after
+    the grace period, because it kills most commands.
     """
     printed = 0
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")

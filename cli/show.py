@@ -1,4 +1,4 @@
-"""The commands `fdbq show`, `fdbq result` and `fdbq batch`: everything about one item."""
+"""The commands `fdbq show`, `fdbq result` and `fdbq batch`."""
 
 from __future__ import annotations
 
@@ -32,19 +32,18 @@ _WAITING: dict[BatchKind, str] = {"then": "then", "after": "before", "run": "for
 
 _ROOMS = "coordination|database|embedded|jobs|layout|operations|queue|worker"
 _OWN_FRAMES = re.compile(rf'(?:  File "[^"]*\bfdbqueue[/\\](?:{_ROOMS})\b.*\n(?:    .*\n)*)+')
-"""Frames of this library in a traceback, one after the other."""
+"""Consecutive frames of this library in a traceback."""
 
 
 @command(QUEUE, ID, name="show")
 def show_item(db: Database, queue: str, id: str) -> None:
     """Show everything about one item of QUEUE, in any state, with its steps and failed attempts.
 
-    If a ready item is not handed out, `held_by` says why; `ahead_in_group` is the number of ready
-    items of its group ahead of it, up to 100. `waits_for` says what a delayed one waits for: its
-    time, another attempt, a signal, other jobs, or a worker that knows its job. `parent` is the job
-    that runs it in a step.
+    `held_by` says why a ready item is not handed out, and `ahead_in_group` how many ready items of
+    its group come first, up to 100. `waits_for` says what a delayed item waits for. `parent` is the
+    job that runs it in a step.
 
-    Exits with code 1 if the queue has no item with this ID, for example because it was removed.
+    Exits with code 1 if the queue has no item with this ID.
 
     \b
     Example:
@@ -69,7 +68,6 @@ def show_item(db: Database, queue: str, id: str) -> None:
 
 
 def _readable(db: Database, queue: str, info: ItemInfo, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an item with some of them in words."""
     shown = {**fields, "in_batch": info.in_batch or None, "value": json_line(fields["value"])}
     del shown["stored_steps"]  # which follow
     if info.held_by is not None:
@@ -134,11 +132,10 @@ def _step_line(step: Step) -> str:
 def result(db: Database, queue: str, id: str, *, wait: Duration = 0) -> None:
     """Print the result of a done item of QUEUE as JSON.
 
-    The result is the return value of the handler. The queue must keep done items (`fdbq limit
-    --keep-last` or `--keep-for`), and the worker must store results (`fdbq work --results`). If a
-    done item has no result, the command prints null.
+    The result is the handler's return value, or null. The queue must keep done items (`fdbq limit
+    --keep-last` or `--keep-for`), and the worker must store results (`fdbq work --results`).
 
-    Exits with code 1 if the item is not done, is a dead letter, or is unknown to the queue.
+    Exits with code 1 if the item is not done, is dead, or is unknown.
 
     \b
     Example:
@@ -158,17 +155,16 @@ def result(db: Database, queue: str, id: str, *, wait: Duration = 0) -> None:
 def batch(db: Database, queue: str, id: str, *, close: bool = False) -> None:
     """Show how far the batches of the job ID of QUEUE are: their jobs, and how they have ended.
 
-    ID is that of the job at the end of a batch, or of one of its jobs that is still stored. A job
-    may be one of several batches; each has a line.
+    ID names the job at the end of a batch, or a stored job of a batch. Each batch of the job has a
+    line.
 
-    A batch stays open if the program dies that pushes its jobs. Use --close if no others are to
-    come, so that the job at its end runs.
+    A batch stays open if the program that pushes its jobs dies. If no more jobs are to come,
+    --close lets the job at its end run.
 
-    Exits with code 1 if it has none, or is unknown.
+    Exits with code 1 if the job has no batch, or is unknown.
 
     \b
     Example:
-      fdbq batch reports FBcD1wABAaIVC2yNeLOuRsaQk5dWHQA
       fdbq batch reports FBcD1wABAaIVC2yNeLOuRsaQk5dWHQA --close
 
     Options:

@@ -1,4 +1,4 @@
-"""The commands `fdbq task`: push, pop, ls and stats of task queues."""
+"""The commands `fdbq task`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .pop import pop_and_show
 def task() -> None:
     """Push, pop, list and count tasks of task queues.
 
-    A task queue orders its tasks by priority, then deadline, then cost, then time of creation. The
-    commands for items, such as `fdbq show` and `fdbq rm`, are for tasks as well.
+    Tasks are ordered by priority, deadline, cost and time of creation. The commands for items, such
+    as `fdbq show` and `fdbq rm`, also accept tasks.
 
     \b
     Example:
@@ -55,8 +55,8 @@ def task() -> None:
 def push(db: Database, queue: str, payload: str, priority: str | None, **options: Any) -> None:
     """Push a task with a JSON PAYLOAD to QUEUE and print its id.
 
-    If PAYLOAD is `-`, it is read from standard input. With --unique, the id may belong to an
-    existing task. The first push creates the queue.
+    PAYLOAD can be `-` for standard input. With --unique, the id may belong to an existing task. The
+    first push creates the queue.
 
     Exits with code 1 if the queue is full; `fdbq limit` shows and sets its maximum size.
 
@@ -81,10 +81,9 @@ def push(db: Database, queue: str, payload: str, priority: str | None, **options
 
 @command(QUEUE, group=task)
 def pop(db: Database, queue: str) -> None:
-    """Pop the first task of QUEUE and print its payload.
+    """Pop the first task of QUEUE and print its payload; with --json, all its fields.
 
-    With --json, all fields of the task are printed. A task that cannot be printed stays in the
-    queue.
+    A task that cannot be printed stays in the queue.
 
     Exits with code 1 if the queue has no task.
 
@@ -100,7 +99,7 @@ def pop(db: Database, queue: str) -> None:
 def ls(db: Database, queue: str, *, agent: str | None, client: str | None, limit: int = 0) -> None:
     """List the ready tasks of QUEUE in order, as lines of JSON.
 
-    --agent and --client exclude each other.
+    Give at most one of --agent and --client.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""The command `fdbq top`, which shows all queues live."""
+"""The command `fdbq top`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .options import integer, option
 from .output import age_text, json_line, notes_text, say, table_lines, wants_json
 
 _BUSY = (*(state for state in STATES if state != "done"), "in", "out")
-"""The fields of a queue that has something to show."""
+"""Fields that make a queue busy."""
 _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not shown, the cursor
 _WIDE = 1_000  # columns of an output that is not a terminal
 _TITLES: tuple[str, ...] = ("queue", *STATES, "in/s", "out/s", "oldest")
 _OMITTED = ("done", "out/s", "in/s", "oldest", "delayed", "dead")
-"""The columns that a narrow terminal does not show, in the order in which they go."""
+"""The columns that a narrow terminal omits, in this order."""
 
 
 @command(
@@ -43,16 +43,14 @@ _OMITTED = ("done", "out/s", "in/s", "oldest", "delayed", "dead")
 def top(db: Database, interval: float, updates: int) -> None:
     """Show all queues live, with the items in each state, rates and ages.
 
-    Rates are items pushed and completed per second since the previous update. The age is the age of
-    the oldest ready item. On a small screen, queues with items or rates come first, and columns
-    are omitted. With --json, each update prints one line per queue, with the numbers of `fdbq
-    stats`, without the limits. A queue whose numbers cannot be decoded is unknown; `fdbq ls` says
-    why. Ctrl-C ends the command.
+    Rates are items pushed and completed per second since the previous update. The age is that of
+    the oldest ready item. A small screen shows busy queues first, and fewer columns. With --json,
+    each update prints a line per queue, with the numbers of `fdbq stats`, without limits. If the
+    numbers of a queue are unknown, `fdbq ls` says why.
 
     \b
     Example:
       fdbq top --interval 5
-      fdbq top -n 1 --json
     """
     console = Console(width=None if sys.stdout.isatty() else _WIDE)
     previous: dict[str, QueueStats] = {}
@@ -80,7 +78,6 @@ def top(db: Database, interval: float, updates: int) -> None:
 def _row(
     name: str, stats: QueueStats, previous: QueueStats | None, seconds: float
 ) -> dict[str, Any]:
-    """Return the displayed values of a queue; its rates are `None` without previous ones."""
     rates: list[float | None] = [None, None]
     if previous is not None and previous.error is None and stats.error is None:
         rates = [
@@ -101,10 +98,7 @@ def _row(
 
 
 def screen(rows: list[dict[str, Any]], columns: int, lines: int) -> list[str]:
-    """Return the lines of a table with as many columns and queues as there is room for.
-
-    If there is no room for all queues, the busy ones are first.
-    """
+    """Return the lines of a table with the columns and queues that fit, busy queues first."""
     room, more = lines - _OTHER_LINES, list[str]()
     if len(rows) > room:
         more = [f"and {len(rows) - room:,} more"]
@@ -120,7 +114,6 @@ def screen(rows: list[dict[str, Any]], columns: int, lines: int) -> list[str]:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    """Return what the table shows of a queue."""
     if "error" in row:
         return [row["queue"] + " (unknown)", *["-"] * len(STATES), "", "", ""]
     notes = notes_text(row)

@@ -1,4 +1,4 @@
-"""Commands for files: import and export."""
+"""The commands `fdbq import` and `fdbq export`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from .output import count_noun, item_fields, json_line, report, say, show, wants
 
 
 def _source(file: BinaryIO) -> tuple[str | None, int | None]:
-    """Return the path and the size of a file; a stream has neither."""
     if file.fileno() != 0 and os.path.isfile(file.name):
         # A path that is not valid UTF-8 is escaped, so that it can name the import.
         path = os.fsencode(os.path.realpath(file.name)).decode(errors="backslashreplace")
@@ -57,19 +56,15 @@ def import_(
 ) -> None:
     """Push each line of FILE, a JSON value, to QUEUE.
 
-    Without FILE, or if it is `-`, lines are read from standard input.
+    By default, FILE is standard input. Each line is stored once in four weeks, so an interrupted
+    import continues when you run it again. A line is recognized by the path of FILE or --source,
+    its number and its content. Standard input without --source is stored again each time.
 
-    Each line is stored once in four weeks: an import that was interrupted continues when you run it
-    again. Each line has a unique key, made of the path of FILE or of --source, its number and its
-    content. Standard input without --source is stored again each time.
-
-    Exits with code 1 if the queue, or the group of a line, is full before all lines are stored. Run
-    the import again when there is room.
+    Exits with code 1 if the queue, or the group of a line, is full before all lines are stored.
 
     \b
     Example:
       fdbq import packages packages.jsonl --priority-field priority
-      fdbq import jobs lines.jsonl --group "customer 7"
       seq 100 | fdbq import numbers --source first-hundred
 
     Options:
@@ -104,15 +99,13 @@ def import_(
 
 @command(QUEUE, argument("file", type=click.Path(dir_okay=False), default="-"))
 def export(db: Database, queue: str, file: str, *, after: str | None) -> None:
-    """Write the ready items of QUEUE to FILE as lines of JSON.
+    """Write the ready items of QUEUE to FILE as lines of JSON, in order.
 
-    The items are written in order and stay in the queue. Without FILE, or if it is `-`, they are
-    written to standard output. An existing FILE is replaced only after all items are written. A
-    line has the fields id, priority and value, and group if the item has one.
+    The items stay in the queue. By default, FILE is standard output. An existing FILE is replaced
+    only after all items are written. A line has the fields id, priority, value and, if set, group.
 
-    A line on standard error says how many delayed and claimed items and dead letters were left out:
-    `fdbq backup` writes these as well. With --json, a JSON report has all numbers, on standard
-    output if FILE is given.
+    Standard error counts the delayed, claimed and dead items, which only `fdbq backup` writes. With
+    --json, a JSON report has all numbers, on standard output if FILE is given.
 
     \b
     Example:

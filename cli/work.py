@@ -1,4 +1,4 @@
-"""The command `fdbq work`, which runs a worker."""
+"""The command `fdbq work`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ _log = logging.getLogger("fdbqueue.worker")
 
 
 def _queue_number(text: str) -> tuple[str, float]:
-    """Return the name of a queue and a number, such as `images=2`."""
     queue, _, number = text.rpartition("=")
     if not queue:
         raise click.BadParameter(f"{text!r} does not name a queue, as in images=2")
@@ -134,37 +133,34 @@ _OF_WORKERS = options_of(
 def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
     """Run a Python function or a command on each item of QUEUE, or the jobs of an app.
 
-    Items are claimed under a lease. Retries of a job that fails back off exponentially, and after
-    the attempts that `fdbq limit` allows it becomes a dead letter. If the queue does not exist, the
-    worker waits for it, unless --drain is given.
+    Items are claimed under a lease. Retries of a failed job back off exponentially; after the
+    attempts that `fdbq limit` allows it becomes a dead letter. The worker waits for a missing
+    queue, unless --drain is given.
 
-    MODULE:FUNCTION is called with the item, or with the task of a task queue. If its first
-    parameter is named `tr`, it runs in the transaction that acknowledges the job.
+    MODULE:FUNCTION is called with the item or task. If its first parameter is named `tr`, it runs
+    in the transaction that acknowledges the job.
 
-    The command of --exec receives the value as JSON on standard input and the id as $FDBQ_ID. Any
-    exit code other than 0 is a failure, and `fdbq show` prints the last 4,096 bytes of the
-    command's standard error. The command may run again after a crash, and may outlive the worker.
-    If its job is cancelled, or takes too long, the command and its children get SIGTERM.
+    The command of --exec gets the value as JSON on standard input and the id as $FDBQ_ID. An exit
+    code other than 0 is a failure; `fdbq show` then prints the last 4,096 bytes of standard error.
+    The command may run again after a crash, and may outlive the worker. If its job is cancelled or
+    takes too long, it and its children get SIGTERM.
 
-    With --app, the functions that the app declares as jobs are called with their arguments. QUEUE
-    limits them to these queues, in this order: a job begins only if the queues before its own have
-    none that is ready. With QUEUE=WEIGHT, the queues get slots by their weights instead. --db gives
-    the app another database than its own.
+    With --app, the worker runs the app's jobs, or only the jobs of each QUEUE. A job begins only if
+    the queues named before its own have no ready one; with QUEUE=WEIGHT, the queues get slots by
+    weight instead. --db replaces the app's own database.
 
-    After Ctrl-C or SIGTERM no job begins, and running ones have the --grace period to end. Those
-    that take longer, and commands that do not end by SIGTERM then, return to the queue without
+    After Ctrl-C or SIGTERM no job begins, and running jobs have the --grace period to end. Jobs
+    that take longer, and commands that SIGTERM does not end then, return to the queue without
     counting an attempt. A second signal ends the worker and its commands at once.
 
     With --processes, a process that dies is replaced after a delay that doubles from a second to a
-    minute. --metrics-port then serves the metrics of all processes together.
+    minute. --metrics-port serves the metrics of all processes together.
 
     With --drain, exits with code 1 if a job failed, and with 2 if the queue does not exist.
 
     \b
     Example:
-      fdbq work mails mailer:send --concurrency 4
       fdbq work mails --exec 'jq -r .to >> sent.txt' --drain
-      fdbq work --app shop:app --concurrency 10
       fdbq work --app shop:app mail=3 images=1 --at-most images=2
     """
     stdout: Any = sys.stdout
@@ -185,7 +181,6 @@ def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
 
 
 def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> NoReturn:
-    """Run the jobs of an app, from the queues of these names or else from all of its queues."""
     for name, value in (("exec", given["command"]), ("job-timeout", given["job_timeout"])):
         if value is not None:
             raise click.UsageError(f"--{name} is for the items of a queue, not for --app")
@@ -213,9 +208,8 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
 def _queues_and_weights(texts: tuple[str, ...]) -> tuple[list[str], dict[str, float] | None]:
     """Return the queues that the command line names, and their weights if it gives any.
 
-    Example:
-        >>> _queues_and_weights(("mail", "images")), _queues_and_weights(("mail=3", "images"))
-        ((['mail', 'images'], None), (['mail', 'images'], {'mail': 3}))
+    >>> _queues_and_weights(("mail=3", "images"))
+    (['mail', 'images'], {'mail': 3})
     """
     weights = dict(_queue_number(text) for text in texts if "=" in text)
     queues = [text.rpartition("=")[0] if "=" in text else text for text in texts]
@@ -223,7 +217,6 @@ def _queues_and_weights(texts: tuple[str, ...]) -> tuple[list[str], dict[str, fl
 
 
 def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
-    """Run a function or a command on each item of a queue."""
     command = given["command"]
     if not queues or len(queues) != (2 if command is None else 1):
         raise click.UsageError(
@@ -264,7 +257,7 @@ def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
 
 
 def _find(db: Database, name: str, health: int | str | None) -> AnyQueue | None:
-    """Return the named queue, or wait until there is one or a signal comes."""
+    """Return the named queue; wait until there is one or a signal comes."""
     try:
         return existing_queue(db, name)
     except QueueNotFound as error:
@@ -291,14 +284,7 @@ def _work(
 ) -> NoReturn:
     """Run workers in this process, or supervise others that do, and exit.
 
-    With `--drain`, exit with code 1 if a job failed.
-
-    Args:
-        given: The options of the command.
-        run: Runs the worker of this process.
-        summary: Returns the line of the log for a number of processes.
-        db: The database.
-        queues: The names of the queues.
+    `summary` returns the first line of the log for a number of processes.
     """
     processes = given["processes"]
     supervises = parent is None and processes is not None
@@ -320,7 +306,7 @@ def _work(
 
 
 def _stop(number: int, _: FrameType | None) -> None:
-    """Stop the workers on signals such as SIGHUP, as SIGTERM does while they run."""
+    """Stop the workers on any signal as on SIGTERM."""
     if number in (signal.SIGTERM, signal.SIGINT):
         exit_on(number)  # no worker runs yet, or none does any more
     os.kill(os.getpid(), signal.SIGTERM)
@@ -333,7 +319,6 @@ def _report(done: WorkerReport) -> None:
 
 
 def _tell_held_back(db: Database, names: list[str]) -> None:
-    """Say which queues have ready items left that limits or a pause hold back."""
     for name in names:
         with suppress(QueueNotFound):
             queue: Any = existing_queue(db, name)

@@ -15,12 +15,11 @@ from .output import age_text, show_table
 def workers(db: Database) -> None:
     """List the workers of all queues: queues, jobs, concurrency, running time and name.
 
-    A worker is listed while it runs. If it was killed, it stays listed until the leases of its jobs
-    are over, or for up to two and a half minutes if it had none. "jobs" is the number of jobs that
-    it holds. That number is up to 20 seconds old; the first job is shown after a second.
+    A killed worker stays listed until the leases of its jobs are over, or without jobs for up to
+    two and a half minutes. "jobs" counts the jobs that it held up to 20 seconds ago.
 
-    A worker runs up to "concurrency" jobs at a time. If it runs fewer jobs of one of its queues,
-    the limit follows the name of that queue, as in "mail images=2".
+    A worker runs up to "concurrency" jobs at a time. A lower limit for a queue follows its name, as
+    in "mail images=2".
 
     \b
     Example:

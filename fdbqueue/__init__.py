@@ -7,15 +7,15 @@
     jobs.push(db, {"send": "ada@example.com"}, priority=1)
     item = jobs.pop(db)
 
-Every method takes a transaction as well: pop a job, write its result and push what follows from it
-in one transaction, decorated with `fdbqueue.transactional`.
+Every method also takes a transaction: a function decorated with `fdbqueue.transactional` can pop a
+job, write its result and push follow-ups in one.
 
-`fdbqueue.types` has the records that methods return, and the types for annotations.
-`fdbqueue.admin` renames, drops, checks, copies and backs up queues. `fdbqueue.aio` has queues and
-workers for asyncio, and `fdbqueue.errors` all errors.
+`fdbqueue.types` has the records that methods return, `fdbqueue.errors` all errors. `fdbqueue.admin`
+renames, drops, checks, copies and backs up queues. `fdbqueue.aio` has queues and workers for
+asyncio.
 
-The logger "fdbqueue" has a line at the level DEBUG for each item that a call with a database pushed
-to a priority queue or popped from it.
+The logger "fdbqueue" logs, at level DEBUG, each item that a call with a database pushes to a
+priority queue or pops from it.
 """
 
 import importlib

@@ -1,12 +1,9 @@
 """The administration of queues: list, rename, drop, check, back up and copy them.
 
-    import fdbqueue
+`fdbqueue.aio` has the same functions for asyncio.
 
-    db = fdbqueue.open("embedded:jobs")
     for name, numbers in fdbqueue.admin.overview(db).items():
         print(name, numbers.ready)
-
-`fdbqueue.aio` has the same functions for asyncio.
 """
 
 from __future__ import annotations

@@ -6,20 +6,18 @@
     await jobs.push(db, {"send": "ada@example.com"})
     item = await jobs.pop(db, wait=60)
 
-Concurrent calls share transactions, as the calls of threads do. Blocking work runs in the threads
-of this module's pool; a call that waits for an item needs no thread. `subspace`, `pushed_at` and
-`Worker.stop` read nothing and are not awaited. Methods that return an iterator in a blocking queue
-return a `Listing` here: loop over it with `async for`, or `await` it to get a list.
+Await every method, except for `subspace`, `pushed_at` and `Worker.stop`, which read nothing. An
+iterator of a blocking queue is a `Listing` here. To do several things in one transaction, decorate
+a plain function with `fdbqueue.transactional` and call it with `await run(function, db, ...)`.
 
-To do several things in one transaction, write a plain function, decorate it with
-`fdbqueue.transactional`, and call it with `await run(function, db, ...)`.
+Concurrent calls share transactions. Blocking work runs in a pool of threads; a call that waits for
+an item needs no thread.
 
-A cancelled pop or claim takes nothing, even if it is cancelled several times. It ends with
-`CancelledError` after its transaction has ended and its items are back in their positions. If the
-database fails meanwhile, it raises the database's error instead, and 1021 if the disk fails after
-the items were taken: the log then has them. If the event loop is closed, or
-the program ends, before the call has its items, a thread puts them back. A push or another change
-may take effect even if it is cancelled.
+A cancelled pop or claim takes nothing: it ends with `CancelledError` after its items are back in
+their positions. If the database fails meanwhile, it raises that error, or 1021 if the disk fails
+after the items were taken; the log then has them. If the event loop is closed or the program ends
+before the call has its items, a thread puts them back. A cancelled push or other change may still
+take effect.
 """
 
 from __future__ import annotations
@@ -151,7 +149,7 @@ def _method(
 def _listed(
     method: Callable[Concatenate[_S, _P], Iterator[_T]],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], Listing[_T]]:
-    """Return a method that returns the iterator of the blocking queue's method as a `Listing`."""
+    """Return a method that returns the blocking method's iterator as a `Listing`."""
 
     @functools.wraps(method)
     def call(self: _Handle[Any, Any], /, *args: _P.args, **kwargs: _P.kwargs) -> Listing[_T]:
@@ -165,7 +163,7 @@ def _opened(
 ) -> Callable[_P, _Awaited[_H]]:
     """Return a coroutine function that opens a blocking queue and returns its counterpart.
 
-    `kind()` returns the class of the counterpart, which is not yet defined.
+    `kind()` returns the counterpart's class, which is not yet defined.
     """
 
     @functools.wraps(method)
@@ -176,9 +174,9 @@ def _opened(
 
 
 class Listing(Generic[_T]):
-    """Items that are read page by page.
+    """Items that are read page by page, once.
 
-    Loop over them with `async for`, or `await` the listing to get a list. Either works once.
+    Loop over them with `async for`, or `await` the listing to get a list.
 
     Example:
         >>> async def main():
@@ -242,7 +240,7 @@ class _Handle(Generic[_Q, _I]):
         return self.queue.subspace
 
     def pushed_at(self, item: _I | str) -> datetime | None:
-        """Return the time at which an item was pushed, as the blocking queue does."""
+        """Return the time at which an item was pushed."""
         return self.queue.pushed_at(item)
 
     options = _method(BaseQueue[_I].options)
@@ -281,17 +279,7 @@ class _Handle(Generic[_Q, _I]):
 
 
 class JobSteps(Generic[V]):
-    """The steps of the jobs of a queue for asyncio: await the methods of `PriorityQueue.steps`.
-
-    Example:
-        >>> import fdbqueue
-        >>> async def main():
-        ...     db = fdbqueue.open("memory:")
-        ...     orders = await PriorityQueue.named(db, "orders")
-        ...     return await orders.steps.signal(db, "shipped", key="order 7")
-        >>> asyncio.run(main())
-        0
-    """
+    """`PriorityQueue.steps` for asyncio: await its methods."""
 
     def __init__(self, steps: _JobSteps[V]) -> None:
         self.all = _function(steps.all)
@@ -300,18 +288,7 @@ class JobSteps(Generic[V]):
 
 
 class Schedules(Generic[V]):
-    """The schedules of a queue for asyncio: await the methods of `PriorityQueue.schedules`.
-
-    Example:
-        >>> import fdbqueue
-        >>> async def main():
-        ...     db = fdbqueue.open("memory:")
-        ...     jobs = await PriorityQueue.named(db, "jobs")
-        ...     await jobs.schedules.add(db, "hourly", "tick", every="1h")
-        ...     return [schedule.name for schedule in await jobs.schedules.all(db)]
-        >>> asyncio.run(main())
-        ['hourly']
-    """
+    """`PriorityQueue.schedules` for asyncio: await its methods."""
 
     def __init__(self, schedules: _Schedules[V]) -> None:
         self.add = _function(schedules.add)
@@ -347,9 +324,9 @@ class PriorityQueue(_ValueHandle[_PriorityQueue[V], V], Generic[V]):
         ...     jobs = await PriorityQueue.named(db, "jobs")
         ...     await jobs.push(db, "later", 5)
         ...     await jobs.push(db, "now", 1)
-        ...     return [item.value async for item in jobs.items(db)], (await jobs.pop(db)).value
+        ...     return (await jobs.pop(db)).value, [item.value async for item in jobs.items(db)]
         >>> asyncio.run(main())
-        (['now', 'later'], 'now')
+        ('now', ['later'])
     """
 
     kind = priority_queue.PriorityQueue.kind
@@ -367,18 +344,7 @@ class PriorityQueue(_ValueHandle[_PriorityQueue[V], V], Generic[V]):
 
 
 class Queue(_ValueHandle[_FifoQueue[V], V], Generic[V]):
-    """`fdbqueue.Queue` for asyncio: await its methods, and pass a database to them.
-
-    Example:
-        >>> import fdbqueue
-        >>> async def main():
-        ...     db = fdbqueue.open("memory:")
-        ...     mail = await Queue.named(db, "mail")
-        ...     await mail.push(db, "first")
-        ...     return (await mail.pop(db)).value
-        >>> asyncio.run(main())
-        'first'
-    """
+    """`fdbqueue.Queue` for asyncio; see `PriorityQueue`."""
 
     kind = priority_queue.Queue.kind
     named = staticmethod(_opened(_FifoQueue[Any].named, lambda: Queue[Any]))
@@ -390,18 +356,7 @@ class Queue(_ValueHandle[_FifoQueue[V], V], Generic[V]):
 
 
 class TaskQueue(_Handle[_TaskQueue[V], Task[V]], Generic[V]):
-    """`fdbqueue.TaskQueue` for asyncio: await its methods, and pass a database to them.
-
-    Example:
-        >>> import fdbqueue
-        >>> async def main():
-        ...     db = fdbqueue.open("memory:")
-        ...     tasks = await TaskQueue.named(db, "tasks")
-        ...     await tasks.push(db, priority=2, agent_name="ada", payload="hers")
-        ...     return [task.payload for task in await tasks.get_tasks_for_agent(db, "ada")]
-        >>> asyncio.run(main())
-        ['hers']
-    """
+    """`fdbqueue.TaskQueue` for asyncio; see `PriorityQueue`."""
 
     kind = task_queue.TaskQueue.kind
     named = staticmethod(_opened(_TaskQueue[Any].named, lambda: TaskQueue[Any]))
@@ -418,24 +373,17 @@ class TaskQueue(_Handle[_TaskQueue[V], Task[V]], Generic[V]):
 
 
 class Worker:
-    """`fdbqueue.Worker` for asyncio: await its `run`.
+    """`fdbqueue.Worker` for asyncio: await its `run`. Options without a description are the same.
 
-    If the handler is a coroutine function, it runs in the event loop that awaits `run`. Any other
-    handler runs in a thread. Each running job needs a thread in both cases. Cancelling `run` stops
-    the worker: `run` raises `CancelledError` after the running jobs have ended, or the grace period
-    is over. Signals do not stop it.
+    A coroutine function runs in the event loop that awaits `run`, any other handler in a thread.
+    Each running job needs a thread in both cases. Cancelling `run` stops the worker: `run` raises
+    `CancelledError` once the running jobs have ended or the grace period is over. Signals do not
+    stop it.
 
     Args:
         db: A database.
         queue: A queue of this module.
-        handler: The function to call for each job, or a coroutine function to await.
-        concurrency: The number of jobs that run at a time, from 1.
-        lease: Seconds until other workers may take over the jobs of a worker that died.
-        prefetch: As for `fdbqueue.Worker`.
-        store_results: As for `fdbqueue.Worker`.
-        name: As for `fdbqueue.Worker`.
-        timeout: As for `fdbqueue.Worker`.
-        grace: As for `fdbqueue.Worker`.
+        handler: A function or coroutine function to call for each job.
 
     Example:
         >>> import fdbqueue
@@ -482,7 +430,7 @@ class Worker:
         self.report = self._worker.report
 
     def stop(self) -> None:
-        """Stop the worker: let the running jobs end, and start no others."""
+        """Let the running jobs end, and start no others."""
         self._worker.stop()
 
     async def run(self, *, drain: bool = False, health: int | str | None = None) -> WorkerReport:
@@ -491,9 +439,6 @@ class Worker:
         Args:
             drain: Whether to stop also once no job can be claimed and none is running.
             health: Where to answer health checks, as for `fdbqueue.Worker.run`.
-
-        Returns:
-            The numbers of jobs that succeeded, failed, or lost their lease.
         """
         loop = self._handler.coroutines.loop = asyncio.get_running_loop()
 
@@ -528,7 +473,7 @@ async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | Tas
 async def check(
     tr: Transaction, queue: _Handle[Any, Any], *, repair: bool = False
 ) -> _check.CheckReport:
-    """Verify the counters, indexes and payloads of a queue, as `fdbqueue.admin.check` does."""
+    """Verify a queue, as `fdbqueue.admin.check` does."""
     return await run(_check.check, tr, queue.queue, repair=repair)
 
 

@@ -10,7 +10,7 @@ The tree of their classes::
     ├── StorageError                a fault in the files of an embedded database
     │   ├── CorruptDatabase, FormatVersionMismatch, NotADatabase, UnsafeDirectory
     │   └── DiskFull, FilesReplaced, ReadOnlyDatabase, SyncFailed
-    ├── ClusterUnavailable          a cluster that this process cannot use
+    ├── ClusterUnavailable
     ├── QueueNotFound, QueueExists, QueueFull, OptionsMismatch, LeaseLost, ...
     └── InvalidPriority, InvalidValue, InvalidTask, InvalidItemId, ...      also of type ValueError
 
@@ -98,8 +98,7 @@ DESCRIPTIONS = {
 class FdbqueueError(Exception):
     """The base class of every error of this library. Pickling preserves all fields.
 
-    A class with a template is declared like a dataclass: its annotations are the fields of the
-    error and the arguments of its constructor, and its template is the sentence.
+    In a class with a template, annotations declare the fields and the constructor's arguments.
     """
 
     _template: ClassVar[str] = ""
@@ -135,8 +134,6 @@ def _restored(
 class FDBError(FdbqueueError):
     """An error of the embedded engine, with FoundationDB's code and description.
 
-    >>> FDBError(1020)
-    FDBError(1020)
     >>> print(FDBError(1020))
     Transaction not committed due to conflict with another transaction (1020)
     """
@@ -147,7 +144,7 @@ class FDBError(FdbqueueError):
 
     @property
     def description(self) -> str:
-        """FoundationDB's description of the error code."""
+        """FoundationDB's description of the code."""
         return DESCRIPTIONS.get(self.code, "Unknown error")
 
     def __str__(self) -> str:
@@ -158,13 +155,9 @@ class FDBError(FdbqueueError):
 
 
 class CommitUnknownResult(FDBError):
-    """A commit that was written, but that the disk did not confirm (1021).
+    """A written commit that the disk did not confirm (1021).
 
-    Others see it once it is on disk, unless the machine fails first.
-
-    Attributes:
-        path: The directory of the database.
-        reason: Why it is unknown: a failed sync or another fault of the disk, or the timeout.
+    Others see it once it is on disk.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -177,18 +170,14 @@ class CommitUnknownResult(FDBError):
 
 
 class DatabaseClosed(FDBError):
-    """A call on a database that was closed, or that was closed meanwhile (1025).
-
-    >>> print(DatabaseClosed())
-    the database was closed; open it again with fdbqueue.open (1025)
-    """
+    """A call on a closed database (1025)."""
 
     def __init__(self) -> None:
         super().__init__(1025)
 
     @property
     def description(self) -> str:
-        """The sentence, which is not FoundationDB's."""
+        """The message, which is not FoundationDB's."""
         return "the database was closed; open it again with fdbqueue.open"
 
 
@@ -196,8 +185,8 @@ class LockTimeout(FDBError):
     """A timeout (1031) while another process held the writers' lock. Nothing was stored.
 
     Attributes:
-        process: The process id of the lock's holder; `None` if unknown.
-        is_stopped: Whether that process is stopped, for example by Ctrl-Z or a debugger.
+        process: The id of that process; `None` if unknown.
+        is_stopped: Whether it is stopped, for example by a debugger.
     """
 
     def __init__(self, path: str, process: int | None, is_stopped: bool) -> None:
@@ -226,7 +215,7 @@ class StorageError(FdbqueueError):
     """A fault in the files of an embedded database.
 
     Attributes:
-        path: The file or directory concerned.
+        path: The file or directory.
         problem: What is wrong with it.
         advice: What to do about it.
     """
@@ -246,7 +235,7 @@ class NotADatabase(StorageError):
 
 
 class CorruptDatabase(StorageError):
-    """An fdbqueue database whose files are damaged or incomplete."""
+    """A database whose files are damaged or incomplete."""
 
     problem = "the database is damaged"
     advice = "restore a backup; sqlite3's `.recover` extracts what is still readable"
@@ -281,10 +270,10 @@ class ReadOnlyDatabase(StorageError):
 
 
 class UnsafeDirectory(StorageError):
-    """A database directory in which other users could lead this user to other files.
+    """A database directory through which other users could redirect this user to other files.
 
-    Nothing was opened or changed. A file is a link, every user can write to the directory, or
-    another user owns it and does not share it with a group of this user.
+    A file is a link, every user can write to the directory, or another user owns it and does not
+    share it with this user's groups. Nothing was opened or changed.
     """
 
     problem = "the directory is not safe from other users"
@@ -292,13 +281,9 @@ class UnsafeDirectory(StorageError):
 
 
 class FilesReplaced(StorageError):
-    """A database file that is not the one this process opened.
+    """A database file that was removed, moved, replaced or truncated since its opening.
 
-    The file was removed, replaced or truncated, or the directory was moved. Nothing of this
-    transaction was stored.
-
-    Attributes:
-        name: The name of the file.
+    Nothing of this transaction was stored.
     """
 
     advice = "close the database in every process, then open it again"
@@ -313,8 +298,8 @@ class FilesReplaced(StorageError):
 class SyncFailed(StorageError):
     """A database whose last commits the disk did not confirm. This transaction stored nothing.
 
-    No process reads or commits any more, because what it sees may be lost. The first one that opens
-    the database after all have closed it copies it to new files, and goes on with them.
+    No process reads or commits any more. After all have closed the database, the first to open it
+    copies it to new files.
     """
 
     problem = "the disk did not confirm a write"
@@ -367,13 +352,7 @@ class InvalidValue(FdbqueueError, ValueError):
 
 
 class InvalidTask(FdbqueueError, ValueError):
-    """A task with an invalid field. Nothing was stored.
-
-    Attributes:
-        field: The name of the field.
-        value: The value that was given.
-        expected: What the field accepts.
-    """
+    """A task with an invalid field. Nothing was stored."""
 
     field: str
     value: object
@@ -393,7 +372,7 @@ class ClockOutOfRange(FdbqueueError):
 
 
 class PayloadTooLarge(FdbqueueError, ValueError):
-    """A payload larger than one item, result, signal or schedule can hold. Nothing was stored."""
+    """A payload larger than its holder, such as an item, accepts. Nothing was stored."""
 
     size: int
     limit: int
@@ -409,11 +388,6 @@ class PushTooLarge(FdbqueueError, ValueError):
     """A push that does not fit in one transaction. Nothing was stored.
 
     If you passed a transaction to the push, do not commit it.
-
-    Attributes:
-        n: The number of items.
-        size: The bytes that they take.
-        limit: The bytes that they may take.
     """
 
     n: int
@@ -451,7 +425,7 @@ class UndecodableItem(FdbqueueError):
 
 
 class UndecodableQueue(FdbqueueError):
-    """A queue holds keys or values that this library cannot have written."""
+    """A queue with keys or values that this library cannot have written."""
 
     reason: str
 
@@ -462,7 +436,7 @@ class UndecodableQueue(FdbqueueError):
 
 
 class ForeignKey(FdbqueueError):
-    """A key among the items that does not belong to an item. Nothing was changed."""
+    """A key among the items that belongs to no item. Nothing was changed."""
 
     key: bytes
 
@@ -494,14 +468,11 @@ class QueueNotFound(FdbqueueError, LookupError):
     """A queue name that no queue has.
 
     Attributes:
-        name: The name.
-        similar: The names of queues that resemble it, the most similar first.
-        others: If no name is similar, the names of some other queues, near this one in order.
+        similar: Similar names, the most similar first.
+        others: Some other names, if none is similar.
 
     >>> print(QueueNotFound("jbos", ("jobs",)))
     there is no queue named 'jbos'; did you mean 'jobs'?
-    >>> print(QueueNotFound("x", (), ("jobs", "mail")))
-    there is no queue named 'x'; existing queues: 'jobs', 'mail' (`fdbq ls` lists all)
     """
 
     def __init__(self, name: str, similar: Sequence[str] = (), others: Sequence[str] = ()) -> None:
@@ -517,12 +488,7 @@ class QueueNotFound(FdbqueueError, LookupError):
 
 
 class WrongState(FdbqueueError):
-    """An item in a state in which it cannot be moved. Nothing was changed.
-
-    Attributes:
-        id: The id of the item.
-        state: Its state.
-    """
+    """An item in a state in which it cannot be moved. Nothing was changed."""
 
     id: str
     state: str
@@ -540,13 +506,11 @@ class WrongState(FdbqueueError):
 
 
 class NoResult(FdbqueueError, LookupError):
-    """A job without a result: it has not ended, it failed for good, or it is not known any more.
+    """A job without a result: unfinished, failed for good, or unknown.
 
     Attributes:
-        id: The id of the item.
-        state: Its state, or `"discarded"` or `"cancelled"` if it ended so; `None` if the queue does
-            not know it.
-        error: The error of its last attempt if it is a dead letter; why it was discarded.
+        state: Its state, or `"discarded"` or `"cancelled"`; `None` if unknown.
+        error: The last error of a dead letter, or why the job was discarded.
     """
 
     def __init__(self, id: str, state: str | None, error: str | None = None) -> None:
@@ -615,7 +579,7 @@ def _named(value: object) -> str:
 
 
 class QueueFull(FdbqueueError):
-    """A push or a retry that the queue or a group has no room for. Nothing was changed."""
+    """A push or a retry for which the queue or a group has no room. Nothing was changed."""
 
     def __init__(self, max_size: int, wanted: int, group: str | None = None) -> None:
         self.max_size = max_size
@@ -654,7 +618,7 @@ class ForeignClaim(FdbqueueError, ValueError):
 
 
 class InvalidClaimToken(FdbqueueError, ValueError):
-    """A text that no claim has. Nothing was changed."""
+    """A text that is the token of no claim. Nothing was changed."""
 
     text: str
 
@@ -679,7 +643,6 @@ class InvalidBackup(FdbqueueError, ValueError):
 
     Attributes:
         line: The number of the first wrong line, from 1.
-        reason: What is wrong with it.
     """
 
     line: int
@@ -689,7 +652,7 @@ class InvalidBackup(FdbqueueError, ValueError):
 
 
 class RestoreRunning(FdbqueueError):
-    """A restore or copy of a queue that another one has begun meanwhile. It has no name yet."""
+    """A restore or copy of a queue, overtaken by another. The queue has no name yet."""
 
     name: str
 
@@ -730,12 +693,7 @@ class TimedOut(FdbqueueError):
 
 
 class InvalidSchedule(FdbqueueError, ValueError):
-    """A schedule that cannot be. Nothing was stored.
-
-    Attributes:
-        name: The name of the schedule.
-        reason: What is wrong with it.
-    """
+    """An invalid schedule. Nothing was stored."""
 
     name: str
     reason: str
@@ -759,7 +717,6 @@ class InvalidLine(FdbqueueError, ValueError):
 
     Attributes:
         number: The number of the line, from 1.
-        reason: Why the line cannot be stored.
         source: The name of the import; `None` if its lines have no keys.
     """
 
@@ -795,16 +752,13 @@ def error_text(error: object, reason: str = "") -> str | None:
 
     Args:
         error: A text or an exception; `None` for no error.
-        reason: A text to put in front of the error, unless the error contains it.
+        reason: A text to put in front, unless the error contains it.
 
     Raises:
-        TypeError: `error` is neither of these.
+        TypeError: `error` is something else.
 
-    Example:
-        >>> error_text(ValueError("no such address"))
-        'ValueError: no such address'
-        >>> error_text(ValueError("no such address"), "cannot send")
-        'cannot send: ValueError: no such address'
+    >>> error_text(ValueError("no such address"), "cannot send")
+    'cannot send: ValueError: no such address'
     """
     if isinstance(error, BaseException):
         name = type.__dict__["__name__"].__get__(type(error))  # its metaclass may raise an error
@@ -820,10 +774,8 @@ def error_text(error: object, reason: str = "") -> str | None:
 
 
 def unknown_job(name: str, version: int) -> str:
-    """Return the reason why a job that no worker knows waits or has died.
+    """Return why a job that no worker knows waits or has died.
 
-    >>> unknown_job("shop.send", 1)
-    "no worker knows the job 'shop.send'"
     >>> unknown_job("shop.send", 3)
     "no worker knows the job 'shop.send' in version 3"
     """

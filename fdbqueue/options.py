@@ -1,6 +1,6 @@
-"""The options of calls, each declared and described here alone.
+"""The options of calls, each declared and described once.
 
-Signatures take them by `Unpack`; HTTP bodies and the flags of `fdbq` have the same names.
+Signatures take them by `Unpack`. HTTP bodies and the flags of `fdbq` have the same names.
 """
 
 from __future__ import annotations
@@ -49,28 +49,25 @@ class _GroupedPush(_EveryPush, total=False):
 
 
 class PushOptions(_GroupedPush, total=False):
-    """The options of a push.
+    """The options of a push. Times are measured by the clocks of clients.
 
     Attributes:
-        group: The group of the item, such as the name of a customer: text of 1 to 255 bytes. Within
-            a priority, the groups that have items are served in proportion to their weights (see
-            `set_group`), however much one of them pushes. Items without a group form a group of
-            their own.
-        cost: How much the item counts in the share of its group, from 0.001 to 1,000; by default 1.
-        delay: Seconds from 0 during which the item is not handed out, by the clocks of clients.
-            Then it is ahead of the items of its priority that were pushed after it.
-        at: A `datetime` with a time zone, instead of `delay`. The last one is
+        group: Group of the item, such as a customer's name: 1 to 255 bytes of text. Within a
+            priority, groups are served in proportion to their weights (see `set_group`), however
+            many items each has. Items without a group form one of their own.
+        cost: Weight of the item in its group's share, from 0.001 to 1,000; by default 1.
+        delay: Seconds, from 0, until the item is handed out. It is then ahead of items of its
+            priority that were pushed after it.
+        at: A `datetime` with a time zone, instead of `delay`; at most
             9999-12-31T23:59:59.999+00:00.
-        ttl: Seconds over 0 after which the item is dropped if no client has taken it, by the clocks
-            of clients.
-        unique: A key, text of 1 to 255 bytes. If an unfinished item (ready, delayed or claimed) has
-            this key, nothing is stored, and the call returns that item, with `is_new` false.
-        unique_until: `"claimed"`: the key is free once a client has claimed or popped the item, so
-            that one item waits while another is being processed. By default `"ended"`.
-        unique_for: Seconds over 0 during which the key is not free, from the push that stored the
-            item on, by the clocks of clients, whether the item has ended or not; instead of
-            `unique_until`. If it has ended and is not kept, the value of the returned item is the
-            one given.
+        ttl: Seconds, over 0, after which the item is dropped if no client has taken it.
+        unique: A key, 1 to 255 bytes of text. If an unfinished item (ready, delayed or claimed)
+            has it, nothing is stored, and the call returns that item with `is_new` false.
+        unique_until: `"claimed"` frees the key once a client claims or pops the item, so one
+            item can wait while another is processed. By default `"ended"`.
+        unique_for: Seconds, over 0, from the push until the key is free, even if the item ends
+            before; instead of `unique_until`. An ended item that is not kept is returned with the
+            given value.
     """
 
     cost: float
@@ -78,13 +75,13 @@ class PushOptions(_GroupedPush, total=False):
 
 
 class PushManyOptions(_GroupedPush, total=False):
-    """The options of a push of several values: `PushOptions` for all of them, and its own.
+    """The options of a push of several values: `PushOptions` for all, and these.
 
     Attributes:
         unique: A unique key, or `None`, for each value.
         groups: A group, or `None`, for each value, instead of `group`.
-        as_many_as_fit: If the queue has no room for all values, push the first ones that fit, or
-            none, instead of raising `QueueFull`.
+        as_many_as_fit: If the queue lacks room, push the first values that fit, perhaps none,
+            instead of raising `QueueFull`.
     """
 
     cost: float
@@ -98,11 +95,11 @@ class TaskFields(TypedDict, total=False):
 
     Attributes:
         priority: From 1 (`CRITICAL`) to 5 (`DEFERRED`); by default 3 (`MEDIUM`).
-        deadline: A `datetime` with a time zone; by default `None`, for no deadline.
-        cost: A finite number from 0, by default 0. It orders the task, and does not count in the
-            share of its group.
-        agent_name: The agent that the task is for: text of 1 to 255 bytes, or `None`.
-        client_id: The client that the task belongs to: text of 1 to 255 bytes, or `None`.
+        deadline: A `datetime` with a time zone; by default `None`.
+        cost: A finite number from 0; by default 0. It orders tasks, and does not count in a
+            group's share.
+        agent_name: Agent that the task is for: 1 to 255 bytes of text, or `None`.
+        client_id: Client that the task belongs to: 1 to 255 bytes of text, or `None`.
     """
 
     priority: int
@@ -113,7 +110,7 @@ class TaskFields(TypedDict, total=False):
 
 
 class TaskOptions(TaskFields, _GroupedPush, total=False):
-    """The fields of a task, except for its payload, and the `PushOptions` that tasks have.
+    """The `TaskFields`, and the `PushOptions` that tasks have.
 
     Attributes:
         unique: As in `PushOptions`; the call returns the id of the task that has the key.
@@ -123,20 +120,17 @@ class TaskOptions(TaskFields, _GroupedPush, total=False):
 
 
 class JobOptions(_EveryPush, total=False):
-    """The options with which a job is pushed: `PushOptions`, and its own.
+    """The options of the push of a job: `PushOptions`, and these.
 
-    An option that is `None` has its default, or in `using`, the value that the job was declared
-    with.
+    `None` stands for the default or, in `using`, for the declared value.
 
     Attributes:
-        queue: The name of its queue; by default `"jobs"`.
-        priority: Its priority, the lowest first; by default 0.
-        group: The name of its group, or a function of the arguments that returns one, or `None` for
-            none. Groups share the workers in proportion to their weights, however much one of them
-            pushes.
-        unique: `True`, a unique key, or a function of the arguments that returns one, or `None` for
-            no key: nothing is pushed while an unfinished job has the same key. `True` makes a key
-            from the name of the job and all arguments.
+        queue: Name of the queue; by default `"jobs"`.
+        priority: The lowest runs first; by default 0.
+        group: Name of the group, or a function of the job's arguments that returns one or `None`.
+        unique: A unique key, a function of the job's arguments that returns one or `None`, or
+            `True` for a key made from the job's name and all arguments. Nothing is pushed while an
+            unfinished job has the same key.
     """
 
     queue: str | None
@@ -150,17 +144,15 @@ class QueueOptions(TypedDict, total=False):
     """The options with which a queue is opened, and which `configure` changes.
 
     Attributes:
-        max_size: The maximum number of ready, delayed and claimed items, from 1, or `None` for no
+        max_size: Maximum number of ready, delayed and claimed items, from 1; `None` for no
             limit. Items beyond a lower limit stay in the queue.
-        max_attempts: How many times an item may be claimed before it becomes a dead letter, from 1,
-            or `None` for any number of times.
-        keep: Which acknowledged items stay in the queue as done. A time of at least one second, as
-            a `timedelta` or a text such as `"7d"`, keeps the items that were done within this time.
-            A number of at least 1 keeps that many of the newest items. A tuple of both keeps the
-            items to which both apply. `None` keeps none. `get` and `items(state="done")` show them,
-            and `result` returns what their handlers returned, if the worker stores it. Popped items
-            are not kept. An acknowledgement then writes three more keys for each item, and its
-            payload once more.
+        max_attempts: Number of times an item may be claimed before it becomes a dead letter,
+            from 1; `None` for no limit.
+        keep: Acknowledged items to keep as done: for a time from one second, as a `timedelta`
+            or a text such as `"7d"`, or the newest ones up to a number from 1, or within both as a
+            tuple. `None` keeps none. `get` and `items(state="done")` show them, and `result`
+            returns stored results. Popped items are not kept. Cost: an acknowledgement writes three
+            more keys and the payload again.
     """
 
     max_size: int | None
@@ -169,25 +161,24 @@ class QueueOptions(TypedDict, total=False):
 
 
 class QueueSettings(QueueOptions, total=False):
-    """The options that `configure` changes: `QueueOptions`, and others.
+    """The options that `configure` changes: `QueueOptions`, and these.
 
     Attributes:
-        concurrency: How many items all workers together may have claimed at the same time, from 1
-            to 10,000, or `None` for no limit. The limit is never exceeded: each claimed item holds
-            a slot until its claim ends. Items that are already claimed beyond the limit stay
-            claimed, and claims made before there was a limit hold no slot. Each claim reads one
-            more counter, and two claims at the same time may conflict when few slots are free.
-        rate: How many items may be started, which means claimed or popped, in any window of some
-            time, such as `(100, "1m")`; from 1 to 10,000 items; `None` for no limit. Each start is
-            counted, so claims and pops of a queue with a rate conflict with each other.
-        paused: `True` to stop handing out items: pops and claims find nothing, pushes go on, and
-            existing claims stay valid. `False` to hand them out again.
+        concurrency: Maximum number of items claimed at a time by all workers together, from 1
+            to 10,000; `None` for no limit. Items claimed beyond a new limit stay claimed, and
+            claims made without a limit hold no slot. Cost: a claim reads one more counter, and
+            concurrent claims may conflict when few slots are free.
+        rate: Maximum number of items claimed or popped in any window of a time, such as `(100,
+            "1m")`: from 1 to 10,000 items; `None` for no limit. Cost: the queue's claims and pops
+            conflict with each other.
+        paused: `True` stops handing out items: pops and claims find nothing, pushes go on, and
+            existing claims stay valid. `False` resumes.
         keep_seconds: The time of `keep`, in seconds from 1; its number stays as it is.
         keep_number: The number of `keep`, from 1; its time stays as it is.
-        kept_attempts: How many failed attempts of an item `get` shows until it ends, the last ones,
-            from 1 to 1,000; 10 until it is set.
-        traceback_bytes: How many bytes of the traceback of each of them are kept, the last ones,
-            from 0 to 30,000; 8,000 until it is set.
+        kept_attempts: Number of an item's last failed attempts to keep, from 1 to 1,000; by
+            default 10.
+        traceback_bytes: Bytes to keep from the end of each failed attempt's traceback, from 0
+            to 30,000; by default 8,000.
     """
 
     concurrency: int | None
@@ -203,16 +194,15 @@ class GroupSettings(TypedDict, total=False):
     """The settings of a group, which `set_group` changes. `None` is the default of all groups.
 
     Attributes:
-        weight: A number from 0.001 to 1,000: within a priority, each group that has items there is
-            served in proportion to its weight; by default 1.
-        concurrency: The maximum number of its items that may be claimed at a time, from 1 to
-            10,000.
-        rate: A number n from 1 to 10,000 and a time such as `(10, "1m")`: at most n of its items
-            are claimed or popped in any window of this length.
-        in_order: Whether an item that failed is retried before the items behind it, if only one may
-            be claimed at a time; by default true.
-        max_size: The maximum number of its ready, delayed and claimed items, from 1: a push without
-            room is refused as by a full queue.
+        weight: Weight of the group among groups with items of the same priority, from 0.001 to
+            1,000; by default 1.
+        concurrency: Maximum number of its items claimed at a time, from 1 to 10,000.
+        rate: Maximum number of its items claimed or popped in any window of a time, such as
+            `(10, "1m")`: from 1 to 10,000 items.
+        in_order: Whether a failed item is retried before the items behind it, if `concurrency`
+            is 1; by default true.
+        max_size: Maximum number of its ready, delayed and claimed items, from 1. A push without
+            room is refused, as by a full queue.
         paused: Whether none of its items are handed out.
     """
 
@@ -228,13 +218,12 @@ class LateOptions(TypedDict, total=False):
     """The time zone of a schedule, and what it does when it is late.
 
     Attributes:
-        tz: The time zone of the expression, such as `"Europe/Lisbon"`; UTC by default.
-        missed: What happens to ticks that are found more than a minute late, or after the next one:
-            `"latest"`, the default, pushes for the last one, `"skip"` for none, `"all"` for each of
-            the last 1,000.
-        overlap: What happens to a tick while the item of the last one has not ended: `"allow"`, the
-            default, pushes all the same, `"skip"` does not push, and `"queue"` pushes once it has
-            ended.
+        tz: Time zone of the expression, such as `"Europe/Lisbon"`; UTC by default.
+        missed: Policy for ticks found over a minute late, or after the next tick: `"latest"`
+            (the default) pushes for the last, `"skip"` for none, `"all"` for each of the last
+            1,000.
+        overlap: Policy for a tick while the previous item has not ended: `"allow"` (the
+            default) pushes, `"skip"` does not, `"queue"` pushes once that item has ended.
     """
 
     tz: str
@@ -243,13 +232,12 @@ class LateOptions(TypedDict, total=False):
 
 
 class ScheduleOptions(LateOptions, total=False):
-    """The options of a schedule: one of `cron` and `every`, and any of the others.
+    """The options of a schedule: either `cron` or `every`, and any of the others.
 
     Attributes:
-        cron: The times as an expression of five fields, as cron has them, or of six with the
-            seconds first.
-        every: The interval between ticks, at least a second.
-        group: The group of the items, as in `PushOptions`; by default they have none.
+        cron: Times as a cron expression of five fields, or of six with the seconds first.
+        every: Interval between ticks, at least a second.
+        group: Group of the items, as in `PushOptions`; by default none.
     """
 
     cron: str
@@ -258,23 +246,21 @@ class ScheduleOptions(LateOptions, total=False):
 
 
 class Filters(TypedDict, total=False):
-    """The filters of a search: it finds the items that match all of them.
+    """The filters of a search, which finds the items that match all of them.
 
     Attributes:
-        priority: Only the items of this priority; in a task queue, only tasks of this one, from 1
-            to 5; not for a FIFO queue. The priority of a priority queue is found without looking at
-            other items, except for done ones.
+        priority: Only items of this priority; in a task queue, from 1 to 5; not for a FIFO
+            queue. A priority queue reads no other items, except for done ones.
         agent: Only tasks whose agent's name contains this text, ignoring case.
         id: Only items whose id contains this text.
-        error: Only items whose last failed attempt has an error that contains this text, ignoring
-            case; for any state but done. Cost: a read of the last failed attempt of each item that
-            is not dead.
-        client: Only items that are claimed by a client whose name contains this text, ignoring
-            case. Cost: a read of the lease of each item.
-        job: Only items whose value is a job of this name, or of one that ends with it behind a dot:
-            `send` finds `shop.send`. Cost: reads of the pieces of each value over 10,000 bytes.
-        group: Only items of this group; an empty string for the items without one. They are found
-            without looking at others, except for done items and for tasks.
+        error: Only items in any state but done whose last error contains this text, ignoring
+            case. Cost: a read for each item that is not dead.
+        client: Only items claimed by a client whose name contains this text, ignoring case.
+            Cost: a read for each item.
+        job: Only jobs of this name, or whose name ends with a dot and this text: `send` finds
+            `shop.send`. Cost: reads of each value over 10,000 bytes.
+        group: Only items of this group; an empty string for items without one. No other items
+            are read, except for done items and tasks.
     """
 
     priority: Priority | None
@@ -287,12 +273,12 @@ class Filters(TypedDict, total=False):
 
 
 class Selecting(Filters, total=False):
-    """The items to look at: those that match the `Filters`, and the part of them.
+    """The items to look at: `Filters`, and a part of the items that match.
 
     Attributes:
-        limit: The maximum number of items, from 0 for all.
-        after: An item or the id of one: only the items behind it.
-        reverse: Whether they are in the opposite order of keys.
+        limit: Maximum number of items; 0 for all.
+        after: An item, or its id: only items behind it.
+        reverse: Whether to go in reverse order of keys.
     """
 
     limit: int

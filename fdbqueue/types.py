@@ -52,30 +52,28 @@ __all__ = [
 ]
 
 Priority: TypeAlias = int | tuple[Any, ...]
-"""An item's rank: a 64-bit integer or a tuple. The lowest is popped first."""
+"""The rank of an item: a 64-bit integer or a tuple. The lowest is popped first."""
 
 PriorityJson: TypeAlias = int | list[Any]
-"""The JSON form of a priority: an integer, or a list for a tuple."""
+"""The JSON form of a priority; a list stands for a tuple."""
 
 PriorityKind: TypeAlias = type[int] | tuple[type, ...]
-"""The type of a queue's priorities: `int`, or the types of a tuple's elements, `(int, float)`."""
+"""The type of a queue's priorities: `int`, or the types of a tuple's elements."""
 
 Duration: TypeAlias = float | timedelta | str
-"""A length of time: a number of seconds, a `timedelta`, or a text such as "90s" or "1h30m"."""
+"""A length of time: seconds, a `timedelta`, or a text such as "90s" or "1h30m"."""
 
 UniqueUntil: TypeAlias = Literal["claimed", "ended"]
-"""When the unique key of an item is free again: once it is claimed, or once it has ended."""
+"""The event that frees an item's unique key."""
 
 Outcome: TypeAlias = Literal["done", "discarded", "cancelled"]
-"""How a done item ended: acknowledged, discarded by its handler, or cancelled."""
+"""The end of a done item."""
 
 Missed: TypeAlias = Literal["latest", "skip", "all"]
-"""The policy for ticks of a schedule that nobody found in time: push for the last one, for none, or
-for each of the last 1,000."""
+"""The `missed` of `LateOptions`."""
 
 Overlap: TypeAlias = Literal["allow", "skip", "queue"]
-"""The policy for a tick while the item of the last one has not ended: push all the same, not at
-all, or once it has ended."""
+"""The `overlap` of `LateOptions`."""
 
 ItemHeldBy: TypeAlias = Literal[
     "queue_paused",
@@ -86,17 +84,16 @@ ItemHeldBy: TypeAlias = Literal[
     "group_rate",
     "group_retry",
 ]
-"""The reason why a ready item is not claimed: a limit of its queue or its group."""
+"""The limit that keeps a ready item from being claimed."""
 
 OnDead: TypeAlias = Literal["continue", "cancel"]
-"""The fate of the other jobs of a batch when one becomes a dead letter: they go on, or those
-that have not begun are cancelled."""
+"""What a dead letter in a batch does to jobs that have not begun."""
 
 Change: TypeAlias = Literal["remove", "clear", "retry", "release", "cancel", "reprioritize"]
 """A change of all items that match."""
 
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
-"""The state of an item: it can be taken, waits, has a lease, failed too often, or is done."""
+"""The state of an item; see `ByState`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +102,9 @@ class ByState:
 
     Attributes:
         ready: Items that can be taken.
-        delayed: Items that were pushed with a delay, or wait for their next attempt.
+        delayed: Items that wait for their time, another attempt, a signal or other jobs.
         claimed: Items under a lease.
-        dead: Items that failed too often.
+        dead: Items that failed for good.
         done: Acknowledged and cancelled items that are kept.
     """
 
@@ -127,9 +124,9 @@ class StateMeaning(NamedTuple):
     """The meaning of a state.
 
     Attributes:
-        changes: The changes of the items in it, as `change_all` names them.
-        has_ended: Whether they have ended. Such an item holds no unique key, takes no place below a
-            bound, never expires, and counts as ended for the items that wait for it.
+        changes: The changes that apply to its items, as `change_all` names them.
+        has_ended: Whether its items have ended: they hold no unique key, count in no bound,
+            never expire, and release the items that wait for them.
     """
 
     changes: tuple[Change, ...]
@@ -143,14 +140,14 @@ STATES: dict[State, StateMeaning] = {
     "dead": StateMeaning(("remove", "clear", "retry", "reprioritize"), has_ended=True),
     "done": StateMeaning(("remove", "clear"), has_ended=True),
 }
-"""The states of items, and what each means. `layout/keys.py` says how each is stored."""
+"""The states of items. `layout/keys.py` says how each is stored."""
 
 ENDED: frozenset[State] = frozenset(state for state, of in STATES.items() if of.has_ended)
 """The states of items that have ended."""
 
 
 def states_with(change: Change) -> tuple[State, ...]:
-    """Return the states of items to which a change applies.
+    """Return the states to which a change applies.
 
     >>> states_with("retry")
     ('delayed', 'dead')
@@ -171,12 +168,12 @@ class Item(Generic[V_co]):
 
     Attributes:
         value: The value that was pushed.
-        priority: The item's priority; `None` in a FIFO queue.
+        priority: Its priority; `None` in a FIFO queue.
         id: A text that identifies the item within its queue.
-        key: The item's key in the database.
-        is_new: False if a push with a unique key stored nothing, and returned this item.
-        tick: The tick of the schedule that pushed it; `None` if none has, or if `push` returned it.
-        metadata: What else is stored with the item, for `put_back`.
+        key: Its key in the database.
+        is_new: False if a push with a unique key stored nothing and returned this item.
+        tick: The tick of the schedule that pushed it, or `None`. `push` does not set it.
+        metadata: Other stored data, for `put_back`.
     """
 
     value: V_co
@@ -189,44 +186,38 @@ class Item(Generic[V_co]):
 
 
 Keep: TypeAlias = timedelta | str | int | tuple[timedelta | str, int]
-"""Which done items a queue keeps: by age, such as `"7d"`, by number of the newest, or within both.
-"""
+"""The `keep` of `QueueOptions`."""
 
 
 Unique: TypeAlias = bool | str | Callable[..., str | None]
-"""A unique key of a job, a function of its arguments that returns one or `None`, `True` for a key
-made from all arguments, or `False` for none."""
+"""The `unique` of `JobOptions`; `False` stands for none."""
 
 Group: TypeAlias = str | Callable[..., str | None]
-"""The name of a group, or a function of a job's arguments that returns one, or `None` for none."""
+"""The `group` of `JobOptions`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of a queue. The first push stores them, so that all clients agree.
 
+    `None` stands for no limit, except where said.
+
     Attributes:
         kind: `"priority"`, `"fifo"` or `"task"`.
-        codec: The name of the codec; the class name of a custom one.
-        priorities: The type of its priorities; `None` in a FIFO queue.
-        max_size: The most items it may hold, including delayed and claimed ones; `None` for no
-            bound.
-        max_attempts: How many times an item may be claimed before it becomes a dead letter; `None`
-            for any number.
-        concurrency: The most items that may be claimed at a time; `None` for no limit.
+        codec: The codec's name; the class name of a custom one.
+        priorities: The type of priorities; `None` in a FIFO queue.
+        max_size: Maximum number of unfinished items.
+        max_attempts: Number of claims after which a failing item becomes a dead letter.
+        concurrency: Maximum number of items claimed at a time.
         paused: Whether claims and pops are paused.
-        keep_seconds: For how many seconds acknowledged items are kept; `None` for any time.
-        keep_number: How many acknowledged items are kept, the newest; `None` for any number. No
-            items are kept if both are `None`, or if this is 0.
-        kept_attempts: How many failed attempts of an item are kept, the last ones.
-        traceback_bytes: How many bytes of the traceback of a failed attempt are kept, the last
-            ones.
-        rate: The most items that may be claimed or popped in a time, and that time in seconds;
-            `None` for no limit.
-        limited_groups: Whether a push has to check that its group is not full, because a group has
-            or has had a bound (see `set_group`).
-        has_groups: Whether a claim has to look for turns of groups, because a group has or has had
-            items.
+        keep_seconds: Seconds for which done items are kept.
+        keep_number: Number of the newest done items to keep. None are kept if this is 0, or if
+            both are `None`.
+        kept_attempts: Number of an item's last failed attempts to keep.
+        traceback_bytes: Bytes to keep from the end of each failed attempt's traceback.
+        rate: Maximum number of items claimed or popped in a time, and that time in seconds.
+        limited_groups: Whether a group has or had a bound, so that pushes must check it.
+        has_groups: Whether a group has or had items, so that claims must look for turns.
     """
 
     kind: str
@@ -254,16 +245,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Claim(Generic[V_co]):
-    """A lease on items, or tasks: no other client gets them until it expires.
+    """A lease on items or tasks: no other client gets them until it expires.
 
     Iterating over a claim yields one claim per item.
 
     Attributes:
-        items: The claimed items, in order; tasks for a task queue.
+        items: The claimed items or tasks, in order.
         attempts: How many times each item has been claimed so far, from 1.
-        keys: The keys of the items in the database.
-        token: The fencing token of this claim.
-        client: The name of the client that has claimed them.
+        keys: The items' keys in the database.
+        token: The fencing token of the claim.
+        client: The name of the client that made it.
     """
 
     items: tuple[V_co, ...]
@@ -274,12 +265,12 @@ class Claim(Generic[V_co]):
 
     @property
     def item(self) -> V_co:
-        """The first item; the only one unless several were claimed."""
+        """The first item; usually the only one."""
         return self.items[0]
 
     @property
     def attempt(self) -> int:
-        """Number of times the first item has been claimed so far, from 1."""
+        """The attempt of the first item, from 1."""
         return self.attempts[0]
 
     def __len__(self) -> int:
@@ -292,21 +283,18 @@ class Claim(Generic[V_co]):
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """A failed attempt of an item.
+    """A failed attempt of an item. Each time is by the clock of the client that noted it.
 
     Attributes:
-        number: Which attempt it was, from 1.
-        started_at: When the item was claimed, by the clock of that client; `None` if an earlier
-            release has stored the attempt.
-        ended_at: When it failed, by the clock of the client that reported it, or that found the
-            lease over.
-        client: The name of the client that had claimed the item; empty if unknown.
-        error: What went wrong; `None` if the client did not say.
-        traceback: The end of the traceback of the exception; `None` without one.
-        log: The lines that the handler logged, as text.
-        retried_at: When the dead letter that this attempt left was retried, by the clock of the
-            client that did so; `None` if it was not.
-        retried_by: The name of that client: its host and process id, or what it passed as `by`.
+        number: The attempt's number, from 1.
+        started_at: When the item was claimed; `None` if an earlier release stored the attempt.
+        ended_at: When its client reported the failure, or another found the lease over.
+        client: The client that had claimed the item; empty if unknown.
+        error: The error; `None` if the client gave none.
+        traceback: The end of the exception's traceback, or `None`.
+        log: The lines that the handler logged.
+        retried_at: When the dead letter left by this attempt was retried, or `None`.
+        retried_by: The client that retried it: host and process id, or its `by`.
     """
 
     number: int
@@ -321,23 +309,23 @@ class FailedAttempt:
 
     @property
     def run_time(self) -> timedelta | None:
-        """How long it ran, from the claim to its end; `None` if that is not known."""
+        """The time from the claim to the end; `None` if unknown."""
         return _between(self.started_at, self.ended_at)
 
 
 def _between(start: datetime | None, end: datetime | None) -> timedelta | None:
-    """Return the time from a start to an end, at least 0: they may be of different clocks."""
+    """Return the time between two moments, at least 0: their clocks may differ."""
     return None if start is None or end is None else max(end - start, timedelta())
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the work on a claimed item is.
+    """The progress of a claimed item.
 
     Attributes:
         fraction: The part that is done, from 0 to 1.
-        message: What happens at present; its first 1,000 characters are kept.
-        reported_at: When the client reported it, by its clock; `None` in a report to be made.
+        message: The current activity; 1,000 characters are kept.
+        reported_at: When the client reported it, by its clock; `None` in a new report.
     """
 
     fraction: float
@@ -346,17 +334,16 @@ class Progress:
 
 
 class StoredJob(NamedTuple):
-    """A call of a job, as the value of an item has it; its text is that of the call.
+    """A call of a job, as stored in the value of an item. Its text is the call.
 
     Attributes:
         name: The name of the job.
-        args: Its positional arguments in their stored form.
-        kwargs: Its keyword arguments in their stored form.
-        version: The version of the job that pushed it.
+        args: Its positional arguments in stored form.
+        kwargs: Its keyword arguments in stored form.
+        version: The version of the job at the push.
 
-    Example:
-        >>> print(StoredJob("shop.send", ["ada@example.com"], {"subject": "hi"}, 1))
-        shop.send('ada@example.com', subject='hi')
+    >>> print(StoredJob("shop.send", ["ada@example.com"], {"subject": "hi"}, 1))
+    shop.send('ada@example.com', subject='hi')
     """
 
     name: str
@@ -376,12 +363,10 @@ class StoredJob(NamedTuple):
 
 
 def stored_job(value: object) -> StoredJob | None:
-    """Return the job that is the value of an item; `None` if it is none.
+    """Return the job that is the value of an item, or `None`.
 
     >>> stored_job({"job": "shop.send", "args": ["ada@example.com"]})
     StoredJob(name='shop.send', args=['ada@example.com'], kwargs={}, version=1)
-    >>> stored_job("send") is None
-    True
     """
     if not isinstance(value, dict):
         return None
@@ -394,7 +379,7 @@ def stored_job(value: object) -> StoredJob | None:
 
 
 def job_of(item: Item[Any] | Task[Any] | None) -> StoredJob | None:
-    """Return the job that is the value of an item, or the payload of a task."""
+    """Return the job of an item or a task, or `None`."""
     return stored_job(item.payload if isinstance(item, Task) else item and item.value)
 
 
@@ -405,7 +390,7 @@ class JobRef:
     Attributes:
         queue: The name of its queue; `None` if the queue has none.
         id: The id of its item.
-        step: The step in which one of them runs the other; `None` for any other link.
+        step: The step in which one runs the other, or `None`.
     """
 
     queue: str | None
@@ -418,13 +403,13 @@ class WaitsFor:
     """The reason why an item waits.
 
     Attributes:
-        kind: What it is: its time, another attempt, a signal, the jobs that it runs in a step, the
-            jobs that it follows, the other jobs of its batch, or a worker that knows its job.
+        kind: Its time, another attempt, a signal, jobs that it runs in a step, jobs that it
+            follows, the other jobs of its batch, or a worker that knows its job.
         why: The same in words, such as `"no worker knows the job 'shop.send'"`.
-        step: The name of the step in which its job waits; `None` if it does not.
-        signal: The name of the signal that it waits for, or `None`.
-        key: The key of that signal, or `None`.
-        jobs: The unfinished jobs that it waits for, up to 100; empty for a batch.
+        step: The step in which its job waits, or `None`.
+        signal: The signal's name, or `None`.
+        key: The signal's key, or `None`.
+        jobs: Unfinished jobs that it waits for, up to 100; empty for a batch.
         left: The number of unfinished jobs, also for a batch; `None` for other kinds.
     """
 
@@ -441,45 +426,39 @@ class WaitsFor:
 class ItemInfo:
     """Everything about an item that is in one of the states.
 
+    A field that does not apply, or is not known, is `None`.
+
     Attributes:
-        item: The item, or the task for a task queue; `None` if its payload cannot be decoded.
+        item: The item or task; `None` if its payload cannot be decoded.
         id: The id of the item.
         state: Its state.
-        attempts: How many times it was claimed, without claims that were released.
-        max_attempts: How many times it may be claimed; `None` for any number of times.
-        pushed_at: When it was pushed, by the clock of the client that pushed it; `None` if another
-            implementation of the recipe did.
-        due_at: When a delayed item becomes ready; `None` in any other state.
-        expires_at: When it expires unless a client takes it before; `None` for never.
-        claimed_by: The name of the client that has claimed it, or had claimed it if it is done; an
-            empty text if that is not known; `None` in any other state.
-        claimed_at: When that client claimed it, by its clock; `None` in any other state, or if that
-            is not known.
-        lease_ends: When the lease of a claimed item ends, unless it is extended; `None` in any
-            other state, or if it is not known.
-        died_at: When it became a dead letter; `None` in any other state.
-        cancelling: Whether it was cancelled, and is still claimed.
-        finished_at: When a done item ended; `None` in any other state.
-        outcome: How a done item ended; `None` in any other state.
-        result: What the handler of a done item returned, if that is stored; otherwise `None`.
-        error: The error of its last failed attempt; `None` if none failed, or none was given. Of a
-            done item, why it was discarded or cancelled.
-        unique: Its unique key, or `None`.
-        group: Its group, or `None`.
-        held_by: What keeps a ready item from being claimed, regardless of the items ahead of it;
-            `None` for nothing, or in any other state.
-        waits_for: What the item waits for, if it is delayed or no worker knows its job; otherwise
-            `None`.
-        parent: The job that runs it in a step, or `None`.
-        ahead_in_group: How many ready items of its group are ahead of a ready one in its priority,
-            up to 100; `None` without a group, in any other state, and in lists of items.
-        progress: How far the work on a claimed item is, as its client has reported; `None` in any
-            other state, or if it has not.
-        log: The lines that the handler of a claimed or done item has logged, as text.
-        stored_steps: How many steps of the job are stored.
-        in_batch: Whether it counts, or has counted, in a batch when it ends, or waits, or has
-            waited, for one.
-        failed_attempts: Its last failed attempts, the oldest first, as many as the queue keeps.
+        attempts: How many times it was claimed, without released claims.
+        max_attempts: How many times it may be claimed; `None` for no limit.
+        pushed_at: When it was pushed, by the clock of that client.
+        due_at: When a delayed item becomes ready.
+        expires_at: When it expires unless a client takes it before.
+        claimed_by: The client that claimed it, also of a done item; empty if unknown.
+        claimed_at: When that client claimed it, by its clock.
+        lease_ends: When the lease of a claimed item ends, unless extended.
+        died_at: When it became a dead letter.
+        cancelling: Whether it was cancelled and is still claimed.
+        finished_at: When a done item ended.
+        outcome: How a done item ended.
+        result: The stored result of a done item.
+        error: The error of its last failed attempt; of a done item, why it was discarded or
+            cancelled.
+        unique: Its unique key.
+        group: Its group.
+        held_by: What keeps a ready item from being claimed, regardless of items ahead of it.
+        waits_for: What the item waits for, if it is delayed or no worker knows its job.
+        parent: The job that runs it in a step.
+        ahead_in_group: Ready items of its group and priority ahead of a ready one, up to 100;
+            `None` in lists.
+        progress: The reported progress of a claimed item.
+        log: The lines that the handler of a claimed or done item logged.
+        stored_steps: The number of stored steps of the job.
+        in_batch: Whether it counts or has counted in a batch, or waits or has waited for one.
+        failed_attempts: Its last failed attempts, the oldest first.
     """
 
     item: Any
@@ -513,15 +492,15 @@ class ItemInfo:
 
     @property
     def job(self) -> StoredJob | None:
-        """The job that is the value of the item; `None` if it is none, or cannot be decoded."""
+        """The job that is the item's value, or `None`."""
         return job_of(self.item)
 
     @property
     def run_time(self) -> timedelta | None:
-        """How long its last attempt ran, from the claim to the end.
+        """The run time of its last attempt.
 
-        `None` if none has ended, if the time is not known, or if the item is claimed: then it has
-        run since `claimed_at`.
+        `None` if none has ended, if it is unknown, or if the item is claimed, and has run since
+        `claimed_at`.
         """
         if self.state == "claimed" or self.finished_at is not None:
             return _between(self.claimed_at, self.finished_at)
@@ -534,9 +513,8 @@ class SearchPage:
 
     Attributes:
         items: The items that match, in order; perhaps none.
-        next: The `after` of the next page, which is the id of the last item that the search looked
-            at; `None` if it looked at all items.
-        scanned: How many items the search looked at.
+        next: The `after` of the next page; `None` after the last one.
+        scanned: The number of items read.
     """
 
     items: list[ItemInfo]
@@ -546,13 +524,12 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class MatchCount:
-    """The number of items that match, among the ones looked at.
+    """The number of matching items among the items read.
 
     Attributes:
-        count: How many items match.
-        next: The `after` of the next call, which is the id of the last item that this one looked
-            at; `None` if it looked at all items.
-        scanned: How many items it looked at.
+        count: The number of matching items.
+        next: The `after` of the next call; `None` if all items were read.
+        scanned: The number of items read.
     """
 
     count: int
@@ -564,35 +541,31 @@ class MatchCount:
 class QueueStats(ByState):
     """The numbers of a queue at one moment.
 
-    Every item is in one state. A popped or acknowledged item is completed, whether it is kept or
-    not. The totals count from the creation of the queue, or from its last `clear`, and never fall.
-    They add up:
+    A popped or acknowledged item is completed, whether it is kept or not. The totals count from the
+    queue's creation or last `clear`, never fall, and add up:
 
         total_pushed + total_put_back == ready + delayed + claimed + dead
                                          + total_completed + total_expired + total_removed
 
     Attributes:
-        unknown_jobs: Ready and delayed items that a worker has left because it does not know their
-            job.
-        by_priority: The ready items of each priority that has any; empty for a FIFO queue.
-        oldest: When the oldest ready item was pushed; `None` if there is none, or if another
-            implementation of the recipe pushed it. In a task queue, the oldest of the first 100.
-        next_due: When the next delayed item is due; `None` if none is delayed. If this is in the
-            past, no client has swept since then.
+        unknown_jobs: Ready and delayed items left by a worker that does not know their job.
+        by_priority: Ready items of each priority that has any; empty for a FIFO queue.
+        oldest: When the oldest ready item was pushed, if known; in a task queue, the oldest of
+            the first 100.
+        next_due: When the next delayed item is due, or `None`. It is in the past if no client
+            has swept since.
         paused: Whether the queue is paused.
-        options: The options of the queue, with its limits; `None` from `overview`, which does not
-            read them.
+        options: The queue's options; `None` from `overview`.
         total_pushed: Items pushed. A retry is not a push.
         total_completed: Items popped or acknowledged.
-        total_failed: Attempts that failed, including those whose lease ran out.
+        total_failed: Attempts that failed, including ended leases.
         total_retried: Failed items that returned for another attempt, and retried dead letters.
         total_expired: Items that expired before they were taken.
         total_removed: Items removed, or cancelled while they waited, and dead letters dropped.
         total_died: Items that became dead letters.
         total_put_back: Popped items that were put back.
         total_rejected: Items for which the queue had no room.
-        error: Why the numbers are not known, from `overview`: its bytes cannot be read. All numbers
-            are 0 then. `None` if they are known.
+        error: Why `overview` could not read the numbers, which are then 0.
     """
 
     unknown_jobs: int
@@ -614,18 +587,18 @@ class QueueStats(ByState):
 
     @property
     def unfinished(self) -> int:
-        """The number of ready, delayed and claimed items, which `max_size` limits."""
+        """The number of ready, delayed and claimed items."""
         return sum(n for state, n in self.by_state.items() if state not in ENDED)
 
     @property
     def is_empty(self) -> bool:
-        """True if the queue has no item in any state but done, and its numbers are known."""
+        """True if the numbers are known, and all items are done."""
         return not (self.error or self.unfinished or self.dead)
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryBucket:
-    """The changes of a queue within one short period.
+    """The changes of a queue in one short period; see `HistoryWindow`.
 
     Attributes:
         begin: When the period began. It lasts 30 seconds, or 15 minutes in the window of a day.
@@ -646,27 +619,25 @@ class HistoryBucket:
 
 @dataclass(frozen=True, slots=True)
 class HistoryWindow:
-    """The changes of a queue within the last minutes or hours, up to now.
+    """The changes of a queue in the last minutes or hours.
 
-    An item waits from the moment at which it becomes ready, by its push, its delay or its retry,
-    until a pop or claim takes it. Each client notes the waiting times of one transaction a second,
-    and the run times of another, so they come from a sample of the items. They are accurate to
-    about a sixth.
+    An item waits from the moment it becomes ready until a pop or claim takes it. Waiting and run
+    times come from samples, one transaction a second of each client, and are accurate to about a
+    sixth.
 
     Attributes:
-        seconds: The length of the window: 300, 3,600 or 86,400 seconds.
-        since: When it began. Its last period is not over, so this is less than `seconds` ago.
+        seconds: The length of the window: 300, 3,600 or 86,400.
+        since: When it began, less than `seconds` ago.
         pushed: Items pushed.
         taken: Items popped or claimed.
         completed: Items popped or acknowledged.
         failed: Attempts that failed.
         died: Items that became dead letters.
-        waiting_median: The seconds that half of the items waited at most; `None` if none was taken.
-        waiting_p95: The seconds that 95 % of the items waited at most.
-        running_median: The seconds that half of the attempts took at most, from the claim to its
-            end; `None` if none ended.
-        running_p95: The seconds that 95 % of the attempts took at most.
-        buckets: The periods of the window in which something changed, in order.
+        waiting_median: Median wait in seconds, or `None`.
+        waiting_p95: 95th percentile of the wait.
+        running_median: Median run time of attempts in seconds, or `None`.
+        running_p95: 95th percentile of the run time.
+        buckets: The periods in which something changed, in order.
     """
 
     seconds: int
@@ -686,16 +657,16 @@ class HistoryWindow:
 class Codec(Protocol[V]):
     """An encoding of values as bytes, with `decode(encode(value)) == value`.
 
-    `encode` raises `ValueError` or `TypeError` for a value that it cannot encode, `decode` for
+    `encode` raises `ValueError` or `TypeError` for a value that it cannot encode, and `decode` for
     bytes that it did not write.
     """
 
     def encode(self, value: V, /) -> bytes:
-        """Return the bytes of a value."""
+        """Return a value as bytes."""
         ...
 
     def decode(self, payload: bytes, /) -> V:
-        """Return the value of the bytes that `encode` returned."""
+        """Return the value of such bytes."""
         ...
 
 
@@ -715,7 +686,7 @@ class TaskPriority(IntEnum):
     LOW = 4
     """To be done within a week."""
     DEFERRED = 5
-    """To be done in a batch at any time, without a deadline."""
+    """To be done at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -723,16 +694,16 @@ class Task(Generic[V_co]):
     """A task of a task queue; `Task[Invoice]` has payloads of the type `Invoice`.
 
     Attributes:
-        id: A text that identifies the task within its queue, whatever its state.
+        id: A text that identifies the task within its queue.
         priority: The urgency.
-        deadline: When the task is due, in UTC; `None` for no deadline.
-        cost: The cost. Among tasks of the same priority and deadline the cheapest is first.
+        deadline: When the task is due, in UTC, or `None`.
+        cost: Among tasks of equal priority and deadline, the cheapest is first.
         agent_name: The agent that the task is for; `None` for any.
         client_id: The client that the task belongs to, or `None`.
         payload: The JSON value that was pushed.
-        created_at: When the task was pushed, by the clock of the client that pushed it.
+        created_at: When the task was pushed, by the clock of that client.
         key: The task's key in the database.
-        metadata: What else is stored with the task, for `put_back`.
+        metadata: Other stored data, for `put_back`.
     """
 
     id: str
@@ -756,12 +727,12 @@ class TaskStats:
     Attributes:
         total_pushed: Tasks pushed.
         total_popped: Tasks popped or acknowledged.
-        total_rejected: Tasks that the queue had no room for.
+        total_rejected: Tasks for which the queue had no room.
         total_removed: Tasks removed.
         total_expired: Tasks expired.
         total_died: Tasks that became dead letters.
-        current_size: Tasks that are ready.
-        oldest: When the oldest ready task was pushed; `None` if none is ready.
+        current_size: Ready tasks.
+        oldest: When the oldest ready task was pushed; `None` without one.
         by_priority: Ready tasks of each priority.
         by_agent: Ready tasks of each agent.
     """
@@ -779,12 +750,12 @@ class TaskStats:
 
     @property
     def success_rate(self) -> float:
-        """The share of pushed tasks that were popped or acknowledged, from 0 to 1."""
+        """The share of pushed tasks that were popped or acknowledged."""
         return self.total_popped / self.total_pushed if self.total_pushed else 0.0
 
     @property
     def rejection_rate(self) -> float:
-        """The share of pushes that the queue had no room for, from 0 to 1."""
+        """The share of pushes that found no room."""
         tried = self.total_pushed + self.total_rejected
         return self.total_rejected / tried if tried else 0.0
 
@@ -810,7 +781,7 @@ class _HasValue(Protocol):
 
 
 KeyLike: TypeAlias = bytes | _HasKey
-"""A key, or an object with a key, such as a `Subspace`."""
+"""A key, or an object such as a `Subspace`."""
 
 ValueLike: TypeAlias = bytes | _HasValue
 """A value, or an object with a value."""
@@ -826,7 +797,7 @@ class KeySelector(Protocol):
 
     @property
     def or_equal(self) -> bool:
-        """True if the reference key itself is counted."""
+        """True if the reference key counts."""
         ...
 
     @property
@@ -842,24 +813,24 @@ KeyOrSelector: TypeAlias = KeyLike | KeySelector
 
 
 class Future(Protocol):
-    """The result of an asynchronous call, such as a watch or a commit."""
+    """The result of an asynchronous call."""
 
     def wait(self) -> Any:
-        """Return the result once it is ready, or raise its error."""
+        """Return the result once ready, or raise its error."""
         ...
 
     def is_ready(self) -> bool:
-        """Return whether the result, or its error, is ready."""
+        """Return whether the result or its error is ready."""
         ...
 
     def block_until_ready(self) -> None:
-        """Wait until the result, or its error, is ready."""
+        """Wait for the result or its error."""
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
         """Call `callback(future)` once ready."""
 
     def cancel(self) -> None:
-        """Give up on a result that is not ready yet."""
+        """Give up on the result."""
 
 
 class _Bytes(Future, Protocol):
@@ -878,11 +849,11 @@ class _Bytes(Future, Protocol):
     def __getitem__(self, index: slice, /) -> bytes: ...
 
     def as_foundationdb_key(self) -> bytes:
-        """Return the bytes, for use as a key."""
+        """Return the bytes as a key."""
         ...
 
     def as_foundationdb_value(self) -> bytes:
-        """Return the bytes, for use as a value."""
+        """Return the bytes as a value."""
         ...
 
 
@@ -900,7 +871,7 @@ class Value(_Bytes, Protocol):
 
 
 class Key(_Bytes, Protocol):
-    """The key of a key selector, or the versionstamp of a commit."""
+    """The key of a key selector, or a versionstamp."""
 
     @property
     def value(self) -> bytes:
@@ -909,7 +880,7 @@ class Key(_Bytes, Protocol):
 
 
 class KeyValue(Protocol):
-    """One row of a range read. It unpacks into its key and its value."""
+    """A row of a range read. It unpacks into its key and its value."""
 
     @property
     def key(self) -> bytes:
@@ -973,12 +944,12 @@ class ReadTransaction(_Reads[Value, RangeResult], Protocol):
         ...
 
     def get_read_version(self) -> Future:
-        """Return a future for the version that the transaction reads at."""
+        """Return a future for the transaction's read version."""
         ...
 
 
 class _Writes(Protocol):
-    """The writes of a transaction. Those of a database are each a transaction of its own."""
+    """The writes of a transaction, or of a database, where each is a transaction of its own."""
 
     def set(self, key: KeyLike, value: ValueLike) -> None:
         """Set the value of a key."""
@@ -1034,7 +1005,7 @@ class _Writes(Protocol):
 
     @property
     def options(self) -> Any:
-        """The options, set by `set_...` methods, which the binding makes from a list."""
+        """The options, set by `set_...` methods."""
         ...
 
 
@@ -1056,13 +1027,13 @@ class Transaction(ReadTransaction, _Writes, Protocol):
         """Conflict as if the key had been read."""
 
     def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
-        """Make other transactions conflict as if the range had been written."""
+        """Make others conflict as if the range had been written."""
 
     def add_write_conflict_key(self, key: KeyLike) -> None:
-        """Make other transactions conflict as if the key had been written."""
+        """Make others conflict as if the key had been written."""
 
     def watch(self, key: KeyLike) -> Future:
-        """Return a future that is ready once the key's value differs from the one seen here."""
+        """Return a future that is ready once the key's value differs from the value seen here."""
         ...
 
     def commit(self) -> Future:
@@ -1081,7 +1052,7 @@ class Transaction(ReadTransaction, _Writes, Protocol):
         ...
 
     def get_versionstamp(self) -> Key:
-        """Return a future for the versionstamp, ready after the commit. Call before the commit."""
+        """Return a future for the commit's versionstamp. Call it before the commit."""
         ...
 
     def reset(self) -> None:
@@ -1094,15 +1065,14 @@ class Transaction(ReadTransaction, _Writes, Protocol):
 class Engine(NamedTuple):
     """The properties of a database that FoundationDB's API does not show.
 
-    A database of the embedded engine has them as its attribute `engine`. A database of
-    FoundationDB's binding has no such attribute: it is a cluster.
+    An embedded database has them as its attribute `engine`. A database without this attribute is a
+    cluster.
 
     Attributes:
-        is_remote: Whether each read and each commit is a round trip to a server. Then a second
-            attempt costs more than a request to another process, so pops are staged, and a thread
-            with several transactions performs another one while it waits.
-        commits_are_certain: Whether no commit with an unknown result is ever repeated. Then an
-            operation takes effect once without a receipt.
+        is_remote: Whether each read and commit is a round trip to a server. Then pops are
+            staged, and a thread with several transactions performs another while it waits.
+        commits_are_certain: Whether no commit with an unknown result is ever repeated. Then no
+            receipts are needed.
     """
 
     is_remote: bool
@@ -1112,18 +1082,18 @@ class Engine(NamedTuple):
 class Database(_Reads[bytes | None, Sequence[KeyValue]], _Writes, Protocol):
     """A database: the binding's, or the embedded engine's; `fdbqueue.open` returns one.
 
-    Each operation on the database itself is a transaction of its own, retried until it commits.
+    Each operation on it is a transaction of its own, retried until it commits.
 
     Source: FoundationDB documentation, Python API, "Database objects".
     """
 
     def create_transaction(self) -> Transaction:
-        """Return a new transaction. `fdbqueue.transactional` is the convenient way to use one."""
+        """Return a new transaction. Prefer `fdbqueue.transactional`."""
         ...
 
 
 Transactor: TypeAlias = Transaction | Database
-"""A transaction of the caller's, or a database for one of the library's own."""
+"""A transaction of the caller, or a database for one of the library's own."""
 
 ReadTransactor: TypeAlias = ReadTransaction | Database
-"""A transaction, its `snapshot`, or a database: reads need no more."""
+"""A transaction, its `snapshot`, or a database."""

@@ -1,4 +1,4 @@
-"""Django's interface for tasks: that of Django 6, or else of its backport, `django-tasks`."""
+"""Django's interface for tasks, from Django 6 or its backport `django-tasks`."""
 
 # pyright: reportMissingModuleSource=false
 # The types of Django 6, also where an earlier Django is installed.

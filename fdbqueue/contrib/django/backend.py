@@ -1,4 +1,4 @@
-"""The backend: it pushes tasks as jobs, and reads their results."""
+"""The backend, which pushes tasks as jobs and reads their results."""
 
 from __future__ import annotations
 
@@ -57,15 +57,13 @@ _apps: dict[tuple[str, Any], App] = {}
 class FdbqueueBackend(BaseTaskBackend):
     """A backend of Django's tasks on queues of fdbqueue.
 
-    A task is an item of the queue of its `queue_name`, as a job is. Its options in the settings
-    (`OPTIONS`):
+    A task is a job in the queue of its `queue_name`. The `OPTIONS` of the settings are:
 
     - `database`: The database, or its name as for `fdbqueue.open`.
-    - `keep`: Which results are kept, as for `PriorityQueue`: by default for a day.
-    - `keep_unknown`: The time after which a worker makes a task that no worker knows a dead letter,
-      as for `App`: by default a week.
-    - `retry`: When to try a task again after an error. By default it is not tried again, as with
-      the backends of Django.
+    - `keep`: Which results are kept, as for `PriorityQueue`; by default for a day.
+    - `keep_unknown`: Time after which a task that no worker knows becomes a dead letter, as for
+      `App`; by default a week.
+    - `retry`: When to try a task again after an error; by default never, as with Django's backends.
     """
 
     supports_defer = True
@@ -75,7 +73,7 @@ class FdbqueueBackend(BaseTaskBackend):
 
     @cached_property
     def app(self) -> App:
-        """The app that opens the database and the queues; all threads share it."""
+        """The app with the database and the queues, shared by all threads."""
         database = self.options.get("database")
         if database is None:
             raise ImproperlyConfigured(f"{_NO_DATABASE % self.alias}. {_HINT}")
@@ -87,7 +85,7 @@ class FdbqueueBackend(BaseTaskBackend):
 
     @property
     def retry(self) -> Any:
-        """The policy of tasks that have none of their own."""
+        """The default policy of tasks."""
         return self.options.get("retry", Retry(attempts=1))
 
     def enqueue(
@@ -139,8 +137,7 @@ class FdbqueueBackend(BaseTaskBackend):
         """Return the result of a task.
 
         Raises:
-            TaskResultDoesNotExist: There is none: it is not kept any more, or it is not of a task
-                that a module of this process declares.
+            TaskResultDoesNotExist: It is not kept, or no module of this process declares the task.
         """
         found = self.find(result_id)
         stored = None if found is None else found[1].job
@@ -155,7 +152,7 @@ class FdbqueueBackend(BaseTaskBackend):
         return result_of(task, self.alias, *found)
 
     def find(self, result_id: str) -> tuple[str, ItemInfo] | None:
-        """Return the item of a task, after the name of its queue; `None` if there is none."""
+        """Return the name of a task's queue and its item, or `None`."""
         for name in sorted(self.queues) or admin.queue_names(self.app.db):
             try:
                 info = self.app.queue(name).get(self.app.db, result_id)
@@ -188,14 +185,7 @@ class FdbqueueBackend(BaseTaskBackend):
 
 
 def result_of(task: Task[..., Any], alias: str, queue: str, info: ItemInfo) -> TaskResult[..., Any]:
-    """Return the result of a task, given its item.
-
-    Args:
-        task: The task.
-        alias: The name of the backend.
-        queue: The name of the queue.
-        info: The item.
-    """
+    """Return the result of a task, given its backend's name, its queue and its item."""
     failed = info.failed_attempts
     clients = [attempt.client for attempt in failed]
     started = [attempt.started_at for attempt in failed]
@@ -246,5 +236,5 @@ def _error(attempt: FailedAttempt) -> TaskError:
 
 
 def django_time(moment: datetime | None) -> datetime | None:
-    """Return a time as Django's settings want it, with a time zone or without one."""
+    """Return a time with or without a time zone, as Django's settings want it."""
     return moment if moment is None or conf.settings.USE_TZ else timezone.make_naive(moment)

@@ -1,7 +1,4 @@
-"""The tasks that the modules of this process declare, and options that Django has not.
-
-Nothing is imported by a stored name.
-"""
+"""The tasks that imported modules declare, and options that Django lacks."""
 
 from __future__ import annotations
 
@@ -15,13 +12,10 @@ from fdbqueue.types import Duration
 
 
 def declared_task(path: str) -> Task[..., Any] | None:
-    """Return the task that a module which is imported has under this path, or `None`.
+    """Return the task at a path, `module.name`, of an imported module, or `None`.
 
-    A name in the database chooses only among such tasks: who can write to the database can call
-    each of them with any arguments, but can import no module and call no other function.
-
-    Args:
-        path: The path, `module.name`.
+    Nothing is imported by a stored name: a client that writes to the database can call any of these
+    tasks with any arguments, but no other function.
     """
     module, _, name = path.rpartition(".")
     found = _names(sys.modules.get(module)).get(name)
@@ -29,7 +23,7 @@ def declared_task(path: str) -> Task[..., Any] | None:
 
 
 def declared_tasks() -> dict[str, Task[..., Any]]:
-    """Return the tasks of all modules that are imported, by their paths."""
+    """Return the tasks of all imported modules by their paths."""
     modules = [*sys.modules.values()]
     values = [value for module in modules for value in [*_names(module).values()]]
     paths = {value.module_path for value in values if _is_task(value)}
@@ -69,17 +63,17 @@ def options(
     timeout: Duration | None = None,
     unique: UniqueTask | None = None,
 ) -> Callable[[_F], _F]:
-    """Return a decorator that gives the function of a task options of fdbqueue.
+    """Return a decorator that gives a task's function options of fdbqueue.
 
-    Write it below Django's `@task`. The function stays as it is, so the task also runs on other
-    backends, which ignore the options.
+    Write it below Django's `@task`. Other backends run the task as well, and ignore the options.
 
     Args:
-        retry: When to try the task again after an error: a policy, or a function of the error and
-            the context that returns a delay or an outcome. By default that of the backend.
-        timeout: The time of an attempt after which it has failed.
-        unique: A unique key, or a function of the arguments that returns one: `enqueue` stores
-            nothing while an unfinished task has the same key, and returns the result of that one.
+        retry: When to try the task again after an error: a policy, or a function of the error
+            and the context that returns a delay or an outcome. By default the policy of the
+            backend.
+        timeout: Time after which an attempt has failed.
+        unique: A unique key, or a function of the arguments that returns one. `enqueue` stores
+            nothing while an unfinished task has the same key, and returns the result of that task.
 
     Raises:
         TypeError: It stands above `@task`.
@@ -103,5 +97,5 @@ def options(
 
 
 def options_of(function: Callable[..., Any]) -> TaskOptions:
-    """Return the options of the function of a task."""
+    """Return the options of a task's function."""
     return getattr(function, _NAME, TaskOptions())

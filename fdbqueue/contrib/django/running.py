@@ -1,4 +1,4 @@
-"""The worker: it runs the tasks that the modules of this process declare."""
+"""The worker, which runs the tasks of this process."""
 
 from __future__ import annotations
 
@@ -29,13 +29,10 @@ from fdbqueue.queue.arguments import validate_result
 
 
 def worker_app(backend: FdbqueueBackend) -> App:
-    """Return an app whose jobs are the tasks of this process, for its `work`.
+    """Return an app whose jobs are the tasks of this process.
 
-    It imports the module `tasks` of each installed app. Other modules with tasks must be imported
-    already, for example by the URL configuration or by the `ready` of an app.
-
-    Args:
-        backend: The backend whose queues the worker works on.
+    It imports the module `tasks` of each installed app. Other modules with tasks must already be
+    imported, for example by the URL configuration or an app's `ready`.
     """
     autodiscover_modules("tasks")
     given = {name: backend.options[name] for name in {"keep_unknown"} & backend.options.keys()}
@@ -49,8 +46,6 @@ def worker_app(backend: FdbqueueBackend) -> App:
 
 
 def _function(backend: FdbqueueBackend, task: Task[..., Any], policy: Any) -> Callable[..., Any]:
-    """Return the function of the job that runs a task."""
-
     def run(context: Context, /, *args: Any, **kwargs: Any) -> Any:
         close_old_connections()
         try:

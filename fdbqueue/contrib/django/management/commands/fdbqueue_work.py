@@ -40,7 +40,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "health": ("health-port", str, "Port, or HOST:PORT, of health checks at /live and /ready"),
     "name": ("name", str, "Name of the worker, instead of the host and the process id"),
 }
-"""The options of `App.work` that have a value: the flag of `fdbq work`, the type, and the help."""
+"""The options of `App.work` that have a value: flag, type and help."""
 
 
 class Command(BaseCommand):
