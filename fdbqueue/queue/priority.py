@@ -97,52 +97,53 @@ class ValueQueue(BaseQueue[Item[V]]):
 class PriorityQueue(ValueQueue[V]):
     """A queue ordered by priority, and by time of arrival within a priority.
 
-    **Transactions.** Every method takes a transaction or a database as `tr`, or only a database as
-    `db`. In a transaction, the call is part of it: it commits together with everything else in the
-    transaction, and the caller's retry loop repeats it. After an unknown commit result (1021) the
-    caller has to find out what happened; `fdbqueue.transactional(receipts=...)` does that. Given a
-    database, the method commits by itself and takes effect exactly once, even if the result of a
-    commit is unknown.
+    **Transactions.** A method takes a transaction or a database (`tr`), or only a database (`db`).
+    In a transaction, the call commits with everything else in it, and the caller's retry loop
+    repeats it; `fdbqueue.transactional(receipts=...)` also settles an unknown commit result (1021).
+    Given a database, the call commits by itself. It takes effect exactly once, or raises an error;
+    only 1021 leaves the outcome open.
 
-    **Arguments** that several methods have: `item` is an `Item` (in a task queue, a `Task`) or its
-    id; a text that is no id raises `InvalidItemId`. `claim` is what `claim` returned. Once it has
-    ended, the call raises `LeaseLost`, and its transaction must not commit; a claim of another
-    queue raises `ForeignClaim`. `log` is text to keep with an attempt: its last 8,000 bytes. `wait`
-    is a time to wait for an item, `math.inf` for ever, and needs a database. `group` is the name of
-    a group, or an empty text for the items without one. `by` is the name of the client that retries
-    dead letters, for `FailedAttempt.retried_by`: text of up to 255 bytes, by default its host and
-    process id.
+    **Arguments** that several methods have:
 
-    **Reads.** Given a database, a method that only reads first sweeps, whether or not a client is
-    there to take items: up to 256 items whose leases are over, up to 256 whose time has come, and
-    up to 256 that have expired, unless this process has swept in the last 0.05 seconds. In a
-    transaction that writes, give it `tr.snapshot`, so that it conflicts with nothing.
+    - `item`: an `Item` (in a task queue, a `Task`) or its id. A text that is no id raises
+      `InvalidItemId`.
+    - `claim`: a result of `claim`. Once it has ended, the call raises `LeaseLost`, and its
+      transaction must not commit. A claim of another queue raises `ForeignClaim`.
+    - `log`: text to keep with the attempt: the last 8,000 bytes.
+    - `group`: the name of a group; an empty text for the items without one.
+    - `by`: the client that retries dead letters, for `FailedAttempt.retried_by`: text of up to 255
+      bytes, by default its host and process id.
+    - Times, such as `lease`: seconds, a `timedelta`, or a text such as `"1h30m"`, with the units
+      `ms`, `s`, `m`, `h`, `d` and `w`. `wait` needs a database; `math.inf` waits for ever.
 
-    **Conflicts.** Pushes conflict neither with each other nor with pops. Pops conflict with each
-    other, because they want the same item. Given a database, threads that share a queue object also
-    share transactions: everything that they push, or pop, during a commit goes into the next one.
-    Pops of several processes are served together as soon as they conflict.
+    **Reads.** Given a database, a method that shows or counts items first sweeps: it returns items
+    whose leases are over, makes due items ready, and drops expired ones, up to 256 of each, unless
+    this process has just done so. In a transaction it shows what is stored: an item may be delayed
+    after its `due_at`, claimed after `lease_ends`, and ready after `expires_at`.
 
-    **Times.** A length of time is a number of seconds, a `timedelta`, or a text such as `"5m"`
-    or `"1h30m"`, with the units `ms`, `s`, `m`, `h`, `d` and `w`.
+    **Conflicts.** Pushes conflict with each other only near a limit or over a unique key. Pops
+    conflict, because they want the same item. A change or a read of one item conflicts with changes
+    of this item. `size`, `counts`, `stats` and `history` conflict with every change of the queue.
+    In a transaction that writes, give a read `tr.snapshot`: it conflicts with nothing. Given a
+    database, threads that share a queue object share transactions: what they push, or pop, during a
+    commit goes into the next one.
 
-    **Options.** The first push stores them with the queue. A client with another codec or other
-    priorities gets `OptionsMismatch` when it opens the queue or pushes. An unknown option is a
-    `TypeError`. If its `max_size` or `max_attempts` differs, the
-    stored one holds, and a warning is logged. Queue objects are cheap. In the examples of methods,
-    `db` is a database, and `jobs`, `mail` and `tasks` are a new queue of each kind.
+    **Options.** The first push stores them. A client with another codec or other priorities gets
+    `OptionsMismatch` when it opens the queue or pushes. Other options that differ are ignored, with
+    a warning in the log. An unknown option is a `TypeError`.
 
-    **Types.** For a type checker, `PriorityQueue[Page]` is a queue whose values are pages: write
-    `jobs: PriorityQueue[Page] = PriorityQueue.named(db, "jobs")`, or pass a `Codec[Page]`. The same
-    holds for `Queue`, and for the payloads of a `TaskQueue`.
+    **Types.** To a type checker, `PriorityQueue[Page]` is a queue whose values are pages. Annotate
+    the variable, or pass a `Codec[Page]`.
+
+    In the examples of methods, `db` is a database, and `jobs`, `mail` and `tasks` are new queues.
 
     Args:
         subspace: The subspace of the queue; nothing else may be in it.
-        codec: `"json"`, which is the default, `"bytes"`, `"tuple"`, or an object with the methods
-            `encode` and `decode`.
-        priorities: The type of priorities: `int` (64 bits), which is the default, or a tuple of
-            element types such as `(int, float)`, from `int`, `float`, `str` and `bytes`.
-        options: See `fdbqueue.options.QueueOptions`. One that is `None` or left out keeps its
+        codec: `"json"` (default), `"bytes"`, `"tuple"`, or an object with the methods `encode` and
+            `decode`.
+        priorities: The type of priorities: `int` (64 bits, default), or a tuple of element types
+            such as `(int, float)`, from `int`, `float`, `str` and `bytes`.
+        options: See `fdbqueue.options.QueueOptions`. An option that is `None` or left out keeps its
             stored value.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues" and its Extensions.
@@ -183,14 +184,14 @@ class PriorityQueue(ValueQueue[V]):
         priorities: PriorityKind | None = None,
         **options: Unpack[QueueOptions],
     ) -> PriorityQueue[OfCodec]:
-        """Return the priority queue of this name, which its first push creates.
+        """Return the queue of this name, which its first push creates, with its stored options.
 
         The name is printable text of at most 255 bytes, without spaces at its ends. A `Subspace`,
-        or a directory of `fdb.directory`, instead of a name is the place of a queue without one.
-        Options are as for the class; an option that is left out has its stored value.
-        A queue whose codec is an object of its users can be opened without it. It can be counted,
-        cleared and dropped then; calls that need the codec raise `UnknownCodec` or
-        `UndecodableItem`. Cost: three reads in one transaction.
+        or a directory of `fdb.directory`, stands for a queue without a name. Options are as for the
+        class.
+
+        A queue whose codec is an object can be opened without it; calls that need the codec then
+        raise `UnknownCodec` or `UndecodableItem`. Cost: three reads in one transaction.
 
         Raises:
             InvalidQueueName: A queue cannot have this name.
@@ -200,8 +201,6 @@ class PriorityQueue(ValueQueue[V]):
 
         Example:
             >>> PriorityQueue.named(db, "e-mails").size(db)
-            0
-            >>> PriorityQueue.named(db, fdbqueue.Subspace(("my", "jobs"))).size(db)
             0
         """
         queue: PriorityQueue[OfCodec]
@@ -220,19 +219,16 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[Item[V]]:
         """Put a value behind the last item of its priority.
 
-        Pushes conflict with nothing: two pushes at the same time both succeed, in either order.
-        Only the very first push, which stores the options, conflicts with another first push. With
-        a maximum size, pushes conflict more often the fewer places are left, and never exceed it;
-        an item keeps its place while it is delayed or claimed.
+        Only the first push of a queue conflicts with another push. With a `max_size`, pushes
+        conflict more often the fewer places are left, and never exceed it.
 
-        Cost: two reads at the same time (with a maximum size three), and three keys written. A
-        payload over 10,000 bytes takes one more key for each 90,000 bytes. If clients wait for
-        items, the push clears the key of one, and so wakes it.
+        Cost: two reads at the same time (with a `max_size` three), and three keys written; one more
+        for each 90,000 bytes of a payload over 10,000 bytes, and one to wake a waiting client.
 
         Args:
             tr: A transaction or a database.
-            value: A value that the codec accepts, up to 8,000,000 bytes encoded, with lists and
-                objects nested up to 100 levels.
+            value: A value that the codec accepts, up to 8,000,000 bytes encoded and up to 100
+                levels of lists and objects.
             priority: A priority of the queue's type. The lowest is popped first.
             options: See `fdbqueue.options.PushOptions`.
 
@@ -260,14 +256,14 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[list[Item[V]]]:
         """Push several values in one transaction: all of them or none; return their items.
 
-        Several times as fast as single pushes. `priority` is that of all values; `priorities` has
-        one for each value instead. Options are `PushManyOptions`. A transaction holds 10,000,000
-        bytes, of which each item takes about 250 in addition to its payload; `PushTooLarge` refuses
-        more. Conflicts and cost are as for `push`.
+        Several times as fast as single pushes, with their conflicts, costs and errors. `priorities`
+        has one for each value, instead of `priority`. Options are
+        `fdbqueue.options.PushManyOptions`. Each item takes about 250 bytes besides its payload.
 
         Raises:
-            PushTooLarge: One transaction has no room for all values. Nothing was stored.
-            ValueError: The numbers of values, priorities and keys differ; and the errors of `push`.
+            PushTooLarge: The values exceed the 10,000,000 bytes of a transaction. Nothing was
+                stored.
+            ValueError: The numbers of values, priorities and keys differ.
 
         Example:
             >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
@@ -286,10 +282,8 @@ class PriorityQueue(ValueQueue[V]):
     def pop_max(self, tr: Transactor, *, wait: Duration = 0) -> SansIO[Item[V] | None]:
         """Remove and return the oldest item of the highest priority, or `None` if there is none.
 
-        Works as `pop` at the other end of the queue, with its arguments and errors. Within a
-        priority it is first in, first out as well, where FoundationDB's recipe is last in, first
-        out. So in a transaction it also conflicts with a push of the same priority. Cost: two reads
-        of one row.
+        Works as `pop` at the other end. FoundationDB's recipe takes the newest item there. In a
+        transaction, it also conflicts with a push of the same priority. Cost: two reads of one row.
 
         Example:
             >>> _ = jobs.push_many(db, ["low", "first", "second"], priorities=[1, 9, 9])
@@ -304,9 +298,9 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[list[Item[V]]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
-        Several times as fast as single pops, whose conflicts and errors it shares. Cost: one read
-        of `n` rows, whose keys have to fit into the 10,000,000 bytes of a transaction; with `max`,
-        which takes the items that `pop_max` would take, two reads for each priority.
+        Several times as fast as single pops, whose conflicts and errors it shares. With `max`, it
+        takes the items that `pop_max` would take. Cost: one read of `n` rows, with `max` two for
+        each priority; their keys must fit into the 10,000,000 bytes of a transaction.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b", "c"])
@@ -321,7 +315,7 @@ class PriorityQueue(ValueQueue[V]):
         """Return the item that `pop_max` would take, without removing it.
 
         Example:
-            >>> PriorityQueue.named(db, "jobs").peek_max(db) is None
+            >>> jobs.peek_max(db) is None
             True
         """
         return next(iter(self.peek_many(tr, 1, max=True)), None)
@@ -341,11 +335,10 @@ class PriorityQueue(ValueQueue[V]):
     def reprioritize(
         self, tr: Transactor, item: Item[V] | str, priority: Priority
     ) -> Item[V] | None:
-        """Move an item behind the last item of another priority; return it.
+        """Move an item behind the last item of another priority; return it, or `None` if unknown.
 
-        The item keeps its id and stays ready, delayed or dead. Returns `None` if the queue does not
-        have the item. Conflicts with clients that take or move the same item. Cost: two reads for a
-        ready item, seven for another; a lookup of an item that was moved takes twice as many reads.
+        The item keeps its id and stays ready, delayed or dead. Cost: two reads for a ready item,
+        seven for another. Later lookups of the item take twice as many reads.
 
         Raises:
             InvalidPriority: The priority is not of the queue's type.
@@ -372,9 +365,8 @@ class PriorityQueue(ValueQueue[V]):
 class Queue(ValueQueue[V]):
     """A queue in order of arrival: first in, first out.
 
-    It is a `PriorityQueue` with one priority: the arguments, also of the class, conflicts,
-    costs and errors are the same. `enqueue`, `enqueue_many`, `dequeue` and `dequeue_many` are other
-    names of `push`, `push_many`, `pop` and `pop_many`.
+    It works as a `PriorityQueue` with one priority. `enqueue`, `enqueue_many`, `dequeue` and
+    `dequeue_many` are other names of `push`, `push_many`, `pop` and `pop_many`.
 
     Source: FoundationDB documentation, Design Recipes, "Queues".
 
@@ -425,7 +417,7 @@ class Queue(ValueQueue[V]):
         """Put a value at the end of the queue, as `PriorityQueue.push` does.
 
         Example:
-            >>> Queue(fdbqueue.Subspace(("mail",))).push(db, ["any", "JSON"]).value
+            >>> mail.push(db, ["any", "JSON"]).value
             ['any', 'JSON']
         """
         return self._push(tr, value, None, options)
