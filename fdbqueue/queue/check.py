@@ -70,40 +70,27 @@ class CheckReport(ByState):
 def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> CheckReport:
     """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 
-    - Each item is in one state.
-    - Each counter of a priority or a group equals the number of its items.
-    - Each group with ready items has one turn in each priority, unless it is held back. A group
-      that may go on is not held back, and a sweep looks again at a queue that is over its rate.
-    - The stored number of items in each state equals the actual number, and the totals add up to
-      these numbers (see `QueueStats`).
-    - Every index (claims by the end of their leases, items by their unique keys, and so on)
-      leads to its items, and to nothing else.
-    - Each failed attempt, and each result of a handler, belongs to an item that exists.
-    - So does each step of a job, each wait for a signal, and each batch. Each item that is never
-      due waits for something. The counts of a batch fit its jobs in this queue.
-    - The parts of a large payload all belong to an item, and no item lacks a part.
+    - Each item is in one state, and has all parts of a large payload.
+    - The counters of priorities, groups and states, and the totals, equal the numbers of items.
+    - Each group with ready items has its turns, or is held back by a limit that still applies.
+    - Every index leads to its items, and to nothing else.
+    - Failed attempts, results, steps, waits, batches and parts of payloads belong to items that
+      exist.
+    - Each item that is never due waits for something. The counts of a batch fit its jobs in this
+      queue.
     - The queue's subspace contains no foreign keys.
 
-    A repair corrects counters, indexes and holds, and deletes what belongs to no item. It runs a
-    job again that waits for nothing. It does not correct the counts of batches and the numbers of
-    steps, and does not touch foreign keys. If there is one among the items, nothing is repaired: it
-    may be an item, and the queue may have been opened with the wrong type of priorities. A repair
-    adds differences to counters, so that concurrent pushes and pops keep their effect; two
-    concurrent repairs conflict with each other.
+    A repair corrects counters, indexes and holds, deletes what belongs to no item, and runs jobs
+    again that wait for nothing. It leaves counts of batches, numbers of steps, and foreign keys.
+    With a foreign key among the items, it repairs nothing: the queue may have been opened with the
+    wrong priorities. Pushes and pops go on during a repair; two repairs conflict.
 
-    On the embedded engine, a damaged database file is not reported as a wrong counter: before a
-    problem is reported or repaired, SQLite's integrity check reads the whole file, and raises
-    `CorruptDatabase` if it finds damage (see `Database.check_integrity`).
+    On the embedded engine, SQLite's integrity check of the whole file precedes each report of a
+    problem (see `Database.check_integrity`).
 
-    A check uses snapshot reads and conflicts with nothing. Cost: a scan of the whole queue, which
-    has to end within the five seconds of a transaction. If a recovery of the database ends the
-    transaction before, or lets it read fewer than 1,000 items, the check begins again. Within the
-    caller's transaction, error 1007 is raised if it has read fewer than 1,000 items.
-
-    Args:
-        tr: A transaction or a database.
-        queue: The queue to check.
-        repair: Repair the problems that can be repaired.
+    A check conflicts with nothing. Cost: a scan of the whole queue, within the five seconds of a
+    transaction. If a recovery of the database cuts it short, the check begins again; in the
+    caller's transaction, it raises error 1007.
 
     Raises:
         QueueTooLargeToCheck: The scan took longer than five seconds.
@@ -111,9 +98,6 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
         TypeError: `queue` is not a queue object.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         >>> _ = jobs.push(db, "a")
         >>> check(db, jobs)
         CheckReport(ready=1, delayed=0, claimed=0, dead=0, done=0, problems=(), repaired=False)
@@ -334,7 +318,7 @@ class _Check:
                     self._indexed[timer] = b""
 
     def _scan_unique_keys(self) -> None:
-        """Note the unique keys with a period, which outlive their items, and the ends of it."""
+        """Note the unique keys with a period, which outlive their items, and its ends."""
         layout = self._layout
         for row in self._rows(layout.unique_keys):
             ends = decode_holder(row.value)[1]

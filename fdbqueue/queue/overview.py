@@ -67,19 +67,13 @@ _KINDS: dict[str, type[PriorityQueue | Queue | TaskQueue]] = {
 def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue of this name as an object of its kind, with its stored options.
 
-    Args:
-        db: A database or a transaction.
-        name: The name of the queue.
-
     Raises:
         QueueNotFound: There is no queue with this name.
         InvalidQueueName: A queue cannot have this name.
         LayoutVersionMismatch: Another release of this library stored the queue.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> _ = TaskQueue.named(db, "tasks").push(db)
+        >>> _ = tasks.push(db)
         >>> type(existing_queue(db, "tasks")).__name__
         'TaskQueue'
     """
@@ -116,14 +110,9 @@ def _of_any_kind(stored: Stored) -> PriorityQueue | Queue | TaskQueue:
 def rename(tr: Transactor, name: str, new_name: str) -> None:
     """Give a queue another name; its items stay where they are.
 
-    Clients that have the queue open can go on using it, and no other queue is ever stored in the
-    same place. To ensure that, a rename leaves a small row behind; a database has at most 17 of
-    these. Cost: two to five reads, and two or three keys written.
-
-    Args:
-        tr: A transaction or a database.
-        name: The name of the queue.
-        new_name: Its new name.
+    Clients that have the queue open can go on using it. A small row for the old name stays, so that
+    no other queue is stored in the same place. Cost: two to five reads, and two or three keys
+    written.
 
     Raises:
         QueueNotFound: There is no queue with this name.
@@ -131,11 +120,9 @@ def rename(tr: Transactor, name: str, new_name: str) -> None:
         InvalidQueueName: A queue cannot have one of the names.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+        >>> _ = mail.push(db, "x")
         >>> rename(db, "mail", "e-mail")
-        >>> fdbqueue.admin.queue_names(db)
+        >>> queue_names(db)
         ['e-mail']
     """
     keys = name_key(name), name_key(new_name)
@@ -154,34 +141,25 @@ def rename(tr: Transactor, name: str, new_name: str) -> None:
 def drop(tr: Transactor, name: str) -> None:
     """Delete a queue: its items, its options and its name.
 
-    A job of another queue that waits for its jobs goes on: these count as cancelled, and a step
-    that ran one of them fails. A batch ends with the queue of the job at its end, as if that job
-    were cancelled.
+    For jobs of other queues that wait for its jobs, these count as cancelled; a step that ran one
+    of them fails. A batch whose last job is in this queue ends as if that job were cancelled. The
+    rows of an unfinished restore or copy with this name are deleted, too.
 
-    Also deletes what an unfinished restore or copy of a queue with this name has written. A later
-    push by a client that still has the queue open creates it again, empty. Conflicts with all reads
-    of the queue.
+    Stop the clients of the queue first. A later push by one of them creates the queue again, empty,
+    and only `check` finds waits for jobs pushed meanwhile. Conflicts with all reads of the queue.
 
     Cost: two reads and two range clears. If jobs of the queue ever counted in batches of other
-    queues, all unfinished items are read. Given a database, this takes a transaction for each 1,000
-    of them. The last one deletes the queue, so an interrupted drop can be repeated. Stop the
-    clients of such a queue before: if they push jobs for which others wait meanwhile, `check` finds
-    these waits.
-
-    Args:
-        tr: A transaction or a database.
-        name: The name of the queue.
+    queues, all unfinished items are read, given a database 1,000 in each transaction. The last
+    transaction deletes the queue; an interrupted drop can be repeated.
 
     Raises:
         QueueNotFound: There is no queue with this name.
         InvalidQueueName: A queue cannot have this name.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+        >>> _ = mail.push(db, "x")
         >>> drop(db, "mail")
-        >>> fdbqueue.admin.queue_names(db)
+        >>> queue_names(db)
         []
     """
     key, now = name_key(name), milliseconds()
@@ -208,8 +186,7 @@ def _change(tr: Transactor, body: Callable[[Any], _T]) -> _T:
 def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> list[str]:
     """Return the names of all queues that were ever pushed to, in order, or a page of them.
 
-    Given a database, names are read in pages of 500, each in a transaction of its own. Cost: one
-    row for each queue, whatever its length.
+    Given a database, each 500 names take a transaction. Cost: one row for each queue.
 
     Args:
         tr: A transaction or a database.
@@ -220,14 +197,9 @@ def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0)
         InvalidQueueName: A queue cannot have the name `after`.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> for name in ["mail", "jobs"]:
-        ...     _ = fdbqueue.PriorityQueue.named(db, name).push(db, "x")
-        >>> queue_names(db)
-        ['jobs', 'mail']
-        >>> queue_names(db, after="jobs", limit=1)
-        ['mail']
+        >>> _ = mail.push(db, "x"), jobs.push(db, "x")
+        >>> queue_names(db), queue_names(db, after="jobs", limit=1)
+        (['jobs', 'mail'], ['mail'])
     """
     return _read_queues(tr, lambda tr, page: page, after, limit)
 
@@ -237,14 +209,13 @@ def overview(
 ) -> dict[str, QueueStats]:
     """Return the numbers of all named queues, in order of their names, or of a page of them.
 
-    Each value is what `stats` of the queue returns in a transaction, without the options: the
-    numbers that are stored, because this sweeps no queue. Uses snapshot reads, which conflict with
-    nothing. Given a database, queues are read in pages of 500, each in a transaction of its own.
-    Items are not decoded. A queue whose numbers cannot be decoded has an `error` instead of them.
+    Each value is as from `stats` of the queue in a transaction, without the options. If its numbers
+    cannot be decoded, it has an `error` instead. Given a database, each 500 queues take a
+    transaction. Conflicts with nothing.
 
-    Cost: for each page one range read of the names, and for each queue one of its counters. A queue
-    that is not empty takes one read for each of up to 100 priorities; a task queue takes one more.
-    A queue with delayed items takes one more.
+    Cost: for each page a range read of the names, and for each queue one of its counters. A queue
+    with items takes a read for each of up to 100 priorities, a task queue one more, and a queue
+    with delayed items one more.
 
     Args:
         tr: A transaction or a database.
@@ -256,14 +227,9 @@ def overview(
         InvalidQueueName: A queue cannot have the name `after`.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> for name in ["jobs", "mail"]:
-        ...     _ = fdbqueue.PriorityQueue.named(db, name).push(db, "x", 5)
+        >>> _ = jobs.push(db, "x", 5), mail.push(db, "x")
         >>> [(name, stats.by_priority) for name, stats in overview(db, limit=1).items()]
         [('jobs', {5: 1})]
-        >>> [*overview(db, after="jobs")]
-        ['mail']
     """
     return dict(_read_queues(tr, _stats, after, limit, prefix))
 
@@ -273,13 +239,9 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
 
     If the numbers are not known, the object has only the error.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> _ = jobs.push(db, "x", 5)
     >>> numbers = stats_as_json(jobs.stats(db))
-    >>> numbers["ready"], numbers["by_priority"], numbers["paused"]
-    (1, {'5': 1}, False)
+    >>> numbers["ready"], numbers["paused"]
+    (0, False)
     """
     if stats.error is not None:
         return {"error": stats.error}
@@ -315,15 +277,7 @@ def item_as_json(item: Item | Task | None) -> dict[str, Any]:
 
 
 def info_as_json(info: ItemInfo) -> dict[str, Any]:
-    """Return what is known of an item as a JSON object, without its value and its priority.
-
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> fields = info_as_json(jobs.get(db, jobs.push(db, "x")))
-    >>> fields["state"], fields["attempts"], fields["failed_attempts"]
-    ('ready', 0, [])
-    """
+    """Return everything about an item as a JSON object, without its value and its priority."""
     fields: dict[str, Any] = as_json(dataclasses.replace(info, item=None))
     del fields["item"]
     fields["run_time"] = as_json(info.run_time)
@@ -353,7 +307,7 @@ def _stats_of(
 ) -> Iterator[QueueStats | None]:
     """Yield `None` once the further reads have begun, and then the numbers of a queue.
 
-    One that cannot be read has an error, so that it does not hide the others.
+    A queue that cannot be read has an error, so it does not hide the others.
     """
     try:
         finish = begin_stats(tr, subspace, Counters(subspace, rows), first_key)
@@ -379,8 +333,8 @@ def _read_queues(
 ) -> list[_T]:
     """Read something of all named queues, or of a page, in order of the names, by snapshot reads.
 
-    `read(tr, page)` reads it of some queues. Given a database, each call has its own transaction. A
-    queue that is renamed meanwhile may be read twice, or not at all.
+    `read(tr, page)` reads it of some queues. A queue that is renamed meanwhile may be read twice,
+    or not at all.
     """
 
     def page(tr: ReadTransaction, rows: list[KeyValue]) -> Iterable[_T]:
@@ -402,10 +356,6 @@ def by_job(db: Database, queue: BaseQueue[Any]) -> dict[str, Any]:
     """Return the numbers of each job in a sample, in order of their names.
 
     Cost: a read for each state, and one for each done item.
-
-    Args:
-        db: The database.
-        queue: The queue.
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     times: dict[str, list[float]] = defaultdict(list)
