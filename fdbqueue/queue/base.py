@@ -128,7 +128,7 @@ class BaseQueue(Generic[_T]):
 
     @classmethod
     def existing(cls: type[_Q], db: Transactor, name: str) -> _Q:
-        """Return the queue of this name as `named` does, but only if there is one.
+        """Return the queue of this name as `named` does, if there is one.
 
         Raises:
             QueueNotFound: There is no queue with this name.
@@ -155,7 +155,7 @@ class BaseQueue(Generic[_T]):
     def options(self, tr: ReadTransactor) -> Options:
         """Return the kind, codec, priorities and limits of the queue. Cost: one read.
 
-        Before the first push these are the options that this queue object was given.
+        Before the first push these are the options of this queue object.
 
         Example:
             >>> fdbqueue.PriorityQueue.named(db, "jobs", max_size=100).options(db)
@@ -164,11 +164,10 @@ class BaseQueue(Generic[_T]):
         return self._store.reads.options(tr)
 
     def configure(self, tr: Transactor, **settings: Unpack[QueueSettings]) -> None:
-        """Change stored options of the queue, given as `fdbqueue.options.QueueSettings`.
+        """Change stored options of the queue, the given `fdbqueue.options.QueueSettings`.
 
         All clients obey: pushes at once, claims from the next one on, pops within a second.
-        Conflicts with pushes; `concurrency`, `rate` and `paused` also with claims. A value out of
-        its range is a `ValueError`.
+        Conflicts with pushes; `concurrency`, `rate` and `paused` also with claims.
 
         Example:
             >>> jobs.configure(db, max_size=1000, keep="7d")
@@ -190,14 +189,14 @@ class BaseQueue(Generic[_T]):
     ) -> SansIO[Claim[_T] | None]:
         """Claim the first items for the time of a lease; return `None` if there are none to claim.
 
-        No other client gets the items while the lease lasts. Then call `ack`, in the transaction
-        that writes the result of the work, or `nack` if it failed; `extend` if it takes longer.
-        After the lease, which counts from before the call, the items return to their places, and
+        No other client gets the items during the lease, which counts from before the call. Call
+        `ack` in the transaction that writes the result of the work, `nack` if it failed, or
+        `extend` if it takes longer. After the lease, the items return to their places, and
         `LeaseLost` keeps the late worker from committing.
 
-        The call takes the first items. In a transaction, and after conflicts, it takes any of the
-        first `within` items. Claims conflict over the same item, within a group, and near a limit
-        of the queue. An item that cannot be decoded is not returned, and fails.
+        The call takes the first items. In a transaction, or after conflicts, it takes any of the
+        first `within` items. Claims conflict over the same item, within a group, and near a limit.
+        An item that cannot be decoded fails, and is not returned.
 
         Cost: a read of the options and one of the items, sometimes a sweep; three keys written for
         each item, and one for each priority.
@@ -205,11 +204,10 @@ class BaseQueue(Generic[_T]):
         Args:
             tr: A transaction or a database.
             lease: The length of the lease, over 0.
-            n: The maximum number of items, from 1. One transaction may have room for fewer.
-            within: How many of the first items to choose from, from 1.
+            n: The maximum number of items, from 1; fewer if they are too large for a transaction.
+            within: The number of first items to choose from, from 1.
             wait: As for `pop`.
-            client: The name of this client, which `get` shows: printable text of 1 to 255 bytes, by
-                default its host and process id.
+            client: The client's name for `get`, 1 to 255 bytes; by default its host and process id.
 
         Source: Gray and Cheriton, Leases (1989).
 
@@ -236,8 +234,8 @@ class BaseQueue(Generic[_T]):
     ) -> SansIO[None]:
         """Acknowledge a claim: the work is done, and the items leave the queue.
 
-        Do so in the transaction that writes the result of the work: both commit, or neither does.
-        After an unknown commit result, a plain retry finds that the claim has ended;
+        Do so in the transaction that writes the result of the work: both commit, or neither. After
+        an unknown commit result, a plain retry raises `LeaseLost`;
         `fdbqueue.transactional(receipts=...)` does not.
 
         A queue with `keep` keeps the items as done, with `result` (JSON of up to 90,000 bytes),
@@ -250,10 +248,9 @@ class BaseQueue(Generic[_T]):
 
         Example:
             >>> _ = jobs.push(db, "send")
-            >>> claim = jobs.claim(db)
-            >>> jobs.ack(db, claim), jobs.ack(db, claim)
-            Traceback (most recent call last):
-            fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
+            >>> jobs.ack(db, jobs.claim(db))
+            >>> jobs.stats(db).total_completed
+            1
         """
         claim, returned, log = validate_claim(claim), validate_result(result), validate_log(log)
         size = 0 if returned is None else len(claim) * (len(returned) + len(log.encode()))
@@ -297,8 +294,8 @@ class BaseQueue(Generic[_T]):
         Args:
             tr: A transaction or a database.
             claim: The claim.
-            delay: By default one second after the first failure, doubled with each further one up
-                to an hour, minus a random part of up to a half.
+            delay: By default one second, doubled with each further failure up to an hour, minus a
+                random part of up to a half.
             error: A text or an exception. 1,000 characters and the end of the traceback are kept.
             dead: Whether the items become dead letters at once.
             log: The lines logged.
@@ -322,16 +319,16 @@ class BaseQueue(Generic[_T]):
         progress: Progress | None = None,
         log: str = "",
     ) -> None:
-        """Restart the lease of a claim, from now.
+        """Restart the lease of a claim from now, and report on the work.
 
         Until the claim ends, `get` and `search` show `progress` and `log`, all lines logged so far.
-        If the lease runs out, the log is kept with the attempt. Cost: as for `ack`.
+        If the lease runs out, the attempt keeps the log. Cost: as for `ack`.
 
         Example:
             >>> _ = jobs.push(db, "send")
             >>> claim = jobs.claim(db, lease=1)
-            >>> jobs.extend(db, claim, lease=60, progress=fdbqueue.types.Progress(0.4, "page 4"))
-            >>> jobs.get(db, claim.item).progress.message
+            >>> jobs.extend(db, claim, lease=60, log="page 4")
+            >>> jobs.get(db, claim.item).log
             'page 4'
         """
         report = validate_report(progress, log, milliseconds())
@@ -342,8 +339,8 @@ class BaseQueue(Generic[_T]):
     ) -> bool:
         """Return the items of a claim to their places, at once or after `delay`.
 
-        The attempt does not count. Given an item or its id, the call ends the claim that holds the
-        item, and returns false if it is not claimed. Cost: as for `ack`.
+        The attempt does not count. Given an item or its id, the call ends the claim that holds it,
+        and returns false if none does. Cost: as for `ack`.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -364,17 +361,17 @@ class BaseQueue(Generic[_T]):
         """Remove and return the first item, or `None` if there is none.
 
         In a transaction, a pop conflicts with each change at the head of the queue, up to its item:
-        another pop, a claim or removal of the item, and a push or return of an item that would come
-        first. A pop of an empty queue conflicts with every push.
+        another pop, a claim or removal of the item, and a push of an item that would come first. A
+        pop of an empty queue conflicts with every push.
 
         Cost: one read of one row, and three keys written. On a cluster, a pop that met a conflict
         leaves a request, which costs two commits and a share of the transaction that serves it.
 
         Args:
             tr: A transaction or a database.
-            wait: The time to wait for an item. A push wakes one waiting client; items that another
-                implementation of the recipe pushes are noticed within 25 seconds. Waiting writes
-                two small keys, and a third if it is in vain.
+            wait: The time to wait for an item. A push wakes one waiting client. Pushes by another
+                implementation of the recipe are noticed within 25 seconds. Waiting writes two or
+                three small keys.
 
         Raises:
             UndecodableItem: The codec cannot decode the item, which stays in the queue.
@@ -390,8 +387,8 @@ class BaseQueue(Generic[_T]):
     def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> SansIO[list[_T]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
-        Several times as fast as single pops, whose conflicts and errors it shares. Cost: one read
-        of `n` rows, whose keys must fit into the 10,000,000 bytes of a transaction.
+        Several times as fast as single pops, with their conflicts and errors. Cost: one read of `n`
+        rows, whose keys must fit into the 10,000,000 bytes of a transaction.
 
         Example:
             >>> _ = mail.push_many(db, ["a", "b"])
@@ -439,10 +436,9 @@ class BaseQueue(Generic[_T]):
         """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
 
         The order is by priority, name of the group, and arrival; done items come newest first. In a
-        transaction, all items are from one moment. Given a database, each page of 500 items has its
-        own transaction; an item that stays in the queue throughout is always found.
-
-        Cost: one read for each page, and with a state up to four for each item.
+        transaction, all items are from one moment. Given a database, each 500 items take a
+        transaction; an item that stays in the queue throughout is always found. Cost: one read for
+        each page, and with a state up to four for each item.
 
         Args:
             tr: A transaction or a database.
@@ -471,17 +467,16 @@ class BaseQueue(Generic[_T]):
         scan: int = MAX_SCAN,
         **which: Unpack[Selecting],
     ) -> SearchPage:
-        """Return a page of the items in a state that match all filters, in the order of `items`.
+        """Return a page of up to `limit` items in a state, by default 100, that match all filters.
 
-        The call looks at up to `scan` items, so a page may have fewer than `limit` (by default 100)
-        although more match: pass its `next` as `after`, until it is `None`. Cost and errors are as
-        for `items`.
+        The call looks at up to `scan` items, so a page may have fewer items although more match:
+        pass its `next` as `after`, until it is `None`. Order, cost and errors are as for `items`.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"], delay=60)
             >>> page = jobs.search(db, state="delayed", limit=1)
-            >>> page.items[0].item.value, page.next is None, page.scanned
-            ('a', False, 1)
+            >>> page.items[0].item.value, page.next is None
+            ('a', False)
         """
         check_database(db)
         limit = validate_number(which.get("limit", 100), "limit", 1)
@@ -499,11 +494,10 @@ class BaseQueue(Generic[_T]):
     ) -> MatchCount:
         """Return how many items in a state match all filters, among up to `scan` items.
 
-        Pass `next` as `after` to count the items behind them. `stats` counts all items in a state.
+        Pass `next` as `after` to count further items. `stats` counts all items in a state.
 
         Example:
-            >>> for agent in ("ada", "bob", "ada"):
-            ...     _ = tasks.push(db, agent_name=agent)
+            >>> _ = tasks.push_many(db, [{"agent_name": name} for name in ("ada", "bob", "ada")])
             >>> tasks.count(db, state="ready", agent="ada")
             MatchCount(count=2, next=None, scanned=3)
         """
@@ -525,24 +519,22 @@ class BaseQueue(Generic[_T]):
         """Make the same change of all items that match; return by id whether each was changed.
 
         Each transaction changes up to 100 items, exactly once. An item stays as it is if it has
-        left the state, cannot be decoded or retried (see `retry`), or has the new priority already.
-        Cost: a read of all items page by page, and each single change.
+        left the state, cannot be decoded or retried, or has the new priority already. Cost: a read
+        of all items page by page, and each single change.
 
         Args:
             db: A database.
             change: `"remove"` (items that are not claimed), `"clear"` (all, with their claims),
                 `"retry"` (delayed and dead), `"release"` (claimed), `"cancel"` (ready, delayed and
                 claimed), or `"reprioritize"` (ready, delayed and dead, not in a FIFO queue).
-            state: The state of the items. `None`, which needs a filter, stands for each of these
-                states.
+            state: The state of the items; `None`, which needs a filter, for each of these states.
             limit: The maximum number of items, 0 for all.
             to: The new priority. Items keep their order.
-            by: The name of the client that retries.
+            by: The client that retries.
             filters: See `fdbqueue.options.Filters`.
 
         Raises:
-            ValueError: The change does not apply to this state or queue; also for the reasons of
-                `items`.
+            ValueError: The change does not apply to this state or queue; also as for `items`.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b", "c"], delay=3600)
@@ -580,7 +572,6 @@ class BaseQueue(Generic[_T]):
         return Selection(state, wanted, after, reverse)
 
     def _move_to(self, to: Any) -> Callable[[_T], Level]:
-        """Return how to move an item to this priority."""
         raise ValueError("the items of this queue have no priorities")
 
     # Single items
@@ -592,8 +583,7 @@ class BaseQueue(Generic[_T]):
         for another.
 
         Example:
-            >>> item = jobs.push(db, "send", delay=60)
-            >>> jobs.state(db, item.id)
+            >>> jobs.state(db, jobs.push(db, "send", delay=60))
             'delayed'
         """
         return self._store.reads.state(tr, item)
@@ -646,8 +636,8 @@ class BaseQueue(Generic[_T]):
 
         A dead letter returns to its place with all attempts again, and no longer expires. Its
         failed attempts are kept. A delayed item keeps its number of attempts. The call also returns
-        false, and changes nothing, if the item is not in `state`, waits for other items or a
-        signal, or if another item has the unique key of the dead letter by now. Cost: five reads.
+        false if the item is not in `state`, waits for other items or a signal, or if another item
+        has its unique key by now. Cost: five reads.
 
         Raises:
             QueueFull: There is no place for the dead letter, which stays dead.
@@ -665,8 +655,8 @@ class BaseQueue(Generic[_T]):
         """Cancel a job: end its item, or tell its worker; return false if it has ended.
 
         A claimed item ends with its claim, however that ends; a `Worker` learns of it by a watch
-        and tells the handler (`Context.cancelled`). A queue that keeps done items keeps it with the
-        outcome `"cancelled"`. Cost: one or two reads more than `remove`.
+        and tells the handler (`Context.cancelled`). A queue that keeps done items keeps it, with
+        the outcome `"cancelled"`. Cost: one or two reads more than `remove`.
 
         Example:
             >>> item = jobs.push(db, "send")
@@ -691,10 +681,10 @@ class BaseQueue(Generic[_T]):
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> SansIO[None]:
         """Return popped items to their places, even beyond the maximum size.
 
-        They keep their attempts and times to live, and their unique keys unless other items have
-        them by now. Jobs begin from the top: a pop deletes their steps, and ends them in their
-        batches. Given a database, each 1,000,000 bytes take a transaction. Cost: four reads for
-        each item, and the writes of a push.
+        They keep their attempts, times to live, and unique keys that are still free. The pop has
+        deleted the steps of jobs, which begin from the top, and has ended them in their batches.
+        Given a database, each 1,000,000 bytes take a transaction. Cost: four reads for each item,
+        and the writes of a push.
 
         Example:
             >>> _ = jobs.push_many(db, ["first", "second"])
@@ -710,8 +700,8 @@ class BaseQueue(Generic[_T]):
     def wait(self, db: Database, seconds: Duration) -> SansIO[bool]:
         """Sleep until the queue has an item, without taking it; return whether it has one.
 
-        Another client may take the item first; `pop(db, wait=...)` waits and takes. Use this method
-        if an interrupt must not come between taking an item and using it.
+        Another client may take it first; `pop(db, wait=...)` waits and takes. Use this method if an
+        interrupt must not come between taking an item and using it.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -758,16 +748,15 @@ class BaseQueue(Generic[_T]):
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"]), jobs.push(db, "c", delay=60), jobs.claim(db)
             >>> stats = jobs.stats(db)
-            >>> stats.ready, stats.delayed, stats.claimed, stats.dead, stats.total_pushed
-            (1, 1, 1, 0, 3)
+            >>> stats.ready, stats.delayed, stats.claimed, stats.total_pushed
+            (1, 1, 1, 3)
         """
         return self._store.reads.stats(tr)
 
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
-        """Return what happened within the last 5 minutes, hour and day.
+        """Return what happened within the last 5 minutes, hour and day, by the clocks of clients.
 
-        The transactions that change the queue store it, by the clocks of their clients. Cost: three
-        reads of up to 220 small rows.
+        Cost: three reads of up to 220 small rows.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"]), jobs.pop(db)
@@ -785,7 +774,7 @@ class BaseQueue(Generic[_T]):
         queue.
 
         Cost: a few range clears. If jobs of the queue ever counted in batches of other queues, it
-        reads all unfinished items, given a database in transactions of 1,000.
+        reads all unfinished items, given a database 1,000 in a transaction.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -800,7 +789,7 @@ class BaseQueue(Generic[_T]):
     def set_group(
         self, tr: Transactor, group: str | None, **settings: Unpack[GroupSettings]
     ) -> None:
-        """Change settings of a group, given as `fdbqueue.options.GroupSettings`.
+        """Change settings of a group, the given `fdbqueue.options.GroupSettings`.
 
         A group exists while it has items or settings. Weights apply from the next item taken. The
         group `None` sets the defaults of all groups; each of the next sweeps then holds or releases
@@ -816,9 +805,7 @@ class BaseQueue(Generic[_T]):
         _change_group(self._store, tr, group, settings)
 
     def group_settings(self, tr: ReadTransactor, group: str | None = None) -> GroupSettings:
-        """Return what `set_group` has set for a group, or with `None` for all groups.
-
-        `groups` returns the settings that apply to each group. Cost: one read.
+        """Return what `set_group` has set for a group, or for all groups (`None`). Cost: one read.
 
         Example:
             >>> jobs.set_group(db, None, concurrency=2, rate=(10, "1m"))
@@ -830,15 +817,14 @@ class BaseQueue(Generic[_T]):
     def groups(
         self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
     ) -> list[GroupInfo]:
-        """Return the groups that have ready, delayed or claimed items or settings, by name.
+        """Return up to `limit` groups with unfinished items or settings, by name, behind `after`.
 
-        Returns up to `limit` groups with names behind `after`. Conflicts with every change of these
-        groups. Cost: up to six small rows for each group.
+        Their settings include the defaults. Conflicts with every change of these groups. Cost: up
+        to six small rows for each group.
 
         Example:
-            >>> _ = jobs.push_many(db, [1, 2], group="ada")
             >>> jobs.set_group(db, "ada", concurrency=1)
-            >>> claim = jobs.claim(db)
+            >>> _ = jobs.push_many(db, [1, 2], group="ada"), jobs.claim(db)
             >>> [(each.name, each.ready, each.claimed, each.held_by) for each in jobs.groups(db)]
             [('ada', 1, 1, 'concurrency')]
         """
@@ -924,7 +910,6 @@ def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
 
 
 def _clear_item(store: Store[Any], state: State | None, tr: Transaction, item_id: str) -> bool:
-    """Remove an item in this state, or with `None` in any, a claimed one with its claim."""
     if state in (None, "claimed") and store.take_back(tr, item_id):
         store.remove(tr, item_id)  # unless the claim was cancelled
         return True
@@ -1045,11 +1030,7 @@ def find_stored(tr: Transaction, name: str | Subspace, must_exist: bool = False)
 
 
 def open_stored(kind: type[_Q], stored: Stored, **given: Any) -> _Q:
-    """Return a queue object with the given options, and with the stored ones where they are `None`.
-
-    Raises:
-        OptionsMismatch: A given option differs from the stored one.
-    """
+    """Return a queue with the given options and the stored others; raise `OptionsMismatch`."""
     make: Any = kind
     chosen = {option: value for option, value in given.items() if value is not None}
     if stored.options is not None:

@@ -116,35 +116,32 @@ class PriorityQueue(ValueQueue[V]):
     - Times, such as `lease`: seconds, a `timedelta`, or a text such as `"1h30m"`, with the units
       `ms`, `s`, `m`, `h`, `d` and `w`. `wait` needs a database; `math.inf` waits for ever.
 
-    **Reads.** Given a database, a method that shows or counts items first sweeps: it returns items
-    whose leases are over, makes due items ready, and drops expired ones, up to 256 of each, unless
-    this process has just done so. In a transaction it shows what is stored: an item may be delayed
-    after its `due_at`, claimed after `lease_ends`, and ready after `expires_at`.
+    **Reads.** Given a database, a method that shows or counts items first sweeps, unless this
+    process has just done so: it returns up to 256 items whose leases are over, makes up to 256 due
+    items ready, and drops up to 256 expired ones. In a transaction it shows what is stored: an item
+    may be delayed after its `due_at`, claimed after `lease_ends`, and ready after `expires_at`.
 
     **Conflicts.** Pushes conflict with each other only near a limit or over a unique key. Pops
     conflict, because they want the same item. A change or a read of one item conflicts with changes
-    of this item. `size`, `counts`, `stats` and `history` conflict with every change of the queue.
+    of this item; `size`, `counts`, `stats` and `history` conflict with every change of the queue.
     In a transaction that writes, give a read `tr.snapshot`: it conflicts with nothing. Given a
-    database, threads that share a queue object share transactions: what they push, or pop, during a
-    commit goes into the next one.
+    database, threads that share a queue object share transactions: their pushes, or pops, during a
+    commit go into the next one.
 
     **Options.** The first push stores them. A client with another codec or other priorities gets
-    `OptionsMismatch` when it opens the queue or pushes. Other options that differ are ignored, with
+    `OptionsMismatch` when it opens the queue or pushes; other options that differ are ignored, with
     a warning in the log. An unknown option is a `TypeError`.
 
-    **Types.** To a type checker, `PriorityQueue[Page]` is a queue whose values are pages. Annotate
-    the variable, or pass a `Codec[Page]`.
+    **Types.** To a type checker, `PriorityQueue[Page]` is a queue whose values are pages.
 
     In the examples of methods, `db` is a database, and `jobs`, `mail` and `tasks` are new queues.
 
     Args:
         subspace: The subspace of the queue; nothing else may be in it.
-        codec: `"json"` (default), `"bytes"`, `"tuple"`, or an object with the methods `encode` and
-            `decode`.
-        priorities: The type of priorities: `int` (64 bits, default), or a tuple of element types
-            such as `(int, float)`, from `int`, `float`, `str` and `bytes`.
-        options: See `fdbqueue.options.QueueOptions`. An option that is `None` or left out keeps its
-            stored value.
+        codec: `"json"` (default), `"bytes"`, `"tuple"`, or a `fdbqueue.types.Codec`.
+        priorities: `int` (64 bits, default), or a tuple of `int`, `float`, `str` and `bytes`, such
+            as `(int, float)`.
+        options: See `fdbqueue.options.QueueOptions`. Without an option, its stored value holds.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues" and its Extensions.
 
@@ -186,12 +183,10 @@ class PriorityQueue(ValueQueue[V]):
     ) -> PriorityQueue[OfCodec]:
         """Return the queue of this name, which its first push creates, with its stored options.
 
-        The name is printable text of at most 255 bytes, without spaces at its ends. A `Subspace`,
-        or a directory of `fdb.directory`, stands for a queue without a name. Options are as for the
-        class.
-
-        A queue whose codec is an object can be opened without it; calls that need the codec then
-        raise `UnknownCodec` or `UndecodableItem`. Cost: three reads in one transaction.
+        The name is printable text of at most 255 bytes, without spaces at its ends, or the
+        `Subspace` of a queue without a name, such as a directory of `fdb.directory`. A queue whose
+        codec is an object can be opened without it; calls that need it then raise `UnknownCodec` or
+        `UndecodableItem`. Cost: three reads in one transaction.
 
         Raises:
             InvalidQueueName: A queue cannot have this name.
@@ -257,12 +252,11 @@ class PriorityQueue(ValueQueue[V]):
         """Push several values in one transaction: all of them or none; return their items.
 
         Several times as fast as single pushes, with their conflicts, costs and errors. `priorities`
-        has one for each value, instead of `priority`. Options are
-        `fdbqueue.options.PushManyOptions`. Each item takes about 250 bytes besides its payload.
+        has one for each value. Options are `fdbqueue.options.PushManyOptions`.
 
         Raises:
-            PushTooLarge: The values exceed the 10,000,000 bytes of a transaction. Nothing was
-                stored.
+            PushTooLarge: The payloads, with 250 bytes for each, exceed the 10,000,000 bytes of a
+                transaction. Nothing was stored.
             ValueError: The numbers of values, priorities and keys differ.
 
         Example:
@@ -298,9 +292,9 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[list[Item[V]]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
-        Several times as fast as single pops, whose conflicts and errors it shares. With `max`, it
-        takes the items that `pop_max` would take. Cost: one read of `n` rows, with `max` two for
-        each priority; their keys must fit into the 10,000,000 bytes of a transaction.
+        With `max`, takes the items that `pop_max` would take. Several times as fast as single pops,
+        with their conflicts and errors. Cost: one read of `n` rows, with `max` two for each
+        priority. Their keys must fit into the 10,000,000 bytes of a transaction.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b", "c"])
@@ -337,8 +331,8 @@ class PriorityQueue(ValueQueue[V]):
     ) -> Item[V] | None:
         """Move an item behind the last item of another priority; return it, or `None` if unknown.
 
-        The item keeps its id and stays ready, delayed or dead. Cost: two reads for a ready item,
-        seven for another. Later lookups of the item take twice as many reads.
+        The item keeps its id and its state. Cost: two reads for a ready item, seven for another.
+        Later lookups take twice as many reads.
 
         Raises:
             InvalidPriority: The priority is not of the queue's type.
@@ -365,14 +359,12 @@ class PriorityQueue(ValueQueue[V]):
 class Queue(ValueQueue[V]):
     """A queue in order of arrival: first in, first out.
 
-    It works as a `PriorityQueue` with one priority. `enqueue`, `enqueue_many`, `dequeue` and
-    `dequeue_many` are other names of `push`, `push_many`, `pop` and `pop_many`.
+    It works as a `PriorityQueue` with one priority. `enqueue` and `dequeue` are other names of
+    `push` and `pop`.
 
     Source: FoundationDB documentation, Design Recipes, "Queues".
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
         >>> mail = Queue(fdbqueue.Subspace(("mail",)))
         >>> _ = mail.push_many(db, ["first", "second"])
         >>> mail.pop(db).value
@@ -404,9 +396,8 @@ class Queue(ValueQueue[V]):
         """Return the FIFO queue of this name, as `PriorityQueue.named` does.
 
         Example:
-            >>> _ = Queue.named(db, "mail").push(db, "first")
-            >>> Queue.named(db, "mail").pop(db).value
-            'first'
+            >>> Queue.named(db, "mail").size(db)
+            0
         """
         queue: Queue[OfCodec]
         queue = cls._open(db, name, codec=codec, **options)
