@@ -80,8 +80,8 @@ class QueueCopy(ByState):
 
     Attributes:
         rows: The number of keys.
-        digest: The SHA-256 of all keys and values, in hexadecimal digits. Queues with the same
-            digest hold the same items, in the same states and order.
+        digest: The SHA-256 of all keys and values, in hexadecimal digits: equal queues have equal
+            digests.
     """
 
     rows: int
@@ -109,8 +109,7 @@ def summary_of(rows: Iterable[Row]) -> QueueCopy:
 class Moment:
     """A read version that the reads of several queues share, for as long as it lasts.
 
-    Attributes:
-        versions: How many read versions the reads have had.
+    `versions` is the number of read versions so far.
     """
 
     def __init__(self, db: Database) -> None:
@@ -155,12 +154,9 @@ def _page(tr: Transaction, begin: bytes, end: bytes) -> list[Row]:
 
 
 def rows_of(db: Database, name: str, moment: Moment) -> Iterator[Row]:
-    """Yield the rows of a named queue in the order of their keys.
+    """Yield the rows of a named queue in the order of their keys; raise `QueueNotFound`.
 
     They refer to other queues by the keys of their names.
-
-    Raises:
-        QueueNotFound: There is no queue with this name.
     """
 
     @cache
@@ -188,13 +184,10 @@ def key_rows(prefix: bytes, moment: Moment) -> Iterator[Row]:
 
 
 class NewQueues:
-    """Queues that are being written. They get their names, and can be found, after their last rows.
+    """Queues that are being written. They get their names after their last rows.
 
     The next attempt to write a queue of the same name deletes the rows of an interrupted one.
-
-    Raises:
-        QueueExists: There is a queue with one of the names.
-        InvalidQueueName: A queue cannot have one of the names.
+    Raises `QueueExists` and `InvalidQueueName`.
     """
 
     def __init__(self, db: Database, names: list[str]) -> None:
@@ -228,12 +221,11 @@ class NewQueues:
             run(self._db, partial(body, batch=batch))
 
     def finish(self) -> None:
-        """Give the queues their names in one transaction.
+        """Give the queues their names in one transaction; raise `RestoreRunning`.
 
         Raises:
             QueueExists: Another queue got one of the names meanwhile. The rows of all new ones are
                 deleted.
-            RestoreRunning: Another process writes one of the queues at the same time.
         """
         for name in run_once(self._db, self._finish, NAME_RECEIPTS):
             raise QueueExists(name)
@@ -256,11 +248,7 @@ def count_missing(db: Database, rows: Iterable[Row]) -> int:
 
 
 def store_keys(db: Database, rows: Iterable[Row]) -> None:
-    """Write the rows that a database does not have.
-
-    Raises:
-        KeyExists: It has another value under one of the keys. The rows before it may be stored.
-    """
+    """Write the rows that a database does not have; raise `KeyExists`."""
 
     def body(tr: Transaction, batch: list[Row]) -> None:
         for key, value in _missing(tr, batch):
@@ -281,7 +269,6 @@ def _missing(tr: ReadTransaction, rows: list[Row]) -> list[Row]:
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield rows in lists that a transaction has room for."""
     return in_batches(rows, lambda row: len(row.key) + len(row.value), _BATCH_ROWS, _BATCH_BYTES)
 
 
@@ -296,9 +283,8 @@ class Copies(dict[str, QueueCopy]):
     """The queues that were written or restored, by name.
 
     Attributes:
-        prefixes: How many keys were written or restored, by their prefix.
-        moments: How many moments a backup shows. If it is 1, all queues and keys are as they were
-            at one moment.
+        prefixes: The number of keys by their prefix.
+        moments: The number of moments that a backup shows; 1 if queues and keys are consistent.
     """
 
     def __init__(self) -> None:
@@ -316,15 +302,13 @@ def backup(
 ) -> Copies:
     """Write queues, and on request other keys, to a file.
 
-    Queues keep their options, and items in every state with ids, attempts and order.
-
     Each queue shows one moment. A queue that takes longer than five seconds is read twice, to be
     sure that it has not changed. Queues whose reads begin within a second of the first show the
     same moment.
 
     The keys of `prefixes` are read last. They show the same moment if the backup takes less than a
-    second or, without large queues, less than five. Otherwise `Copies.moments` is over 1, and the
-    file may have a part of a transaction that changed several keys, or keys and a queue.
+    second or, without large queues, less than five. Otherwise `Copies.moments` is over 1, and a
+    transaction that changed several keys, or keys and a queue, may be in the file in part.
 
     The file can be restored into any database, embedded or cluster. Conflicts with nothing. Cost:
     one range read for every 500 rows.
@@ -332,13 +316,12 @@ def backup(
     Args:
         db: A database.
         file: A binary file, open for writing.
-        names: The names of the queues; `None` for all. Back up queues together whose jobs wait for
+        names: The names of the queues; `None` for all. Write queues together whose jobs wait for
             each other.
-        prefixes: The first bytes of other keys to write, such as those of a queue without a name;
-            `b""` for all keys except those of named queues.
+        prefixes: The first bytes of other keys; `b""` for all keys except those of named queues.
 
     Returns:
-        What was written, by the name of the queue.
+        The queues by their names.
 
     Raises:
         ValueError: A prefix begins with byte 255, or only begins keys of queues.
@@ -425,24 +408,24 @@ def restore(
     in one transaction, after the last row. An interrupted restore begins anew when you start it
     again.
 
-    Keys of `prefixes` are written before that, in transactions of their own: other clients may see
-    a part of them. A key that is there with the same value is left alone. Another value is found
-    before anything is changed, unless a client writes it during the restore.
+    Keys are written before that, in other transactions: clients may see a part of them. A key that
+    is there with the same value is left alone; another value is found before anything is changed,
+    unless a client writes it during the restore.
 
     A claimed item stays claimed until its lease is over by the clock. A job that waits for jobs of
-    a queue that is missing waits until it is cancelled. Cost: one transaction for every 1,000 rows
-    or megabyte.
+    a missing queue waits until it is cancelled. Cost: one transaction for every 1,000 rows or
+    megabyte.
 
     Args:
         db: A database.
-        file: A binary file that `backup` has written. It must be seekable.
+        file: A seekable binary file that `backup` has written.
         names: The names of the queues to restore.
-        prefixes: The prefixes of the keys to restore, longer or shorter than in the file. Without
-            `names` and `prefixes`, all is restored.
+        prefixes: The prefixes of the keys to restore. Without `names` and `prefixes`, all is
+            restored.
         new_name: Another name for the queue, if only one is restored.
 
     Returns:
-        What was restored, by the name in the file.
+        The queues by their names in the file.
 
     Raises:
         InvalidBackup: The file is not a complete backup, is damaged, or has another layout.
@@ -450,13 +433,12 @@ def restore(
         QueueExists: The database has a queue with one of the names. No queue was restored.
         KeyExists: The database has a key of the file with another value.
         InvalidQueueName: A queue cannot have the new name.
-        RestoreRunning: Another process has begun to restore the same queue meanwhile.
+        RestoreRunning: Another process restores the same queue.
 
     Example:
         >>> import io
         >>> file, other = io.BytesIO(), fdbqueue.open("memory:")
-        >>> _ = jobs.push_many(db, ["a", "b"])
-        >>> _ = backup(db, file)
+        >>> _ = jobs.push_many(db, ["a", "b"]), backup(db, file)
         >>> restore(other, file)["jobs"].ready
         2
     """
@@ -532,7 +514,7 @@ def _verify_header(line: bytes) -> None:
 
 
 def _rows(file: IO[bytes], offset: int) -> Iterator[Row]:
-    """Yield the rows of one section of a file that was verified."""
+    """Yield the rows of one section of a file."""
     file.seek(offset)
     while "key" in (line := json.loads(file.readline())):
         yield Row(_bytes(line["key"]), _bytes(line["value"]))
@@ -556,11 +538,9 @@ def copy(
 ) -> Copies:
     """Copy queues to another database: a backup in a temporary file, and its restore.
 
-    The source is not changed. If the copies are to replace it, pause the queues and stop their
-    clients first: later changes are not copied, and clients of both would run the same jobs. The
-    copy of a paused queue is paused.
-
-    Raises the errors of `backup` and `restore`. The target has no new queue then.
+    If the copies are to replace the source, pause the queues and stop their clients first: later
+    changes are not copied, and clients of both would run the same jobs. The copy of a paused queue
+    is paused. Raises the errors of `backup` and `restore`; the target has no new queue then.
 
     Args:
         source: The database to copy from.
@@ -569,7 +549,7 @@ def copy(
         new_name: Another name for the copy, if only one queue is copied.
 
     Returns:
-        What was copied, by the name in the source.
+        The queues by their names in the source.
 
     Example:
         >>> other = fdbqueue.open("memory:")
@@ -583,14 +563,10 @@ def copy(
 
 
 def distinct(prefixes: Iterable[bytes]) -> list[bytes]:
-    """Return prefixes in order, without any that begins with another one.
+    """Return prefixes in order, without any that begins with another; raise `ValueError` for ours.
 
-    Raises:
-        ValueError: A prefix begins only keys that are not the user's.
-
-    Example:
-        >>> distinct([b"stock/", b"sold/2026/", b"sold/", b"sold/"])
-        [b'sold/', b'stock/']
+    >>> distinct([b"stock/", b"sold/2026/", b"sold/", b"sold/"])
+    [b'sold/', b'stock/']
     """
     if isinstance(prefixes, (bytes, str)):
         raise TypeError(f"prefixes is a list of prefixes, not {prefixes!r} alone")

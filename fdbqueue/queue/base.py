@@ -117,7 +117,7 @@ class BaseQueue(Generic[_T]):
     """The methods that all queues share; `PriorityQueue` describes their arguments."""
 
     _stored: ClassVar[tuple[str, ...]] = ()
-    """The arguments of the constructor that are stored options, except `QueueOptions`."""
+    """Further stored options that the constructor takes, beside `QueueOptions`."""
 
     def __init__(self, store: Store[_T]) -> None:
         self._store = store
@@ -142,7 +142,6 @@ class BaseQueue(Generic[_T]):
 
     @classmethod
     def _open(cls, db: Transactor, name: str | Subspace, **given: Any) -> Any:
-        """Return the queue with the given options and the stored others."""
         return open_stored(cls, read(db, partial(find_stored, name=name)), **given)
 
     @property
@@ -166,8 +165,8 @@ class BaseQueue(Generic[_T]):
     def configure(self, tr: Transactor, **settings: Unpack[QueueSettings]) -> None:
         """Change stored options of the queue, the given `fdbqueue.options.QueueSettings`.
 
-        All clients obey: pushes at once, claims from the next one on, pops within a second.
-        Conflicts with pushes; `concurrency`, `rate` and `paused` also with claims.
+        Pushes and claims of all clients obey at once, pops within a second. Conflicts with pushes;
+        `concurrency`, `rate` and `paused` also with claims.
 
         Example:
             >>> jobs.configure(db, max_size=1000, keep="7d")
@@ -190,21 +189,21 @@ class BaseQueue(Generic[_T]):
         """Claim the first items for the time of a lease; return `None` if there are none to claim.
 
         No other client gets the items during the lease, which counts from before the call. Call
-        `ack` in the transaction that writes the result of the work, `nack` if it failed, or
-        `extend` if it takes longer. After the lease, the items return to their places, and
-        `LeaseLost` keeps the late worker from committing.
+        `ack` when the work is done, `nack` if it failed, or `extend` if it takes longer. After the
+        lease, the items return to their places, and `LeaseLost` keeps the late worker from
+        committing.
 
-        The call takes the first items. In a transaction, or after conflicts, it takes any of the
-        first `within` items. Claims conflict over the same item, within a group, and near a limit.
-        An item that cannot be decoded fails, and is not returned.
+        In a transaction, or after conflicts, the call takes any of the first `within` items. Claims
+        conflict over the same item, within a group, and near a limit. An item that cannot be
+        decoded fails, and is not returned.
 
-        Cost: a read of the options and one of the items, sometimes a sweep; three keys written for
-        each item, and one for each priority.
+        Cost: two reads, sometimes a sweep; three keys written for each item, and one for each
+        priority.
 
         Args:
             tr: A transaction or a database.
             lease: The length of the lease, over 0.
-            n: The maximum number of items, from 1; fewer if they are too large for a transaction.
+            n: The maximum number of items, from 1.
             within: The number of first items to choose from, from 1.
             wait: As for `pop`.
             client: The client's name for `get`, 1 to 255 bytes; by default its host and process id.
@@ -234,12 +233,13 @@ class BaseQueue(Generic[_T]):
     ) -> SansIO[None]:
         """Acknowledge a claim: the work is done, and the items leave the queue.
 
-        Do so in the transaction that writes the result of the work: both commit, or neither. After
-        an unknown commit result, a plain retry raises `LeaseLost`;
+        In the transaction that writes the result of the work, both commit, or neither. After an
+        unknown commit result, a plain retry raises `LeaseLost`;
         `fdbqueue.transactional(receipts=...)` does not.
 
         A queue with `keep` keeps the items as done, with `result` (JSON of up to 90,000 bytes),
-        `log`, and `discarded`, the reason if the work was given up. Cost: one read for each item.
+        `log`, and `discarded`, the reason if the work was given up. Cost: one read for each item,
+        also for `nack`, `extend` and `release`.
 
         Raises:
             InvalidValue: The result is not JSON.
@@ -289,14 +289,14 @@ class BaseQueue(Generic[_T]):
     ) -> None:
         """Report that the work on a claim failed; its items are retried after a delay.
 
-        After `max_attempts` claims, an item becomes a dead letter. Cost: as for `ack`.
+        After `max_attempts` claims, an item becomes a dead letter.
 
         Args:
             tr: A transaction or a database.
             claim: The claim.
-            delay: By default one second, doubled with each further failure up to an hour, minus a
-                random part of up to a half.
-            error: A text or an exception. 1,000 characters and the end of the traceback are kept.
+            delay: By default one second, doubled with each further failure up to an hour, less up
+                to a half at random.
+            error: A text or an exception: 1,000 characters and the end of the traceback are kept.
             dead: Whether the items become dead letters at once.
             log: The lines logged.
 
@@ -322,7 +322,7 @@ class BaseQueue(Generic[_T]):
         """Restart the lease of a claim from now, and report on the work.
 
         Until the claim ends, `get` and `search` show `progress` and `log`, all lines logged so far.
-        If the lease runs out, the attempt keeps the log. Cost: as for `ack`.
+        If the lease runs out, the attempt keeps the log.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -340,7 +340,7 @@ class BaseQueue(Generic[_T]):
         """Return the items of a claim to their places, at once or after `delay`.
 
         The attempt does not count. Given an item or its id, the call ends the claim that holds it,
-        and returns false if none does. Cost: as for `ack`.
+        and returns false if none does.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -361,17 +361,17 @@ class BaseQueue(Generic[_T]):
         """Remove and return the first item, or `None` if there is none.
 
         In a transaction, a pop conflicts with each change at the head of the queue, up to its item:
-        another pop, a claim or removal of the item, and a push of an item that would come first. A
-        pop of an empty queue conflicts with every push.
+        another pop, a claim or removal of the item, or a push ahead of it. A pop of an empty queue
+        conflicts with every push.
 
         Cost: one read of one row, and three keys written. On a cluster, a pop that met a conflict
-        leaves a request, which costs two commits and a share of the transaction that serves it.
+        costs two commits and a share of another transaction, which serves it.
 
         Args:
             tr: A transaction or a database.
-            wait: The time to wait for an item. A push wakes one waiting client. Pushes by another
-                implementation of the recipe are noticed within 25 seconds. Waiting writes two or
-                three small keys.
+            wait: The time to wait for an item. A push wakes one waiting client; a push by another
+                implementation of the recipe is noticed within 25 seconds. Waiting writes two or
+                three keys.
 
         Raises:
             UndecodableItem: The codec cannot decode the item, which stays in the queue.
@@ -438,7 +438,7 @@ class BaseQueue(Generic[_T]):
         The order is by priority, name of the group, and arrival; done items come newest first. In a
         transaction, all items are from one moment. Given a database, each 500 items take a
         transaction; an item that stays in the queue throughout is always found. Cost: one read for
-        each page, and with a state up to four for each item.
+        each 500 items, and with a state up to four for each item.
 
         Args:
             tr: A transaction or a database.
@@ -579,8 +579,7 @@ class BaseQueue(Generic[_T]):
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
         """Return the state of an item: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`.
 
-        Returns `None` if the item has left the queue. Cost: one read for a ready item, six or seven
-        for another.
+        Returns `None` if the item has left the queue.
 
         Example:
             >>> jobs.state(db, jobs.push(db, "send", delay=60))
@@ -591,7 +590,7 @@ class BaseQueue(Generic[_T]):
     def get(self, tr: ReadTransactor, item: _T | str) -> ItemInfo | None:
         """Return everything about an item; `None` if it has left the queue.
 
-        Cost: three to seven reads for a ready item, six to nine for another; two more for a task.
+        Cost: up to eight reads more than to find it.
 
         Example:
             >>> item = jobs.push(db, "send")
@@ -637,7 +636,7 @@ class BaseQueue(Generic[_T]):
         A dead letter returns to its place with all attempts again, and no longer expires. Its
         failed attempts are kept. A delayed item keeps its number of attempts. The call also returns
         false if the item is not in `state`, waits for other items or a signal, or if another item
-        has its unique key by now. Cost: five reads.
+        has its unique key by now.
 
         Raises:
             QueueFull: There is no place for the dead letter, which stays dead.
@@ -656,7 +655,7 @@ class BaseQueue(Generic[_T]):
 
         A claimed item ends with its claim, however that ends; a `Worker` learns of it by a watch
         and tells the handler (`Context.cancelled`). A queue that keeps done items keeps it, with
-        the outcome `"cancelled"`. Cost: one or two reads more than `remove`.
+        the outcome `"cancelled"`.
 
         Example:
             >>> item = jobs.push(db, "send")
@@ -668,7 +667,7 @@ class BaseQueue(Generic[_T]):
     def remove(self, tr: Transactor, item: _T | str, *, state: State | None = None) -> bool:
         """Remove an item; return false if it is claimed or unknown, or not in `state`.
 
-        `release` a claimed item first. Cost: one read for a ready item, five for another.
+        `release` a claimed item first.
 
         Example:
             >>> item = jobs.push(db, "send")
@@ -681,10 +680,9 @@ class BaseQueue(Generic[_T]):
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> SansIO[None]:
         """Return popped items to their places, even beyond the maximum size.
 
-        They keep their attempts, times to live, and unique keys that are still free. The pop has
-        deleted the steps of jobs, which begin from the top, and has ended them in their batches.
-        Given a database, each 1,000,000 bytes take a transaction. Cost: four reads for each item,
-        and the writes of a push.
+        They keep their attempts, times to live, and unique keys that are still free. Jobs have lost
+        their steps, and have ended in their batches. Given a database, each 1,000,000 bytes take a
+        transaction. Cost: four reads for each item, and the writes of a push.
 
         Example:
             >>> _ = jobs.push_many(db, ["first", "second"])
@@ -700,8 +698,8 @@ class BaseQueue(Generic[_T]):
     def wait(self, db: Database, seconds: Duration) -> SansIO[bool]:
         """Sleep until the queue has an item, without taking it; return whether it has one.
 
-        Another client may take it first; `pop(db, wait=...)` waits and takes. Use this method if an
-        interrupt must not come between taking an item and using it.
+        Another client may take it first. Use `pop(db, wait=...)`, unless an interrupt must not come
+        between taking an item and using it.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -742,14 +740,13 @@ class BaseQueue(Generic[_T]):
     def stats(self, tr: ReadTransactor) -> QueueStats:
         """Return the number of items in each state, the totals, and the limits of the queue.
 
-        Cost: two reads, and one if items are delayed. To find the oldest ready item, one read for
-        each priority and group, up to 100; a task queue reads its first 100 tasks instead.
+        Cost: two reads, one more if items are delayed, and one for each priority and group, up to
+        100, for the oldest item. A task queue reads its first 100 tasks instead.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"]), jobs.push(db, "c", delay=60), jobs.claim(db)
-            >>> stats = jobs.stats(db)
-            >>> stats.ready, stats.delayed, stats.claimed, stats.total_pushed
-            (1, 1, 1, 3)
+            >>> jobs.stats(db).by_state
+            {'ready': 1, 'delayed': 1, 'claimed': 1, 'dead': 0, 'done': 0}
         """
         return self._store.reads.stats(tr)
 
@@ -760,21 +757,19 @@ class BaseQueue(Generic[_T]):
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"]), jobs.pop(db)
-            >>> minutes, hour, day = jobs.history(db)
-            >>> minutes.seconds, minutes.pushed, minutes.taken, day.pushed
-            (300, 2, 1, 2)
+            >>> [(window.seconds, window.taken) for window in jobs.history(db)]
+            [(300, 1), (3600, 1), (86400, 1)]
         """
         return self._store.reads.history(tr)
 
     def clear(self, tr: Transactor) -> None:
         """Remove all items, in every state, with their claims; the queue and its options stay.
 
-        Totals start from zero. Idempotency keys stay for their 24 hours. For jobs of other queues
-        that wait for them, removed jobs count as cancelled. Conflicts with pops and reads of the
-        queue.
+        Totals start from zero. Idempotency keys stay for their 24 hours. Jobs of other queues that
+        wait for removed ones see them as cancelled. Conflicts with pops and reads of the queue.
 
-        Cost: a few range clears. If jobs of the queue ever counted in batches of other queues, it
-        reads all unfinished items, given a database 1,000 in a transaction.
+        Cost: a few range clears. If jobs of the queue ever counted in batches of other queues, all
+        unfinished items are read, given a database 1,000 in a transaction.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -791,9 +786,9 @@ class BaseQueue(Generic[_T]):
     ) -> None:
         """Change settings of a group, the given `fdbqueue.options.GroupSettings`.
 
-        A group exists while it has items or settings. Weights apply from the next item taken. The
-        group `None` sets the defaults of all groups; each of the next sweeps then holds or releases
-        up to 200 groups. The items without a group have only a weight.
+        Weights apply from the next item taken. The group `None` sets the defaults of all groups;
+        each of the next sweeps then holds or releases up to 200 groups. The items without a group
+        have only a weight.
 
         Example:
             >>> jobs.set_group(db, "ada", weight=2)
@@ -902,7 +897,6 @@ def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
 
 
 def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
-    """Change an item; return false also if this is not possible now."""
     try:
         return change(item_id)
     except (QueueFull, WrongState, UndecodableItem):
@@ -924,7 +918,7 @@ def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
 def _begin_moves(
     store: Store[_T], moved: Callable[[_T], Level], to: Any, tr: Transaction
 ) -> Callable[[str], bool]:
-    """Begin the moves of one transaction, which share the ends of the levels."""
+    """Begin the moves of one transaction, which share their `tails`."""
     tails: dict[bytes, Tail] = {}
 
     def unless_there(item: _T) -> Level | None:

@@ -82,13 +82,13 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
 
     A repair corrects counters, indexes and holds, deletes what belongs to no item, and runs jobs
     again that wait for nothing. It leaves counts of batches, numbers of steps, and foreign keys.
-    With a foreign key among the items, it repairs nothing: the queue may have been opened with the
-    wrong priorities. Pushes and pops go on during a repair; two repairs conflict.
+    With an unreadable or foreign key among the items, it repairs nothing: the queue may have been
+    opened with the wrong priorities. Pushes and pops go on during a repair; two repairs conflict.
 
-    On the embedded engine, SQLite's integrity check of the whole file precedes each report of a
-    problem (see `Database.check_integrity`).
+    On the embedded engine, SQLite's integrity check of the whole file precedes a repair or the
+    report of a problem.
 
-    A check conflicts with nothing. Cost: a scan of the whole queue, within the five seconds of a
+    A check conflicts with nothing. Cost: a scan of the queue, within the five seconds of a
     transaction. If a recovery of the database cuts it short, the check begins again; in the
     caller's transaction, it raises error 1007.
 
@@ -99,8 +99,8 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
 
     Example:
         >>> _ = jobs.push(db, "a")
-        >>> check(db, jobs)
-        CheckReport(ready=1, delayed=0, claimed=0, dead=0, done=0, problems=(), repaired=False)
+        >>> check(db, jobs).problems
+        ()
     """
     if not isinstance(queue, BaseQueue):
         raise TypeError(
@@ -159,7 +159,6 @@ class _Check:
         return len(self._positions)
 
     def report(self) -> CheckReport:
-        """Compare everything, repair it if that is wanted, and return the result."""
         try:
             self._compare_all()
         except error_classes() as error:
@@ -420,7 +419,6 @@ class _Check:
     def _note_difference(
         self, what: str, count: int, expected: int, key: bytes, missing: bytes
     ) -> None:
-        """Note a wrong counter; a repair adds what is missing."""
         problem = f"{what} is {count:,}, not {expected:,}"
         self._note(problem, self._tr.add, key, missing)
 

@@ -141,16 +141,16 @@ def rename(tr: Transactor, name: str, new_name: str) -> None:
 def drop(tr: Transactor, name: str) -> None:
     """Delete a queue: its items, its options and its name.
 
-    For jobs of other queues that wait for its jobs, these count as cancelled; a step that ran one
-    of them fails. A batch whose last job is in this queue ends as if that job were cancelled. The
-    rows of an unfinished restore or copy with this name are deleted, too.
+    Jobs of other queues that wait for its jobs see them as cancelled, and a step that ran one of
+    them fails. A batch whose last job is in this queue ends as if that job were cancelled. The rows
+    of an unfinished restore or copy with this name are deleted, too.
 
     Stop the clients of the queue first. A later push by one of them creates the queue again, empty,
     and only `check` finds waits for jobs pushed meanwhile. Conflicts with all reads of the queue.
 
     Cost: two reads and two range clears. If jobs of the queue ever counted in batches of other
-    queues, all unfinished items are read, given a database 1,000 in each transaction. The last
-    transaction deletes the queue; an interrupted drop can be repeated.
+    queues, all unfinished items are read, given a database 1,000 in a transaction; repeat an
+    interrupted drop.
 
     Raises:
         QueueNotFound: There is no queue with this name.
@@ -190,7 +190,7 @@ def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0)
 
     Args:
         tr: A transaction or a database.
-        after: A name, of a queue or not: only names that follow it.
+        after: Any name: only names that follow it.
         limit: The maximum number of names, 0 for all.
 
     Raises:
@@ -198,7 +198,7 @@ def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0)
 
     Example:
         >>> _ = mail.push(db, "x"), jobs.push(db, "x")
-        >>> queue_names(db), queue_names(db, after="jobs", limit=1)
+        >>> queue_names(db), queue_names(db, after="jobs")
         (['jobs', 'mail'], ['mail'])
     """
     return _read_queues(tr, lambda tr, page: page, after, limit)
@@ -207,19 +207,18 @@ def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0)
 def overview(
     tr: ReadTransactor, *, after: str | None = None, limit: int = 0, prefix: str = ""
 ) -> dict[str, QueueStats]:
-    """Return the numbers of all named queues, in order of their names, or of a page of them.
+    """Return the stored numbers of all named queues, in order of their names, or of a page.
 
-    Each value is as from `stats` of the queue in a transaction, without the options. If its numbers
-    cannot be decoded, it has an `error` instead. Given a database, each 500 queues take a
-    transaction. Conflicts with nothing.
+    Each value is what `stats` returns in a transaction, without the options, or has an `error` if
+    it cannot be decoded. Given a database, each 500 queues take a transaction. Conflicts with
+    nothing.
 
-    Cost: for each page a range read of the names, and for each queue one of its counters. A queue
-    with items takes a read for each of up to 100 priorities, a task queue one more, and a queue
-    with delayed items one more.
+    Cost: for each queue a range read of its counters; if it has items, a read for each of up to 100
+    priorities; one more for a task queue, and for delayed items.
 
     Args:
         tr: A transaction or a database.
-        after: A name, of a queue or not: only queues whose names follow it.
+        after: Any name: only queues whose names follow it.
         limit: The maximum number of queues, 0 for all.
         prefix: Only queues whose names begin with this text.
 
@@ -227,17 +226,15 @@ def overview(
         InvalidQueueName: A queue cannot have the name `after`.
 
     Example:
-        >>> _ = jobs.push(db, "x", 5), mail.push(db, "x")
-        >>> [(name, stats.by_priority) for name, stats in overview(db, limit=1).items()]
-        [('jobs', {5: 1})]
+        >>> _ = jobs.push(db, "x", 5)
+        >>> overview(db)["jobs"].by_priority
+        {5: 1}
     """
     return dict(_read_queues(tr, _stats, after, limit, prefix))
 
 
 def stats_as_json(stats: QueueStats) -> dict[str, Any]:
-    """Return the numbers of a queue as a JSON object: its states, totals and, if known, limits.
-
-    If the numbers are not known, the object has only the error.
+    """Return the numbers of a queue as a JSON object; only the error if they are not known.
 
     >>> numbers = stats_as_json(jobs.stats(db))
     >>> numbers["ready"], numbers["paused"]
@@ -289,7 +286,6 @@ def info_as_json(info: ItemInfo) -> dict[str, Any]:
 
 
 def _stats(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, QueueStats]]:
-    """Return the numbers of each queue of a page."""
     # The reads of all queues begin before the first is waited for.
     begun = [
         (subspace, tr.get_range(*counters_range(subspace), streaming_mode=WANT_ALL))
@@ -305,10 +301,7 @@ def _stats(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, Qu
 def _stats_of(
     tr: ReadTransaction, subspace: Subspace, rows: Iterable[KeyValue]
 ) -> Iterator[QueueStats | None]:
-    """Yield `None` once the further reads have begun, and then the numbers of a queue.
-
-    A queue that cannot be read has an error, so it does not hide the others.
-    """
+    """Yield `None` once further reads have begun, then the numbers of a queue, or its error."""
     try:
         finish = begin_stats(tr, subspace, Counters(subspace, rows), first_key)
         yield None
@@ -333,8 +326,7 @@ def _read_queues(
 ) -> list[_T]:
     """Read something of all named queues, or of a page, in order of the names, by snapshot reads.
 
-    `read(tr, page)` reads it of some queues. A queue that is renamed meanwhile may be read twice,
-    or not at all.
+    A queue that is renamed meanwhile may be read twice, or not at all.
     """
 
     def page(tr: ReadTransaction, rows: list[KeyValue]) -> Iterable[_T]:
@@ -353,10 +345,7 @@ SAMPLE = 500
 
 
 def by_job(db: Database, queue: BaseQueue[Any]) -> dict[str, Any]:
-    """Return the numbers of each job in a sample, in order of their names.
-
-    Cost: a read for each state, and one for each done item.
-    """
+    """Return the numbers of each job in a sample, in order of their names."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     times: dict[str, list[float]] = defaultdict(list)
     more: list[State] = []

@@ -100,8 +100,8 @@ class PriorityQueue(ValueQueue[V]):
     **Transactions.** A method takes a transaction or a database (`tr`), or only a database (`db`).
     In a transaction, the call commits with everything else in it, and the caller's retry loop
     repeats it; `fdbqueue.transactional(receipts=...)` also settles an unknown commit result (1021).
-    Given a database, the call commits by itself. It takes effect exactly once, or raises an error;
-    only 1021 leaves the outcome open.
+    Given a database, the call takes effect exactly once, or raises an error; only 1021 leaves the
+    outcome open.
 
     **Arguments** that several methods have:
 
@@ -109,17 +109,17 @@ class PriorityQueue(ValueQueue[V]):
       `InvalidItemId`.
     - `claim`: a result of `claim`. Once it has ended, the call raises `LeaseLost`, and its
       transaction must not commit. A claim of another queue raises `ForeignClaim`.
-    - `log`: text to keep with the attempt: the last 8,000 bytes.
+    - `log`: text of which the last 8,000 bytes are kept with the attempt.
     - `group`: the name of a group; an empty text for the items without one.
-    - `by`: the client that retries dead letters, for `FailedAttempt.retried_by`: text of up to 255
-      bytes, by default its host and process id.
+    - `by`: the client, for `FailedAttempt.retried_by`: text of up to 255 bytes, by default its host
+      and process id.
     - Times, such as `lease`: seconds, a `timedelta`, or a text such as `"1h30m"`, with the units
       `ms`, `s`, `m`, `h`, `d` and `w`. `wait` needs a database; `math.inf` waits for ever.
 
     **Reads.** Given a database, a method that shows or counts items first sweeps, unless this
-    process has just done so: it returns up to 256 items whose leases are over, makes up to 256 due
-    items ready, and drops up to 256 expired ones. In a transaction it shows what is stored: an item
-    may be delayed after its `due_at`, claimed after `lease_ends`, and ready after `expires_at`.
+    process has just done so: it ends leases that are over, makes due items ready, and drops expired
+    ones, up to 256 of each. In a transaction it shows what is stored: an item may be delayed after
+    its `due_at`, claimed after `lease_ends`, and ready after `expires_at`.
 
     **Conflicts.** Pushes conflict with each other only near a limit or over a unique key. Pops
     conflict, because they want the same item. A change or a read of one item conflicts with changes
@@ -128,13 +128,15 @@ class PriorityQueue(ValueQueue[V]):
     database, threads that share a queue object share transactions: their pushes, or pops, during a
     commit go into the next one.
 
+    **Costs.** To find an item takes one read if it is ready, otherwise five to seven, and twice as
+    many once it was moved to another priority.
+
     **Options.** The first push stores them. A client with another codec or other priorities gets
     `OptionsMismatch` when it opens the queue or pushes; other options that differ are ignored, with
     a warning in the log. An unknown option is a `TypeError`.
 
-    **Types.** To a type checker, `PriorityQueue[Page]` is a queue whose values are pages.
-
-    In the examples of methods, `db` is a database, and `jobs`, `mail` and `tasks` are new queues.
+    To a type checker, `PriorityQueue[Page]` is a queue of pages. In the examples of methods, `db`
+    is a database, and `jobs`, `mail` and `tasks` are new queues.
 
     Args:
         subspace: The subspace of the queue; nothing else may be in it.
@@ -184,9 +186,9 @@ class PriorityQueue(ValueQueue[V]):
         """Return the queue of this name, which its first push creates, with its stored options.
 
         The name is printable text of at most 255 bytes, without spaces at its ends, or the
-        `Subspace` of a queue without a name, such as a directory of `fdb.directory`. A queue whose
-        codec is an object can be opened without it; calls that need it then raise `UnknownCodec` or
-        `UndecodableItem`. Cost: three reads in one transaction.
+        `Subspace` of a queue without a name, such as a directory of `fdb.directory`. A queue with a
+        codec object can be opened without it; calls that need it then raise `UnknownCodec` or
+        `UndecodableItem`. Cost: three reads.
 
         Raises:
             InvalidQueueName: A queue cannot have this name.
@@ -214,16 +216,15 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[Item[V]]:
         """Put a value behind the last item of its priority.
 
-        Only the first push of a queue conflicts with another push. With a `max_size`, pushes
-        conflict more often the fewer places are left, and never exceed it.
+        Only the first push of a queue conflicts with another one. With a `max_size`, which pushes
+        never exceed, they conflict more often the fewer places are left.
 
-        Cost: two reads at the same time (with a `max_size` three), and three keys written; one more
-        for each 90,000 bytes of a payload over 10,000 bytes, and one to wake a waiting client.
+        Cost: two reads at once (three with a `max_size`), and three keys written; one more for each
+        90,000 bytes of a payload over 10,000 bytes, and one to wake a client.
 
         Args:
             tr: A transaction or a database.
-            value: A value that the codec accepts, up to 8,000,000 bytes encoded and up to 100
-                levels of lists and objects.
+            value: Up to 8,000,000 bytes when encoded, and up to 100 levels of lists and objects.
             priority: A priority of the queue's type. The lowest is popped first.
             options: See `fdbqueue.options.PushOptions`.
 
@@ -252,7 +253,7 @@ class PriorityQueue(ValueQueue[V]):
         """Push several values in one transaction: all of them or none; return their items.
 
         Several times as fast as single pushes, with their conflicts, costs and errors. `priorities`
-        has one for each value. Options are `fdbqueue.options.PushManyOptions`.
+        has one for each value; options are `fdbqueue.options.PushManyOptions`.
 
         Raises:
             PushTooLarge: The payloads, with 250 bytes for each, exceed the 10,000,000 bytes of a
@@ -292,9 +293,9 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[list[Item[V]]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
-        With `max`, takes the items that `pop_max` would take. Several times as fast as single pops,
-        with their conflicts and errors. Cost: one read of `n` rows, with `max` two for each
-        priority. Their keys must fit into the 10,000,000 bytes of a transaction.
+        Several times as fast as single pops, with their conflicts and errors. With `max`, takes the
+        items that `pop_max` would take. Cost: one read of `n` rows, whose keys must fit into the
+        10,000,000 bytes of a transaction; with `max`, two reads for each priority.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b", "c"])
@@ -331,8 +332,7 @@ class PriorityQueue(ValueQueue[V]):
     ) -> Item[V] | None:
         """Move an item behind the last item of another priority; return it, or `None` if unknown.
 
-        The item keeps its id and its state. Cost: two reads for a ready item, seven for another.
-        Later lookups take twice as many reads.
+        The item keeps its id and its state. Cost: one read more than to find it.
 
         Raises:
             InvalidPriority: The priority is not of the queue's type.

@@ -50,8 +50,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     """A queue of tasks, ordered by priority, then deadline, then cost, then time of creation.
 
     The nearest deadline comes first, and tasks without a deadline last; then the cheapest task. It
-    works as a `PriorityQueue` with the priority (priority, deadline, cost). To find the tasks of an
-    agent or a client, it reads the whole queue.
+    works as a `PriorityQueue` with the priority (priority, deadline, cost).
 
     Example:
         >>> for cost in (5, 1):
@@ -172,8 +171,6 @@ class TaskQueue(BaseQueue[Task[V]]):
 
     def get_task(self, tr: ReadTransactor, task_id: str) -> Task[V] | None:
         """Return the task with this id, in any state, or `None` if it has left the queue.
-
-        Cost: one read for a ready task, six for another; twice as many after `reprioritize`.
 
         Example:
             >>> tasks.get_task(db, tasks.push(db, payload="x")).payload
