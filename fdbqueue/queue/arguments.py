@@ -1,6 +1,7 @@
 """Validation of the arguments of queues and workers, and the form in which they are stored.
 
-A `validate_` function returns a valid argument; it raises `TypeError` or `ValueError` for another.
+A `validate_` function returns a valid argument. For another it raises `TypeError`, `ValueError`, or
+`InvalidTask` if it is a field of a task.
 """
 
 from __future__ import annotations
@@ -213,11 +214,7 @@ def validate_share(name: str, number: object) -> float:
 
 
 def validate_rate(rate: Any) -> tuple[int, int]:
-    """Return a rate as a number and milliseconds.
-
-    >>> validate_rate((10, "1m"))
-    (10, 60000)
-    """
+    """Return a rate as a number and milliseconds."""
     try:
         number, time = rate
     except (TypeError, ValueError):
@@ -255,12 +252,7 @@ def validate_by(by: object) -> str:
 
 
 def validate_json(value: Any) -> None:
-    """Raise `TypeError` or `ValueError` unless JSON represents a value as it is.
-
-    >>> validate_json({"sent": (3, 4)})
-    Traceback (most recent call last):
-    TypeError: a value of type tuple cannot be JSON: (3, 4)
-    """
+    """Raise `TypeError` or `ValueError` unless JSON represents a value as it is."""
     JsonCodec().encode(value)
 
 
@@ -270,11 +262,7 @@ def validate_result(result: Any) -> bytes | None:
 
 
 def validate_log(log: object) -> str:
-    r"""Return the last lines of a log, which are kept.
-
-    >>> len(validate_log("12345\n" * 10_000))
-    7998
-    """
+    """Return the last lines of a log, which are kept."""
     if not isinstance(log, str):
         raise TypeError(f"a log is text, not {log!r}")
     if not log:
@@ -328,13 +316,7 @@ def validate_state(state: object) -> State:
 
 
 def validate_filter(kind: str, state: State, filters: Filters) -> Filter:
-    """Return what to look for among the items in a state of a queue of this kind.
-
-    Raises:
-        TypeError: There is no such filter.
-        ValueError: The items of this queue, or in this state, do not have what the filter names.
-        InvalidTask: The priority is not one of a task.
-    """
+    """Return what to look for; raise for a filter that items in this state cannot pass."""
     validate_options(Filters, filters)
     wanted = Filter(**filters)
     for name in ("agent", "id", "error", "client", "job"):
@@ -370,7 +352,7 @@ def validate_group(name: object, may_be_empty: bool = False) -> str | None:
 
 
 def of_each(n: int, name: str, given: Iterable[_T]) -> list[_T]:
-    """Return the arguments for each of `n` values; raise `ValueError` for another number."""
+    """Return the arguments for each of `n` values."""
     if isinstance(given, str):
         raise TypeError(f"give {name} as a list, a key for each value, not {given!r}")
     listed = list(given)
@@ -380,11 +362,7 @@ def of_each(n: int, name: str, given: Iterable[_T]) -> list[_T]:
 
 
 def new_headers(n: int, options: PushManyOptions) -> list[Header]:
-    """Return the header of each of `n` new items.
-
-    >>> new_headers(2, {"unique": ["a", None], "unique_until": "claimed"})[0].key
-    'a'
-    """
+    """Return the header of each of `n` new items."""
     ttl, cost, keys = options.get("ttl"), options.get("cost", 1), options.get("unique")
     until, period = options.get("unique_until"), options.get("unique_for")
     plain = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
@@ -411,7 +389,7 @@ def new_headers(n: int, options: PushManyOptions) -> list[Header]:
 
 
 def validate_scope(unique: object, until: object, period: Duration | None) -> float | None:
-    """Return for how many seconds a unique key is not free; `None` for a key without a period."""
+    """Return for how many seconds a unique key is not free, or `None`."""
     if until is not None:
         validate_choice("unique_until", until, UniqueUntil)
     if until is not None and period is not None:
@@ -425,7 +403,7 @@ def validate_scope(unique: object, until: object, period: Duration | None) -> fl
 
 
 def validate_claim(claim: Claim) -> Claim:
-    """Return a claim; raise `TypeError` for anything else, such as the `None` of an empty queue."""
+    """Return a claim; explain the `None` of an empty queue."""
     if isinstance(claim, Claim):
         return claim
     raise TypeError(f"a claim is needed, not {claim!r}; `claim` returns None for no item")
@@ -440,14 +418,14 @@ def validate_lease(lease: object, name: str = "a lease") -> float:
 
 
 def validate_priority(priority: object) -> TaskPriority:
-    """Return the priority of a task; raise `InvalidTask` unless it is from 1 to 5."""
+    """Return the priority of a task, from 1 to 5."""
     if _is_integer(priority, 1, 5):
         return TaskPriority(priority)
     raise InvalidTask("priority", priority, "an integer from 1 (CRITICAL) to 5 (DEFERRED)")
 
 
 def validate_cost(cost: object) -> float:
-    """Return the cost of a task; raise `InvalidTask` unless it is finite and not negative."""
+    """Return the cost of a task, which is finite and not negative."""
     if isinstance(cost, (Real, Decimal)) and not isinstance(cost, bool):
         try:
             number = float(cost)
@@ -459,7 +437,7 @@ def validate_cost(cost: object) -> float:
 
 
 def validate_name(field: str, name: object) -> str:
-    """Return the name of an agent or client; raise `InvalidTask` for another value."""
+    """Return the name of an agent or client."""
     if _is_text(name):
         return name
     raise InvalidTask(field, name, f"text of 1 to {MAX_TEXT} bytes in UTF-8")
@@ -487,7 +465,6 @@ def kept_options(keep: Keep | None) -> dict[str, Any]:
 
 
 def _age(part: object) -> float:
-    """Return a time in seconds; NaN for anything else."""
     if isinstance(part, timedelta):
         return part.total_seconds()
     return seconds_of_text(part) if isinstance(part, str) else math.nan
@@ -502,11 +479,7 @@ def validate_task(
     client_id: object = None,
     payload: object = None,
 ) -> tuple[TaskRecord, tuple[int, int, float]]:
-    """Return the stored record of a task and its priority in the queue; raise `InvalidTask`.
-
-    >>> validate_task(priority=2, cost=5)[1]
-    (2, 9223372036854775807, 5.0)
-    """
+    """Return the stored record of a task and its priority in the queue."""
     agent = None if agent_name is None else validate_name("agent_name", agent_name)
     client = None if client_id is None else validate_name("client_id", client_id)
     order = int(validate_priority(priority)), deadline_number(deadline), validate_cost(cost)
@@ -541,11 +514,7 @@ _VALIDATORS: dict[str, Callable[[str, Any], object]] = {
 
 
 def settings_to_store(settings: Mapping[str, object]) -> dict[str, Any]:
-    """Return the stored options that the arguments of `configure` change.
-
-    >>> settings_to_store({"max_size": 10, "keep": timedelta(days=1)})
-    {'keep_seconds': 86400, 'keep_number': None, 'max_size': 10}
-    """
+    """Return the stored options that the arguments of `configure` change."""
     validate_options(QueueSettings, settings)
     changes: dict[str, Any] = {**settings}
     stored: dict[str, Any] = {}
@@ -572,9 +541,6 @@ def group_settings(settings: GroupSettings, group: str | None) -> dict[str, Any]
     """Return the stored settings that the arguments of `set_group` change.
 
     The items without a group (`""`) have only a weight. All groups (`None`) cannot be paused.
-
-    >>> group_settings({"weight": 2, "rate": (10, "1m")}, "ada")
-    {'weight': 2.0, 'rate': (10, 60000)}
     """
     validate_options(GroupSettings, settings)
     stored: dict[str, Any] = {}

@@ -110,7 +110,7 @@ class PriorityQueue(ValueQueue[V]):
     - `claim`: a result of `claim`. Once it has ended, the call raises `LeaseLost`, and its
       transaction must not commit. A claim of another queue raises `ForeignClaim`.
     - `log`: text of which the last 8,000 bytes are kept with the attempt.
-    - `group`: the name of a group; an empty text for the items without one.
+    - `group`: a name; an empty text for the items without a group.
     - `by`: the client, for `FailedAttempt.retried_by`: text of up to 255 bytes, by default its host
       and process id.
     - Times, such as `lease`: seconds, a `timedelta`, or a text such as `"1h30m"`, with the units
@@ -118,22 +118,20 @@ class PriorityQueue(ValueQueue[V]):
 
     **Reads.** Given a database, a method that shows or counts items first sweeps, unless this
     process has just done so: it ends leases that are over, makes due items ready, and drops expired
-    ones, up to 256 of each. In a transaction it shows what is stored: an item may be delayed after
-    its `due_at`, claimed after `lease_ends`, and ready after `expires_at`.
+    ones, up to 256 of each. In a transaction it shows what is stored, even if a change is due.
 
     **Conflicts.** Pushes conflict with each other only near a limit or over a unique key. Pops
     conflict, because they want the same item. A change or a read of one item conflicts with changes
     of this item; `size`, `counts`, `stats` and `history` conflict with every change of the queue.
     In a transaction that writes, give a read `tr.snapshot`: it conflicts with nothing. Given a
-    database, threads that share a queue object share transactions: their pushes, or pops, during a
-    commit go into the next one.
+    database, threads that share a queue object share transactions.
 
     **Costs.** To find an item takes one read if it is ready, otherwise five to seven, and twice as
     many once it was moved to another priority.
 
     **Options.** The first push stores them. A client with another codec or other priorities gets
     `OptionsMismatch` when it opens the queue or pushes; other options that differ are ignored, with
-    a warning in the log. An unknown option is a `TypeError`.
+    a warning in the log.
 
     To a type checker, `PriorityQueue[Page]` is a queue of pages. In the examples of methods, `db`
     is a database, and `jobs`, `mail` and `tasks` are new queues.
@@ -148,7 +146,6 @@ class PriorityQueue(ValueQueue[V]):
     Source: FoundationDB documentation, Design Recipes, "Priority Queues" and its Extensions.
 
     Example:
-        >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> jobs = PriorityQueue.named(db, "jobs")
         >>> for value, priority in [("later", 5), ("soon", 1), ("soon too", 1)]:
@@ -186,9 +183,8 @@ class PriorityQueue(ValueQueue[V]):
         """Return the queue of this name, which its first push creates, with its stored options.
 
         The name is printable text of at most 255 bytes, without spaces at its ends, or the
-        `Subspace` of a queue without a name, such as a directory of `fdb.directory`. A queue with a
-        codec object can be opened without it; calls that need it then raise `UnknownCodec` or
-        `UndecodableItem`. Cost: three reads.
+        `Subspace` of a queue without a name, such as a directory of `fdb.directory`. Without its
+        codec object, a queue can be opened, but not read. Cost: three reads.
 
         Raises:
             InvalidQueueName: A queue cannot have this name.
