@@ -93,7 +93,7 @@ class ItemBatch(BatchProgress):
     """A batch, seen from one of its jobs, or from the job that waits for it.
 
     Attributes:
-        kind: What waits for it: a job that runs at its end (`"then"`), a job that follows its jobs
+        kind: What waits: a job that runs at its end (`"then"`), a job that follows its jobs
             (`"after"`), or a step of a job that runs them (`"run"`).
         queue: The name of the queue of the job that waits, or `None`.
         id: The id of that job.
@@ -117,7 +117,7 @@ class Members(NamedTuple):
     arguments: Mapping[str, Any]
 
     def items(self, batch: bytes) -> list[NewItem]:
-        """Return the items, with this in their headers."""
+        """Return the items, with this batch in their headers."""
         options: Any = {**self.arguments}
         values, priority = options.pop("values"), options.pop("priority", None)
         new = new_items(store_of(self.queue), values, [priority] * len(values), **options)
@@ -134,12 +134,12 @@ class Members(NamedTuple):
         return self.items(membership_in(self.queue, owner, id, step=step, job=job))
 
     def push(self, tr: Transaction, new: list[NewItem]) -> list[Item[Any]]:
-        """Push items to the queue; see `push_members`."""
+        """Push items to the queue."""
         return push_members(tr, self.queue, new)
 
 
 def membership_in(queue: BaseQueue[Any], owner: bytes, id: bytes, **fields: Any) -> bytes:
-    """Return what the header of an item of a queue says of a batch of the queue `owner`."""
+    """Return the header field of an item that is in a batch of the queue `owner`."""
     subspace = b"" if queue.subspace.key() == owner else owner
     return encode_membership(Membership(subspace, id, **fields))
 
@@ -157,7 +157,7 @@ def _size(member: _Member) -> int:
 
 
 class Batches:
-    """The batches of one queue: those whose last end makes an item of this queue ready."""
+    """The batches whose last end makes an item of this queue ready."""
 
     def __init__(self, queue: BaseQueue[Any]) -> None:
         self._queue = queue
@@ -169,9 +169,7 @@ class Batches:
     ) -> Item[Any]:
         """Begin a batch; return the item that is ready once its jobs have ended.
 
-        Raises:
-            PayloadTooLarge: The value has more than 80,000 bytes.
-            QueueFull: The queue or the group is full.
+        Raises `QueueFull`, and `PayloadTooLarge` for a value of over 80,000 bytes.
         """
         (new,) = new_items(self._store, [value], [priority], group=group)
         if len(new.payload) > _MAX_VALUE:
@@ -259,8 +257,7 @@ def batches_of(tr: ReadTransactor, queue: BaseQueue[Any], item: Item[Any] | str)
     """Return the batch that a job waits for, and those in which it counts when it ends.
 
     Batches whose waiting job has ended are left out. Cost: two reads of the item, three of each
-    batch, and a range read of all names if a queue was renamed, restored or copied. Raises
-    `InvalidItemId`.
+    batch, and a range read of all names if a queue was renamed, restored or copied.
     """
     store = store_of(queue)
     own, reference = store.layout, store.codec.reference(item)
@@ -306,10 +303,7 @@ def push_after(
 ) -> list[Item[Any]]:
     """Push items that are ready once others have ended; `Job.using` describes it.
 
-    Raises:
-        QueueFull: The queue has no room for them.
-        TooManyFollowing: Too many jobs and batches wait for one of the others. The transaction must
-            not commit.
+    Raises `QueueFull`, and `TooManyFollowing`, after which the transaction must not commit.
     """
     store, owner = store_of(new.queue), new.queue.subspace.key()
     items = new.items(b"")
@@ -361,7 +355,7 @@ def _has_failed(found: ItemRow) -> bool:
 def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:
     """Return whether an item that was claimed is not to begin, because of a batch.
 
-    Cost: a read, if a dead letter cancels its batch or it has waited for others; otherwise none.
+    Cost: a read, if a dead letter cancels its batch or it has waited for others; else none.
     """
     if item.metadata is NO_HEADER:  # as of most items
         return False

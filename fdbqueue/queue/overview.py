@@ -110,9 +110,8 @@ def _of_any_kind(stored: Stored) -> PriorityQueue | Queue | TaskQueue:
 def rename(tr: Transactor, name: str, new_name: str) -> None:
     """Give a queue another name; its items stay where they are.
 
-    Clients that have the queue open can go on using it. A small row for the old name stays, so that
-    no other queue is stored in the same place. Cost: two to five reads, and two or three keys
-    written.
+    Clients that have the queue open can go on using it. A small row for the old name stays. Cost:
+    two to five reads, and two or three keys written.
 
     Raises:
         QueueNotFound: There is no queue with this name.
@@ -145,11 +144,11 @@ def drop(tr: Transactor, name: str) -> None:
     them fails. A batch whose last job is in this queue ends as if that job were cancelled. The rows
     of an unfinished restore or copy with this name are deleted, too.
 
-    Stop the clients of the queue first. A later push by one of them creates the queue again, empty,
-    and only `check` finds waits for jobs pushed meanwhile. Conflicts with all reads of the queue.
+    Stop the clients of the queue first: a later push by one of them creates it again, empty.
+    Conflicts with all reads of the queue.
 
-    Cost: two reads and two range clears. If jobs of the queue ever counted in batches of other
-    queues, all unfinished items are read, given a database 1,000 in a transaction; repeat an
+    Cost: two reads and two range clears; a read of all unfinished items, given a database 1,000 in
+    a transaction, if jobs of the queue ever counted in batches of other queues. Repeat an
     interrupted drop.
 
     Raises:

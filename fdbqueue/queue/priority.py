@@ -183,8 +183,8 @@ class PriorityQueue(ValueQueue[V]):
         """Return the queue of this name, which its first push creates, with its stored options.
 
         The name is printable text of at most 255 bytes, without spaces at its ends, or the
-        `Subspace` of a queue without a name, such as a directory of `fdb.directory`. Without its
-        codec object, a queue can be opened, but not read. Cost: three reads.
+        `Subspace` of a queue without a name, such as a directory of `fdb.directory`. A queue with a
+        codec object can be opened without it, to count or clear it. Cost: three reads.
 
         Raises:
             InvalidQueueName: A queue cannot have this name.

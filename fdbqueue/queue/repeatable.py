@@ -66,13 +66,13 @@ def import_lines(
     """Push each line, a JSON value, in order; skip lines that an earlier run of this import stored.
 
     Each line gets a unique key for four weeks, made of the source, its number and its bytes. So a
-    later run, or one at the same time, skips stored lines, even if their items have ended. `clear`
-    deletes the keys. Each transaction stores up to 1,000 lines. If the queue is full, a later run
-    continues there.
+    later or concurrent run skips stored lines, even if their items have ended. `clear` deletes the
+    keys. Each transaction stores up to 1,000 lines. If the queue is full, a later run continues
+    there.
 
     Args:
         db: A database.
-        queue: The queue to push to.
+        queue: The queue.
         lines: The lines, or a binary file.
         source: Identifies this import, such as the path of a file. With `None`, every line is
             pushed.
@@ -83,8 +83,7 @@ def import_lines(
         group_field: The field of each line's object with its group, if it has one.
 
     Raises:
-        InvalidLine: A line is not valid, or longer than 50 MB. The lines before it are stored, and
-            an import of the corrected input continues there.
+        InvalidLine: A line is not valid, or longer than 50 MB. The lines before it are stored.
 
     Example:
         >>> lines = [b'{"n": 1, "p": 5}', b'{"n": 2, "p": 3}']
@@ -173,8 +172,8 @@ def remembered(
 
     The push takes effect exactly once. A repeated request gets the ids of the first one, even if
     the items have ended since. A queue remembers a key for 24 hours by the clients' clocks, but not
-    a push without room. Each call deletes up to 100 outdated keys. Concurrent requests with one key
-    conflict. Cost: two reads and two keys more than the push.
+    a push without room. Concurrent requests with one key conflict. Cost: two reads and two keys
+    more than the push.
 
     Args:
         db: A database.
@@ -184,7 +183,6 @@ def remembered(
         push: Pushes in a transaction, and returns the ids of the items; none without room.
 
     Raises:
-        ValueError: The key is not such a text.
         PushTooLarge: The ids of the items take over 100,000 bytes.
         IdempotencyKeyReused: The first request with this key had another digest.
 

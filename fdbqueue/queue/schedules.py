@@ -59,15 +59,15 @@ class Schedule:
         cron: The expression whose times are its ticks, or `None`.
         every: The interval between its ticks, or `None`.
         tz: The time zone of the expression.
-        missed: What happens to ticks that no client has found in time.
-        overlap: What happens to a tick while the last item has not ended.
+        missed: The policy for ticks that no client has found in time.
+        overlap: The policy for a tick while the last item has not ended.
         group: The group of its items, or `None`.
         next_tick: `None` while it is paused, or if no worker has declared it for a day.
-        last_tick: The last tick for which it pushed an item, or `None`.
+        last_tick: The last tick with an item, or `None`.
         last_item: The id of that item, or `None`.
-        declared_at: When a worker last declared it; `None` if a call added it, until it is removed.
+        declared_at: When a worker last declared it; `None` if a call added it.
         pushed: The number of items pushed.
-        skipped: The number of ticks without an item, because the last item had not ended or the
+        skipped: The number of ticks without an item, because the last one had not ended or the
             queue was full.
     """
 
@@ -112,11 +112,11 @@ class Schedules(Generic[V]):
     """The schedules of one queue.
 
     The transaction of a client that finds a tick due pushes the item and sets the next tick. So
-    each tick is pushed exactly once, and none while no client takes items of the queue. Ticks lie
-    on a fixed grid: the times of a cron expression, or the multiples of an interval since 1970.
+    each tick is pushed exactly once, but only while clients take items of the queue. Ticks are the
+    times of a cron expression, or the multiples of an interval since 1970.
 
-    Methods return false or `None` if there is no schedule of the name. Cost: a tick is one read and
-    three writes more than a push. A queue without schedules pays nothing.
+    Methods return false or `None` if there is no schedule of the name. A tick costs one read and
+    three writes more than a push; a queue without schedules pays nothing.
     """
 
     def __init__(self, store: Store[Any]) -> None:
@@ -134,7 +134,7 @@ class Schedules(Generic[V]):
         """Add a schedule, or give the one of this name another definition.
 
         A schedule that exists keeps its state, and its next tick unless its timing changes.
-        Conflicts with the ticks of the same schedule.
+        Conflicts with its ticks.
 
         Args:
             tr: A transaction or a database.
@@ -145,7 +145,6 @@ class Schedules(Generic[V]):
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.
-            TypeError: There is no such option.
             InvalidValue: The queue cannot store the value.
             PayloadTooLarge: The value is too large.
             InvalidPriority: The queue does not have this priority.

@@ -39,13 +39,13 @@ class Step:
 
     Attributes:
         kind: What the job does in it.
-        state: How it has ended; `"waiting"` until then.
+        state: How it ended; `"waiting"` until then.
         began_at: When the job first came to it.
-        ended_at: When it ended; `None` until then.
+        ended_at: When it ended, or `None`.
         failures: How often its function has failed.
         due_at: When the job goes on at the latest, if it sleeps or waits; `None` for never.
         key: The key of the signal that it waits for, or the id of the job that it runs.
-        queue: The name of the queue of that job; `None` if there is none.
+        queue: The name of the queue of that job, or `None`.
         error: Why its function failed last, or `None`.
         value: Its result, as JSON.
     """
@@ -95,22 +95,12 @@ class JobSteps(Generic[V]):
     def all(self, tr: ReadTransactor, item: Item[V] | str) -> list[Step]:
         """Return the steps of a job in the order of their storing; none for an unknown item.
 
-        Cost: two reads of an item, and a range read of its steps with their results.
-
-        Raises:
-            InvalidItemId: The text is not an item id.
+        Cost: two reads of an item, and a range read of its steps with their results. Raises
+        `InvalidItemId`.
 
         Example:
-            >>> from fdbqueue.jobs import App, Context
-            >>> app = App("memory:")
-            >>> @app.job(name="build")
-            ... def build(context: Context) -> None:
-            ...     context.step("compile", lambda: 42)
-            >>> handle = build.push()
-            >>> _ = app.work(drain=True)
-            >>> jobs = app.queue("jobs")
-            >>> [(step.name, step.value) for step in jobs.steps.all(app.db, handle.id)]
-            [('compile', 42)]
+            >>> jobs.steps.all(db, jobs.push(db, "no steps"))
+            []
         """
         reference = self._store.codec.reference(item)
 
@@ -139,9 +129,8 @@ class JobSteps(Generic[V]):
 
         A job that comes to wait for it while it is kept goes on at once, with the last signal of
         this name and key. Conflicts with other signals of both, and with jobs that begin or cease
-        to wait for them.
-
-        Cost: three reads and two or three writes; for each job that waits eight of each.
+        to wait for them. Cost: three reads and two or three writes; for each job that waits eight
+        of each.
 
         Args:
             tr: A transaction or a database.
@@ -251,7 +240,7 @@ class ClaimedSteps:
         self.is_suspended = True
 
     def wait(self, name: str, step: StoredStep, signal: str) -> StoredStep | None:
-        """Return a wait for a signal if it has ended; otherwise suspend the job, return `None`."""
+        """Return a wait for a signal if it has ended; otherwise suspend the job."""
 
         def body(tr: Transaction, now: int) -> StoredStep | None:
             steps = [*self._unstored, NamedStep(name, step)]
@@ -277,7 +266,7 @@ class ClaimedSteps:
     def run(self, names: list[str], batch: bytes, push: PushChildren) -> list[StoredStep] | None:
         """Return the steps that run other jobs if all have ended; otherwise suspend the job.
 
-        `push` pushes the jobs for the new `batch`, in the transaction that stores the steps.
+        `push` pushes these jobs, as part of the same transaction.
         """
 
         def body(tr: Transaction, now: int) -> list[StoredStep] | None:

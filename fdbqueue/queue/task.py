@@ -252,10 +252,9 @@ class TaskQueue(BaseQueue[Task[V]]):
 def push_task(
     queue: TaskQueue[Any], tr: Transactor, task: Mapping[str, Any]
 ) -> SansIO[tuple[str, bool] | None]:
-    """Push a task, given the arguments of `TaskQueue.push`; return its id.
+    """Push a task, given the arguments of `TaskQueue.push`; `None` if the queue is full.
 
-    Also returns false if an earlier push has stored it, and instead of both `None` if the queue is
-    full.
+    Returns its id, and false if an earlier push has stored it.
 
     Example:
         >>> [push_task(tasks, db, {"unique": "daily"})[1] for _ in range(2)]
