@@ -1,4 +1,4 @@
-"""Validation of the arguments of queues and workers, and the form in which they are stored.
+"""Validation of the arguments of queues and workers, and their stored form.
 
 A `validate_` function returns a valid argument. For another it raises `TypeError`, `ValueError`, or
 `InvalidTask` if it is a field of a task.
@@ -98,7 +98,7 @@ def text_of_seconds(seconds: float) -> str:
 def validate_seconds(
     name: str, seconds: object, *, is_over: bool = False, below: int | None = None
 ) -> float:
-    """Return a number of seconds from 0, or with `is_over` over 0."""
+    """Return seconds from 0, or with `is_over` over 0."""
     given = seconds
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
@@ -289,7 +289,7 @@ def validate_report(progress: object, log: object, now: int) -> Report | None:
 
 
 def validate_address(text: int | str) -> tuple[str, int]:
-    """Return the host and the port that `"HOST:PORT"`, or a port of this host, names.
+    """Return the host and the port of `"HOST:PORT"`, or of a port of this host.
 
     >>> validate_address(9200), validate_address("[::]:9200")
     (('127.0.0.1', 9200), ('::', 9200))
@@ -302,7 +302,7 @@ def validate_address(text: int | str) -> tuple[str, int]:
 
 
 def validate_options(kind: type, options: Mapping[str, Any]) -> None:
-    """Raise `TypeError` for a name that is not one of the options of a kind."""
+    """Raise `TypeError` for an unknown option."""
     known = kind.__annotations__
     for name in options:
         if name not in known:
@@ -532,7 +532,7 @@ def settings_to_store(settings: Mapping[str, object]) -> dict[str, Any]:
 def given_options(
     kind: str, codec: str, priorities: PriorityKind | None, options: QueueOptions
 ) -> Options:
-    """Return the options with which a queue is opened, as its first push stores them."""
+    """Return the options of an opened queue, as its first push stores them."""
     validate_options(QueueOptions, options)
     return Options(kind, codec, priorities, **settings_to_store(options))
 

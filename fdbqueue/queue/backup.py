@@ -57,7 +57,7 @@ _BATCH_ROWS, _BATCH_BYTES = 1_000, 1_000_000  # that one transaction writes
 
 
 class KeyExists(FdbqueueError):
-    """A key of a backup that the database has with another value, which stays."""
+    """The database has another value under a key of the backup, which stays."""
 
     key: bytes
 
@@ -123,7 +123,7 @@ class Moment:
         self._begun = time.monotonic()
 
     def begin_queue(self) -> None:
-        """Go on to a new read version, unless most of the time of this one is left."""
+        """Go on to a new read version, unless most of this one is left."""
         if time.monotonic() - self._begun > _SHARED:
             self._renew()
 
@@ -204,7 +204,7 @@ class NewQueues:
             tr[unfinished_key(name)] = uuid
 
     def _verify(self, tr: Transaction, name: str) -> None:
-        """Raise `RestoreRunning` if another process has begun to write a queue of this name."""
+        """Raise `RestoreRunning` if another process writes a queue of this name."""
         if tr[unfinished_key(name)].value != self._uuids[name]:
             raise RestoreRunning(name)
 
@@ -280,7 +280,7 @@ _SECTIONS = (b'{"queue":', b'{"prefix":')
 
 
 class Copies(dict[str, QueueCopy]):
-    """The queues that were written or restored, by name.
+    """The queues that were written or restored, by their names in the file or the source.
 
     Attributes:
         prefixes: The number of keys by their prefix.
@@ -319,9 +319,6 @@ def backup(
         names: The names of the queues; `None` for all. Write queues together whose jobs wait for
             each other.
         prefixes: The first bytes of other keys; `b""` for all keys except those of named queues.
-
-    Returns:
-        The queues by their names.
 
     Raises:
         ValueError: A prefix begins with byte 255, or only begins keys of queues.
@@ -372,7 +369,6 @@ def backup(
 
 
 def _end(sha256: hashlib._Hash) -> bytes:
-    """Return the last line of a file, which has the digest of the others."""
     return _line({"sha256": sha256.hexdigest()})
 
 
@@ -405,8 +401,7 @@ def restore(
     """Create the queues and keys of a backup in a database, with everything that it has.
 
     The whole file is verified first, so a damaged file changes nothing. All queues get their names
-    in one transaction, after the last row. An interrupted restore begins anew when you start it
-    again.
+    in one transaction, after the last row. Repeat an interrupted restore.
 
     Keys are written before that, in other transactions: clients may see a part of them. A key that
     is there with the same value is left alone; another value is found before anything is changed,
@@ -423,9 +418,6 @@ def restore(
         prefixes: The prefixes of the keys to restore. Without `names` and `prefixes`, all is
             restored.
         new_name: Another name for the queue, if only one is restored.
-
-    Returns:
-        The queues by their names in the file.
 
     Raises:
         InvalidBackup: The file is not a complete backup, is damaged, or has another layout.
@@ -514,7 +506,6 @@ def _verify_header(line: bytes) -> None:
 
 
 def _rows(file: IO[bytes], offset: int) -> Iterator[Row]:
-    """Yield the rows of one section of a file."""
     file.seek(offset)
     while "key" in (line := json.loads(file.readline())):
         yield Row(_bytes(line["key"]), _bytes(line["value"]))
@@ -547,9 +538,6 @@ def copy(
         target: The database to copy to.
         names: The names of the queues; `None` for all.
         new_name: Another name for the copy, if only one queue is copied.
-
-    Returns:
-        The queues by their names in the source.
 
     Example:
         >>> other = fdbqueue.open("memory:")

@@ -99,7 +99,7 @@ _Q = TypeVar("_Q", bound="BaseQueue[Any]")
 _R = TypeVar("_R")
 
 _Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
-"""Begins the changes of one transaction; the result changes an item and returns if it did so."""
+"""Begins the changes of one transaction; the result changes an item, if possible."""
 
 _HOLDING = ("concurrency", "rate", "in_order")
 """The default settings that may hold a group."""
@@ -117,7 +117,7 @@ class BaseQueue(Generic[_T]):
     """The methods that all queues share; `PriorityQueue` describes their arguments."""
 
     _stored: ClassVar[tuple[str, ...]] = ()
-    """Further stored options that the constructor takes, beside `QueueOptions`."""
+    """The stored options of its constructor, beside `QueueOptions`."""
 
     def __init__(self, store: Store[_T]) -> None:
         self._store = store
@@ -154,7 +154,7 @@ class BaseQueue(Generic[_T]):
     def options(self, tr: ReadTransactor) -> Options:
         """Return the kind, codec, priorities and limits of the queue. Cost: one read.
 
-        Before the first push these are the options of this queue object.
+        Before the first push these are the given ones.
 
         Example:
             >>> fdbqueue.PriorityQueue.named(db, "jobs", max_size=100).options(db)
@@ -357,17 +357,16 @@ class BaseQueue(Generic[_T]):
     def pop(self, tr: Transactor, *, wait: Duration = 0) -> SansIO[_T | None]:
         """Remove and return the first item, or `None` if there is none.
 
-        In a transaction, a pop conflicts with each change at the head of the queue, up to its item:
-        another pop, a claim or removal of the item, or a push ahead of it. A pop of an empty queue
-        conflicts with every push.
+        In a transaction, a pop conflicts with another pop, a claim or removal of its item, and a
+        push ahead of it; in an empty queue, with every push.
 
         Cost: one read of one row, and three keys written. On a cluster, a pop that met a conflict
         costs two commits and a share of another transaction, which serves it.
 
         Args:
             tr: A transaction or a database.
-            wait: The time to wait for an item. A push wakes one waiting client; a push by another
-                implementation of the recipe is noticed within 25 seconds. Waiting writes two or
+            wait: The time to wait for an item. A push wakes one waiting client; pushes by another
+                implementation of the recipe are noticed within 25 seconds. Waiting writes two or
                 three keys.
 
         Raises:
@@ -432,10 +431,10 @@ class BaseQueue(Generic[_T]):
     ) -> Iterator[_T] | Iterator[ItemInfo]:
         """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
 
-        The order is by priority, name of the group, and arrival; done items come newest first. In a
-        transaction, all items are from one moment. Given a database, each 500 items take a
-        transaction; an item that stays in the queue throughout is always found. Cost: one read for
-        each 500 items, and with a state up to four for each item.
+        The order is by priority, name of the group, and arrival; done items come newest first.
+        Given a database, each 500 items take a transaction; an item that stays in the queue
+        throughout is always found. Cost: one read for each 500 items, and with a state up to four
+        for each item.
 
         Args:
             tr: A transaction or a database.
@@ -628,10 +627,9 @@ class BaseQueue(Generic[_T]):
     ) -> bool:
         """Make a dead letter or a delayed item ready at once; return false if it is neither.
 
-        A dead letter returns to its place with all attempts again, and no longer expires. Its
-        failed attempts are kept. A delayed item keeps its number of attempts. The call also returns
-        false if the item is not in `state`, waits for other items or a signal, or if another item
-        has its unique key by now.
+        A dead letter returns to its place with all attempts again, keeps its failed attempts, and
+        no longer expires. The call also returns false if the item is not in `state`, waits for
+        other items or a signal, or if another item has its unique key by now.
 
         Raises:
             QueueFull: There is no place for the dead letter, which stays dead.
@@ -674,7 +672,7 @@ class BaseQueue(Generic[_T]):
         """Return popped items to their places, even beyond the maximum size.
 
         They keep their attempts, times to live, and unique keys that are still free. Jobs have lost
-        their steps, and have ended in their batches. Given a database, each 1,000,000 bytes take a
+        their steps, and have ended in their batches. Given a database, each megabyte takes a
         transaction. Cost: four reads for each item, and the writes of a push.
 
         Example:
@@ -834,7 +832,7 @@ def _read_group_settings(store: Store[Any], tr: ReadTransactor, group: str | Non
 def _change_group(
     store: Store[Any], tr: Transactor, group: str | None, settings: GroupSettings
 ) -> None:
-    """Change settings of a group, or with `None` of all groups; wake waiting clients."""
+    """Change settings of a group, or of all; wake waiting clients."""
     name = validate_group(group, may_be_empty=True)
     changes = group_settings(settings, name)
 
@@ -898,7 +896,7 @@ def _clear_item(store: Store[Any], state: State | None, tr: Transaction, item_id
 
 
 def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
-    """Return a beginning without state that changes of one transaction share."""
+    """Return a beginning whose changes share no state."""
     return lambda tr: partial(change, tr)
 
 
@@ -927,7 +925,7 @@ def _change_matching(
 
 
 def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str]) -> dict[str, bool]:
-    """Change items in one transaction, or in several if they are too large for one."""
+    """Change items in one transaction, or in two if they are too large for one."""
 
     def body(tr: Transaction) -> dict[str, bool]:
         change = begin(tr)
@@ -945,7 +943,7 @@ def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str])
 def claim_until(
     stop: Stop, store: Store[Any], db: Database, lease: float, n: int, wait: float, client: str
 ) -> Claim | None:
-    """Claim as `claim` does, given valid arguments; stop waiting once `stop` is set."""
+    """Claim as `claim` does, until `stop` is set."""
     return drive(store.claim(db, lease, n, _WITHIN, wait, client), stop)
 
 
@@ -955,7 +953,7 @@ def wait_to_claim(store: Store[Any], db: Database, stop: Stop) -> None:
 
 
 def store_of(queue: BaseQueue[_T]) -> Store[_T]:
-    """Return the store behind a queue, for other parts of the library."""
+    """Return the store behind a queue."""
     return queue._store
 
 
@@ -976,7 +974,7 @@ class _Id(NamedTuple):
 
 
 def claim_text(queue: BaseQueue[Any], claim: Claim) -> str:
-    """Return the text of a claim of one item. A client that has the text has the claim."""
+    """Return the text of a claim of one item: its bearer has the claim."""
     layout, key = queue._store.layout, claim.keys[0]
     id = "" if claim.item.id == layout.item_id(key) else claim.item.id
     position = layout.position(key)
@@ -984,7 +982,7 @@ def claim_text(queue: BaseQueue[Any], claim: Claim) -> str:
 
 
 def claim_from_text(queue: BaseQueue[Any], text: str) -> Claim:
-    """Return the claim with this text, whose item has only an id; raise `InvalidClaimToken`."""
+    """Return the claim with this text; raise `InvalidClaimToken`. Its item has only an id."""
     layout = queue._store.layout
     token, position, attempt, client, id = decode_claim_text(text)
     key = layout.items + position
@@ -1000,7 +998,7 @@ class Stored(NamedTuple):
 
 
 def find_stored(tr: Transaction, name: str | Subspace, must_exist: bool = False) -> Stored:
-    """Read the stored options of a queue; raise `QueueNotFound` if its name must exist."""
+    """Read the stored options of a queue; `must_exist` may raise `QueueNotFound`."""
     if isinstance(name, Subspace):
         subspace, known_name = name, None
     else:

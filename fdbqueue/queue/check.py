@@ -74,8 +74,7 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     - The counters of priorities, groups and states, and the totals, equal the numbers of items.
     - Each group with ready items has its turns, or is held back by a limit that still applies.
     - Every index leads to its items, and to nothing else.
-    - Failed attempts, results, steps, waits, batches and parts of payloads belong to items that
-      exist.
+    - Failed attempts, results, steps, waits, batches and parts of payloads belong to items.
     - Each item that is never due waits for something. The counts of a batch fit its jobs in this
       queue.
     - The queue's subspace contains no foreign keys.
@@ -191,7 +190,7 @@ class _Check:
     def _note(
         self, problem: str, repair: Callable[..., None] | None = None, *arguments: Any
     ) -> None:
-        """Note a problem; carry out its repair, a change of the transaction, if that is wanted."""
+        """Note a problem, and repair it if wanted."""
         self._problems.append(problem)
         if self._may_repair and repair is not None:
             repair(*arguments)
@@ -224,7 +223,7 @@ class _Check:
             self._note_item(levels.row("ready", key, value)._replace(state="claimed"))
 
     def _note_item(self, found: ItemRow) -> None:
-        """Count an item; note its timer, its pieces, and the ways by its unique key and id."""
+        """Count an item, and note its rows in indexes."""
         layout, state, item = self._layout, found.state, found.item
         level, header = item.level, item.header
         position = layout.position(found.key)
@@ -317,7 +316,7 @@ class _Check:
                     self._indexed[timer] = b""
 
     def _scan_unique_keys(self) -> None:
-        """Note the unique keys with a period, which outlive their items, and its ends."""
+        """Note the unique keys with a period, which outlive their items."""
         layout = self._layout
         for row in self._rows(layout.unique_keys):
             ends = decode_holder(row.value)[1]
@@ -372,7 +371,7 @@ class _Check:
                 self._note(problem, self._tr.set, key, expected)
 
     def _compare_holds(self) -> None:
-        """Look for groups that are stuck, and for a queue over its rate that nothing looks at."""
+        """Look for stuck groups, and for a queue over its rate without a timer."""
         layout, items = self._layout, self._items
         if not items.groups.is_settling(self._reads):
             self._compare_held_groups()
@@ -457,7 +456,7 @@ class _Check:
                 self._note(f"the result of no item: {row.key!r}", self._tr.clear, row.key)
 
     def _compare_jobs(self) -> None:
-        """Compare the batches of jobs; look for jobs that wait for nothing."""
+        """Compare batches; look for jobs that wait for nothing."""
         layout = self._layout
         for row in self._rows_of_items("followers", layout.followers):
             self._add_memberships(row.value)

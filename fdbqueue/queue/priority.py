@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class ValueQueue(BaseQueue[Item[V]]):
-    """A queue whose items have values of one type, and priorities, or none in a FIFO queue."""
+    """A queue whose items have values, and perhaps priorities."""
 
     _stored: ClassVar[tuple[str, ...]] = ("codec",)
 
@@ -289,9 +289,9 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[list[Item[V]]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
-        Several times as fast as single pops, with their conflicts and errors. With `max`, takes the
-        items that `pop_max` would take. Cost: one read of `n` rows, whose keys must fit into the
-        10,000,000 bytes of a transaction; with `max`, two reads for each priority.
+        Several times as fast as single pops, with their conflicts and errors. Cost: one read of `n`
+        rows; with `max`, which takes the items of `pop_max`, two for each priority. Their keys must
+        fit into the 10,000,000 bytes of a transaction.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b", "c"])

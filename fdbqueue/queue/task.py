@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 def create_deadline(
     days_ahead: float = 0, hours_ahead: float = 0, minutes_ahead: float = 0
 ) -> datetime:
-    """Return the time that far from now, in UTC, by this machine's clock.
-
-    Call it outside of a transaction's body, which may run more than once.
+    """Return the time that far from now, in UTC. Call it outside of transactions.
 
     >>> create_deadline(days_ahead=1) > create_deadline(hours_ahead=23)
     True
@@ -49,14 +47,13 @@ def create_deadline(
 class TaskQueue(BaseQueue[Task[V]]):
     """A queue of tasks, ordered by priority, then deadline, then cost, then time of creation.
 
-    The nearest deadline comes first, and tasks without a deadline last; then the cheapest task. It
-    works as a `PriorityQueue` with the priority (priority, deadline, cost).
+    The nearest deadline comes first, no deadline last. It works as a `PriorityQueue` with the
+    priority (priority, deadline, cost).
 
     Example:
-        >>> for cost in (5, 1):
-        ...     _ = tasks.push(db, priority=TaskPriority.HIGH, cost=cost, payload="any JSON")
-        >>> tasks.pop(db).cost
-        1.0
+        >>> _ = tasks.push(db, cost=5), tasks.push(db, cost=1, payload={"any": "JSON"})
+        >>> tasks.pop(db).payload
+        {'any': 'JSON'}
     """
 
     kind: ClassVar[Literal["task"]] = "task"
@@ -192,7 +189,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     def get_stats(self, tr: ReadTransactor) -> TaskStats:
         """Return totals of the queue, and the number of ready tasks of each priority and agent.
 
-        Given a database, the numbers are not of one moment. Cost: `stats`, and a read of all tasks.
+        Given a database, they are not of one moment. Cost: as for `stats`, and a read of all tasks.
 
         Example:
             >>> _ = tasks.push(db, agent_name="ada"), tasks.push(db)
