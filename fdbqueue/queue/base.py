@@ -168,6 +168,9 @@ class BaseQueue(Generic[_T]):
         Pushes and claims of all clients obey at once, pops within a second. Conflicts with pushes;
         `concurrency`, `rate` and `paused` also with claims.
 
+        Raises:
+            ValueError: A value is out of its range.
+
         Example:
             >>> jobs.configure(db, max_size=1000, keep="7d")
         """
@@ -233,7 +236,7 @@ class BaseQueue(Generic[_T]):
     ) -> SansIO[None]:
         """Acknowledge a claim: the work is done, and the items leave the queue.
 
-        In the transaction that writes the result of the work, both commit, or neither. After an
+        If the transaction also writes the result of the work, both commit, or neither. After an
         unknown commit result, a plain retry raises `LeaseLost`;
         `fdbqueue.transactional(receipts=...)` does not.
 

@@ -120,11 +120,12 @@ class PriorityQueue(ValueQueue[V]):
     process has just done so: it ends leases that are over, makes due items ready, and drops expired
     ones, up to 256 of each. In a transaction it shows what is stored, even if a change is due.
 
-    **Conflicts.** Pushes conflict with each other only near a limit or over a unique key. Pops
-    conflict, because they want the same item. A change or a read of one item conflicts with changes
-    of this item; `size`, `counts`, `stats` and `history` conflict with every change of the queue.
-    In a transaction that writes, give a read `tr.snapshot`: it conflicts with nothing. Given a
-    database, threads that share a queue object share transactions.
+    **Conflicts.** Pushes conflict with each other only near a limit, over a unique key, and at the
+    start of a queue or a group. Pops conflict, because they want the same item. A change or a read
+    of one item conflicts with changes of this item; `size`, `counts`, `stats` and `history`
+    conflict with every change of the queue. In a transaction that writes, give a read
+    `tr.snapshot`: it conflicts with nothing. Given a database, threads that share a queue object
+    share transactions.
 
     **Costs.** To find an item takes one read if it is ready, otherwise five to seven, and twice as
     many once it was moved to another priority.
@@ -212,8 +213,8 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[Item[V]]:
         """Put a value behind the last item of its priority.
 
-        Only the first push of a queue conflicts with another one. With a `max_size`, which pushes
-        never exceed, they conflict more often the fewer places are left.
+        With a `max_size`, which pushes never exceed, they conflict more often the fewer places are
+        left.
 
         Cost: two reads at once (three with a `max_size`), and three keys written; one more for each
         90,000 bytes of a payload over 10,000 bytes, and one to wake a client.

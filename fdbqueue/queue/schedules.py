@@ -328,7 +328,7 @@ def declare(
 ) -> None:
     """Store the schedules that a worker declares, each of which goes on for a day.
 
-    With `replaces`, stored ones that differ are replaced: newer workers may have stored them.
+    Without `replaces`, stored ones that differ stay: newer workers may have stored them.
     """
     definitions = {each.name: schedules._define(*each) for each in declared}
     schedules._put(db, definitions, is_declared=True, replaces=replaces)
