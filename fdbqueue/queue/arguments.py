@@ -403,7 +403,7 @@ def validate_scope(unique: object, until: object, period: Duration | None) -> fl
 
 
 def validate_claim(claim: Claim) -> Claim:
-    """Return a claim; explain the `None` of an empty queue."""
+    """Return a claim, not the `None` of an empty queue."""
     if isinstance(claim, Claim):
         return claim
     raise TypeError(f"a claim is needed, not {claim!r}; `claim` returns None for no item")

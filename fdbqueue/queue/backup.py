@@ -57,7 +57,7 @@ _BATCH_ROWS, _BATCH_BYTES = 1_000, 1_000_000  # that one transaction writes
 
 
 class KeyExists(FdbqueueError):
-    """The database has another value under a key of the backup, which stays."""
+    """The database has another value under a key of the backup; it stays."""
 
     key: bytes
 
@@ -551,7 +551,7 @@ def copy(
 
 
 def distinct(prefixes: Iterable[bytes]) -> list[bytes]:
-    """Return prefixes in order, without any that begins with another; raise `ValueError` for ours.
+    """Return the distinct prefixes in order; raise `ValueError` for keys that are not the user's.
 
     >>> distinct([b"stock/", b"sold/2026/", b"sold/", b"sold/"])
     [b'sold/', b'stock/']

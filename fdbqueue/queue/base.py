@@ -928,7 +928,7 @@ def _change_matching(
 
 
 def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str]) -> dict[str, bool]:
-    """Change items in one transaction, or in two if they are too large for one."""
+    """Change items in one transaction, or in several if they are too large."""
 
     def body(tr: Transaction) -> dict[str, bool]:
         change = begin(tr)

@@ -47,7 +47,7 @@ def create_deadline(
 class TaskQueue(BaseQueue[Task[V]]):
     """A queue of tasks, ordered by priority, then deadline, then cost, then time of creation.
 
-    The nearest deadline comes first, no deadline last. It works as a `PriorityQueue` with the
+    The nearest deadline comes first, and no deadline last. It works as a `PriorityQueue` with the
     priority (priority, deadline, cost).
 
     Example:
