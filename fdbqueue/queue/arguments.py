@@ -144,7 +144,12 @@ def due_time(delay: Duration | None, at: datetime | None) -> int | None:
 
 
 def validate_time(at: object) -> datetime:
-    """Return the time at which an item is due."""
+    """Return the time at which an item is due.
+
+    >>> validate_time(datetime.fromisoformat("9999-12-31T23:59:59.999999+00:00"))
+    Traceback (most recent call last):
+    ValueError: at is a time up to 9999-12-31T23:59:59.999+00:00, not ...
+    """
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise TypeError(f"at is a datetime that has a time zone, not {at!r}")
     if _milliseconds_of(at) > LAST_MILLISECOND:
