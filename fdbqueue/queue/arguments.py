@@ -1,4 +1,8 @@
-"""Validation of the arguments of queues and workers, and of what is stored of them."""
+"""Validation of the arguments of queues and workers, and their stored form.
+
+A `validate_` function returns a valid argument. For another it raises `TypeError`, `ValueError`, or
+`InvalidTask` if it is a field of a task.
+"""
 
 from __future__ import annotations
 
@@ -94,11 +98,7 @@ def text_of_seconds(seconds: float) -> str:
 def validate_seconds(
     name: str, seconds: object, *, is_over: bool = False, below: int | None = None
 ) -> float:
-    """Return a number of seconds from 0, or with `is_over` over 0; raise for anything else.
-
-    >>> validate_seconds("delay", 1.5), validate_seconds("delay", "5m")
-    (1.5, 300.0)
-    """
+    """Return seconds from 0, or with `is_over` over 0."""
     given = seconds
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
@@ -125,7 +125,6 @@ def _is_integer(number: object, lowest: int, highest: int) -> TypeGuard[int]:
 
 
 def _is_text(text: object) -> TypeGuard[str]:
-    """Return whether this is text of 1 to 255 bytes of UTF-8."""
     if isinstance(text, str) and text:
         try:
             return len(text.encode()) <= MAX_TEXT
@@ -135,12 +134,7 @@ def _is_text(text: object) -> TypeGuard[str]:
 
 
 def due_time(delay: Duration | None, at: datetime | None) -> int | None:
-    """Return the time at which an item is due, in milliseconds since 1970; `None` for at once.
-
-    Example:
-        >>> due_time(None, datetime.fromisoformat("1970-01-01T00:00:01+00:00"))
-        1000
-    """
+    """Return when an item is due, in milliseconds since 1970; `None` for at once."""
     if delay is not None and at is not None:
         raise ValueError("give a delay or a time, not both")
     if at is not None:
@@ -150,14 +144,11 @@ def due_time(delay: Duration | None, at: datetime | None) -> int | None:
 
 
 def validate_time(at: object) -> datetime:
-    """Return the time at which an item is due; raise an error if it is not a valid one.
+    """Return the time at which an item is due.
 
-    Example:
-        >>> validate_time(datetime.fromisoformat("2030-01-31T08:00+01:00")).year
-        2030
-        >>> validate_time(datetime.fromisoformat("9999-12-31T23:59:59.999999+00:00"))
-        Traceback (most recent call last):
-        ValueError: at is a time up to 9999-12-31T23:59:59.999+00:00, not ...
+    >>> validate_time(datetime.fromisoformat("9999-12-31T23:59:59.999999+00:00"))
+    Traceback (most recent call last):
+    ValueError: at is a time up to 9999-12-31T23:59:59.999+00:00, not ...
     """
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise TypeError(f"at is a datetime that has a time zone, not {at!r}")
@@ -172,22 +163,12 @@ def _milliseconds_of(time: datetime) -> int:
 
 
 def validate_delay(delay: Duration | None) -> float | None:
-    """Return the delay in seconds; raise an error if it is not a valid time.
-
-    Example:
-        >>> validate_delay(1.5), validate_delay(timedelta(minutes=5))
-        (1.5, 300.0)
-    """
+    """Return a delay in seconds."""
     return None if delay is None else validate_seconds("delay", delay, below=_MAX_SECONDS)
 
 
 def validate_wait(tr: Transactor, seconds: Duration) -> float:
-    """Return the seconds to wait; raise an error for an invalid time or inside a transaction.
-
-    >>> import fdbqueue
-    >>> validate_wait(fdbqueue.open("memory:"), 1.5)
-    1.5
-    """
+    """Return the seconds to wait; raise an error inside a transaction."""
     number = validate_seconds("wait", seconds)
     if number and not is_database(tr):
         raise ValueError(
@@ -197,12 +178,7 @@ def validate_wait(tr: Transactor, seconds: Duration) -> float:
 
 
 def expiry_time(ttl: Duration) -> int:
-    """Return the time at which an item expires, in milliseconds since 1970.
-
-    Example:
-        >>> expiry_time("1m") < expiry_time("1h")
-        True
-    """
+    """Return when an item expires, in milliseconds since 1970."""
     seconds = validate_seconds("ttl", ttl, is_over=True, below=_MAX_SECONDS)
     return milliseconds() + math.ceil(seconds * 1000)
 
@@ -215,12 +191,7 @@ def validate_number(
     highest: int = MAX_INTEGER,
     instead: str = "",
 ) -> int:
-    """Return a number of items, or of other things; raise `ValueError` if it is not one.
-
-    Example:
-        >>> validate_number(3)
-        3
-    """
+    """Return a number of items, or of other things."""
     if _is_integer(number, lowest, highest):
         return number
     upto = "" if highest == MAX_INTEGER else f" to {highest:,}"
@@ -229,25 +200,17 @@ def validate_number(
 
 
 def validate_bound(name: str, bound: object, highest: int = MAX_INTEGER) -> int | None:
-    """Return the limit; raise `ValueError` unless it is a number from 1, or `None`."""
+    """Return a limit from 1, or `None`."""
     return None if bound is None else validate_number(bound, name, 1, "", highest, ", or None")
 
 
 def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
-    """Return the number; raise `ValueError` unless it is one from the lowest to the highest.
-
-    >>> validate_range("attempts", 10, 1, 1000)
-    10
-    """
+    """Return a number from the lowest to the highest."""
     return validate_number(number, name, lowest, "", highest)
 
 
 def validate_share(name: str, number: object) -> float:
-    """Return a weight or a cost; raise `ValueError` unless it is from 0.001 to 1,000.
-
-    >>> validate_share("weight", 2)
-    2.0
-    """
+    """Return a weight or a cost, from 0.001 to 1,000."""
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         pass
     elif 0.001 <= number <= 1000:
@@ -256,11 +219,7 @@ def validate_share(name: str, number: object) -> float:
 
 
 def validate_rate(rate: Any) -> tuple[int, int]:
-    """Return a rate as a number and milliseconds; raise for anything but a number and a time.
-
-    >>> validate_rate((10, "1m"))
-    (10, 60000)
-    """
+    """Return a rate as a number and milliseconds."""
     try:
         number, time = rate
     except (TypeError, ValueError):
@@ -272,31 +231,21 @@ def validate_rate(rate: Any) -> tuple[int, int]:
 
 
 def validate_flag(name: str, flag: object) -> bool:
-    """Return true or false; raise `ValueError` for anything else."""
+    """Return true or false."""
     if isinstance(flag, bool):
         return flag
     raise ValueError(f"{name} is True or False, not {flag!r}")
 
 
 def validate_choice(name: str, value: object, choices: Any) -> Any:
-    """Return a value that is one of a `Literal`; raise `ValueError` for another one.
-
-    >>> from fdbqueue.types import OnDead
-    >>> validate_choice("on_dead", "stop", OnDead)
-    Traceback (most recent call last):
-    ValueError: on_dead is one of 'continue', 'cancel', not 'stop'
-    """
+    """Return a value that is one of a `Literal`."""
     if value in get_args(choices):
         return value
     raise ValueError(f"{name} is one of {', '.join(map(repr, get_args(choices)))}, not {value!r}")
 
 
 def validate_client_name(name: object) -> str:
-    """Return the name of a client; raise `ValueError` unless it is printable text.
-
-    >>> validate_client_name("mailer-1")
-    'mailer-1'
-    """
+    """Return the name of a client, which is printable text."""
     if _is_text(name) and name.isprintable():
         return name
     raise ValueError(f"a name is printable text of 1 to {MAX_TEXT} bytes, not {name!r}")
@@ -308,30 +257,17 @@ def validate_by(by: object) -> str:
 
 
 def validate_json(value: Any) -> None:
-    """Raise `TypeError` or `ValueError` unless JSON represents a value as it is.
-
-    >>> validate_json({"sent": (3, 4)})
-    Traceback (most recent call last):
-    TypeError: a value of type tuple cannot be JSON: (3, 4)
-    """
+    """Raise `TypeError` or `ValueError` unless JSON represents a value as it is."""
     JsonCodec().encode(value)
 
 
 def validate_result(result: Any) -> bytes | None:
-    """Return a result as JSON; raise `InvalidValue` or `PayloadTooLarge`.
-
-    >>> validate_result({"sent": 3}), validate_result(None)
-    (b'{"sent":3}', None)
-    """
+    """Return a result as JSON; raise `InvalidValue` or `PayloadTooLarge`."""
     return None if result is None else encode_returned(result)
 
 
 def validate_log(log: object) -> str:
-    r"""Return the last lines of a log, which are kept; raise `TypeError` if it is no text.
-
-    >>> len(validate_log("12345\n" * 10_000))
-    7998
-    """
+    """Return the last lines of a log, which are kept."""
     if not isinstance(log, str):
         raise TypeError(f"a log is text, not {log!r}")
     if not log:
@@ -341,11 +277,7 @@ def validate_log(log: object) -> str:
 
 
 def validate_report(progress: object, log: object, now: int) -> Report | None:
-    """Return a report on the work on a claim; `None` without progress and log.
-
-    >>> validate_report(Progress(0.5, "page 4"), "", 1000)
-    Report(fraction=0.5, message='page 4', at=1000, log='')
-    """
+    """Return a report on the work on a claim; `None` without progress and log."""
     text = validate_log(log)
     if progress is None:
         return Report(log=text) if text else None
@@ -362,14 +294,10 @@ def validate_report(progress: object, log: object, now: int) -> Report | None:
 
 
 def validate_address(text: int | str) -> tuple[str, int]:
-    """Return the host and the port that `"HOST:PORT"`, or a port of this host, names.
+    """Return the host and the port of `"HOST:PORT"`, or of a port of this host.
 
-    Raises:
-        ValueError: The text is neither.
-
-    Example:
-        >>> validate_address(9200), validate_address("[::]:9200")
-        (('127.0.0.1', 9200), ('::', 9200))
+    >>> validate_address(9200), validate_address("[::]:9200")
+    (('127.0.0.1', 9200), ('::', 9200))
     """
     host, _, port = str(text).rpartition(":")
     is_port = port.isascii() and port.isdigit() and int(port) < 65536
@@ -379,13 +307,7 @@ def validate_address(text: int | str) -> tuple[str, int]:
 
 
 def validate_options(kind: type, options: Mapping[str, Any]) -> None:
-    """Raise `TypeError` for a name that is not one of the options of a kind.
-
-    >>> from fdbqueue.options import LateOptions
-    >>> validate_options(LateOptions, {"zone": "UTC"})
-    Traceback (most recent call last):
-    TypeError: there is no option 'zone': missed, overlap, tz
-    """
+    """Raise `TypeError` for an unknown option."""
     known = kind.__annotations__
     for name in options:
         if name not in known:
@@ -393,30 +315,13 @@ def validate_options(kind: type, options: Mapping[str, Any]) -> None:
 
 
 def validate_state(state: object) -> State:
-    """Return a state of items; raise `ValueError` for anything else.
-
-    >>> validate_state("dead")
-    'dead'
-    """
+    """Return a state of items."""
     known: State = validate_choice("a state", state, State)
     return known
 
 
 def validate_filter(kind: str, state: State, filters: Filters) -> Filter:
-    """Return what to look for among the items in a state of a queue of this kind.
-
-    Raises:
-        TypeError: There is no such filter.
-        ValueError: The items of this queue, or in this state, do not have what the filter names.
-        InvalidTask: The priority is not one of a task.
-
-    Example:
-        >>> validate_filter("fifo", "dead", {"error": "refused"}).error
-        'refused'
-        >>> validate_filter("fifo", "ready", {"agent": "ada"})
-        Traceback (most recent call last):
-        ValueError: agent: the items of a fifo queue have no agent
-    """
+    """Return what to look for; raise for a filter that items in this state cannot pass."""
     validate_options(Filters, filters)
     wanted = Filter(**filters)
     for name in ("agent", "id", "error", "client", "job"):
@@ -439,11 +344,7 @@ def validate_filter(kind: str, state: State, filters: Filters) -> Filter:
 
 
 def validate_key(what: str, text: object, may_be_empty: bool = False) -> str:
-    """Return text of up to 255 bytes; raise `ValueError` for anything else.
-
-    >>> validate_key("the name of a step", "charge")
-    'charge'
-    """
+    """Return text of up to 255 bytes."""
     if _is_text(text) or (may_be_empty and text == ""):
         return str(text)
     least = 0 if may_be_empty else 1
@@ -451,17 +352,12 @@ def validate_key(what: str, text: object, may_be_empty: bool = False) -> str:
 
 
 def validate_group(name: object, may_be_empty: bool = False) -> str | None:
-    """Return the name of a group, or `None` for none; raise `ValueError` for anything else."""
+    """Return the name of a group, or `None` for none."""
     return None if name is None else validate_key("a group", name, may_be_empty)
 
 
 def of_each(n: int, name: str, given: Iterable[_T]) -> list[_T]:
-    """Return what is given for each of `n` values; raise an error for another number of them.
-
-    >>> of_each(2, "groups", ["ada"])
-    Traceback (most recent call last):
-    ValueError: there are 2 values and 1 groups
-    """
+    """Return the arguments for each of `n` values."""
     if isinstance(given, str):
         raise TypeError(f"give {name} as a list, a key for each value, not {given!r}")
     listed = list(given)
@@ -471,19 +367,7 @@ def of_each(n: int, name: str, given: Iterable[_T]) -> list[_T]:
 
 
 def new_headers(n: int, options: PushManyOptions) -> list[Header]:
-    """Return the header of each of `n` new items.
-
-    Raises:
-        ValueError: A key is not text of 1 to 255 bytes, the keys are not `n`, or an option does
-            not fit.
-
-    Example:
-        >>> new_headers(2, {"unique": ["a", None], "unique_until": "claimed"})[0].key
-        'a'
-        >>> new_headers(1, {"unique_until": "claimed"})
-        Traceback (most recent call last):
-        ValueError: unique_until needs a key: give unique, too
-    """
+    """Return the header of each of `n` new items."""
     ttl, cost, keys = options.get("ttl"), options.get("cost", 1), options.get("unique")
     until, period = options.get("unique_until"), options.get("unique_for")
     plain = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
@@ -510,18 +394,7 @@ def new_headers(n: int, options: PushManyOptions) -> list[Header]:
 
 
 def validate_scope(unique: object, until: object, period: Duration | None) -> float | None:
-    """Return for how many seconds a unique key is not free; `None` for a key without a period.
-
-    Raises:
-        ValueError: `until` or the period is not valid, both are given, or one without a key.
-
-    Example:
-        >>> validate_scope("key", None, "1h")
-        3600.0
-        >>> validate_scope("key", "claimed", "1h")
-        Traceback (most recent call last):
-        ValueError: give unique_until or unique_for, not both
-    """
+    """Return for how many seconds a unique key is not free, or `None`."""
     if until is not None:
         validate_choice("unique_until", until, UniqueUntil)
     if until is not None and period is not None:
@@ -535,19 +408,14 @@ def validate_scope(unique: object, until: object, period: Duration | None) -> fl
 
 
 def validate_claim(claim: Claim) -> Claim:
-    """Return a claim; raise `TypeError` for anything else, such as the `None` of an empty queue."""
+    """Return a claim, not the `None` of an empty queue."""
     if isinstance(claim, Claim):
         return claim
     raise TypeError(f"a claim is needed, not {claim!r}; `claim` returns None for no item")
 
 
 def validate_lease(lease: object, name: str = "a lease") -> float:
-    """Return the seconds of a lease or of a run; raise an error if it is not a valid time.
-
-    Example:
-        >>> validate_lease("1m")
-        60.0
-    """
+    """Return the seconds of a lease or of a run."""
     return float(validate_seconds(name, lease, is_over=True, below=_MAX_LEASE))
 
 
@@ -555,24 +423,14 @@ def validate_lease(lease: object, name: str = "a lease") -> float:
 
 
 def validate_priority(priority: object) -> TaskPriority:
-    """Return the priority of a task; raise `InvalidTask` unless it is from 1 to 5.
-
-    Example:
-        >>> validate_priority(1)
-        <TaskPriority.CRITICAL: 1>
-    """
+    """Return the priority of a task, from 1 to 5."""
     if _is_integer(priority, 1, 5):
         return TaskPriority(priority)
     raise InvalidTask("priority", priority, "an integer from 1 (CRITICAL) to 5 (DEFERRED)")
 
 
 def validate_cost(cost: object) -> float:
-    """Return the cost of a task; raise `InvalidTask` unless it is finite and not negative.
-
-    Example:
-        >>> validate_cost(Decimal("1.50"))
-        1.5
-    """
+    """Return the cost of a task, which is finite and not negative."""
     if isinstance(cost, (Real, Decimal)) and not isinstance(cost, bool):
         try:
             number = float(cost)
@@ -584,14 +442,14 @@ def validate_cost(cost: object) -> float:
 
 
 def validate_name(field: str, name: object) -> str:
-    """Return the name of an agent or client; raise `InvalidTask` for another value."""
+    """Return the name of an agent or client."""
     if _is_text(name):
         return name
     raise InvalidTask(field, name, f"text of 1 to {MAX_TEXT} bytes in UTF-8")
 
 
 def kept_options(keep: Keep | None) -> dict[str, Any]:
-    """Return the options that say which done items are kept; raise `ValueError`.
+    """Return the options that `keep` stands for.
 
     >>> kept_options(("1d", 100))
     {'keep_seconds': 86400, 'keep_number': 100}
@@ -612,7 +470,6 @@ def kept_options(keep: Keep | None) -> dict[str, Any]:
 
 
 def _age(part: object) -> float:
-    """Return a time in seconds; NaN for anything else."""
     if isinstance(part, timedelta):
         return part.total_seconds()
     return seconds_of_text(part) if isinstance(part, str) else math.nan
@@ -627,15 +484,7 @@ def validate_task(
     client_id: object = None,
     payload: object = None,
 ) -> tuple[TaskRecord, tuple[int, int, float]]:
-    """Return the stored record of a task and its priority in the queue.
-
-    Raises:
-        InvalidTask: A field has an invalid value.
-
-    Example:
-        >>> validate_task(priority=2, cost=5)[1]
-        (2, 9223372036854775807, 5.0)
-    """
+    """Return the stored record of a task and its priority in the queue."""
     agent = None if agent_name is None else validate_name("agent_name", agent_name)
     client = None if client_id is None else validate_name("client_id", client_id)
     order = int(validate_priority(priority)), deadline_number(deadline), validate_cost(cost)
@@ -670,17 +519,7 @@ _VALIDATORS: dict[str, Callable[[str, Any], object]] = {
 
 
 def settings_to_store(settings: Mapping[str, object]) -> dict[str, Any]:
-    """Return the stored options that the arguments of `configure` change.
-
-    Raises:
-        TypeError: There is no such option.
-        ValueError: A value is out of its range.
-
-    Example:
-        >>> from datetime import timedelta
-        >>> settings_to_store({"max_size": 10, "keep": timedelta(days=1)})
-        {'keep_seconds': 86400, 'keep_number': None, 'max_size': 10}
-    """
+    """Return the stored options that the arguments of `configure` change."""
     validate_options(QueueSettings, settings)
     changes: dict[str, Any] = {**settings}
     stored: dict[str, Any] = {}
@@ -698,7 +537,7 @@ def settings_to_store(settings: Mapping[str, object]) -> dict[str, Any]:
 def given_options(
     kind: str, codec: str, priorities: PriorityKind | None, options: QueueOptions
 ) -> Options:
-    """Return the options with which a queue is opened, as its first push stores them."""
+    """Return the options of an opened queue, as its first push stores them."""
     validate_options(QueueOptions, options)
     return Options(kind, codec, priorities, **settings_to_store(options))
 
@@ -706,18 +545,7 @@ def given_options(
 def group_settings(settings: GroupSettings, group: str | None) -> dict[str, Any]:
     """Return the stored settings that the arguments of `set_group` change.
 
-    Args:
-        settings: The arguments.
-        group: The name of the group; an empty text for the items without one, which have only a
-            weight; `None` for all groups, which cannot be paused.
-
-    Raises:
-        TypeError: There is no such setting.
-        ValueError: A value is out of its range.
-
-    Example:
-        >>> group_settings({"weight": 2, "rate": (10, "1m")}, "ada")
-        {'weight': 2.0, 'rate': (10, 60000)}
+    The items without a group (`""`) have only a weight. All groups (`None`) cannot be paused.
     """
     validate_options(GroupSettings, settings)
     stored: dict[str, Any] = {}

@@ -47,7 +47,7 @@ from fdbqueue.types import ByState, Database, ReadTransaction, Transaction
 _T = TypeVar("_T")
 
 OURS: bytes = ROOT.key()
-"""Begins the keys of named queues, and of what the library notes of them."""
+"""Begins the keys of named queues, and of the library's notes about them."""
 
 _PAGE = 500  # rows that one range read returns
 
@@ -57,7 +57,7 @@ _BATCH_ROWS, _BATCH_BYTES = 1_000, 1_000_000  # that one transaction writes
 
 
 class KeyExists(FdbqueueError):
-    """A key of a backup that the database has with another value, which stays."""
+    """The database has another value under a key of the backup; it stays."""
 
     key: bytes
 
@@ -68,7 +68,7 @@ class KeyExists(FdbqueueError):
 
 
 class Row(NamedTuple):
-    """A key, which of a queue is without the prefix of the queue, and the value."""
+    """A key, for a queue without its prefix, and the value."""
 
     key: bytes
     value: bytes
@@ -80,8 +80,8 @@ class QueueCopy(ByState):
 
     Attributes:
         rows: The number of keys.
-        digest: The SHA-256 of all keys and values, as hexadecimal digits. Two queues with the same
-            digest hold the same items, in the same states and the same order.
+        digest: The SHA-256 of all keys and values, in hexadecimal digits: equal queues have equal
+            digests.
     """
 
     rows: int
@@ -109,8 +109,7 @@ def summary_of(rows: Iterable[Row]) -> QueueCopy:
 class Moment:
     """A read version that the reads of several queues share, for as long as it lasts.
 
-    Attributes:
-        versions: How many read versions they have had.
+    `versions` is the number of read versions so far.
     """
 
     def __init__(self, db: Database) -> None:
@@ -124,12 +123,12 @@ class Moment:
         self._begun = time.monotonic()
 
     def begin_queue(self) -> None:
-        """Go on to a new read version, unless most of the time of this one is left."""
+        """Go on to a new read version, unless most of this one is left."""
         if time.monotonic() - self._begun > _SHARED:
             self._renew()
 
     def read(self, body: Callable[[Transaction], _T]) -> _T:
-        """Return the result of a read; before it, renew the read version if that is over."""
+        """Return the result of a read, by a new read version if the last one is over."""
         if time.monotonic() - self._begun > _LIFETIME:
             self._renew()
         while True:
@@ -155,13 +154,9 @@ def _page(tr: Transaction, begin: bytes, end: bytes) -> list[Row]:
 
 
 def rows_of(db: Database, name: str, moment: Moment) -> Iterator[Row]:
-    """Yield the rows of a named queue in the order of their keys.
+    """Yield the rows of a named queue in the order of their keys; raise `QueueNotFound`.
 
-    They show one moment, unless the read version of `moment` changes meanwhile. They refer to other
-    queues by the keys of their names.
-
-    Raises:
-        QueueNotFound: There is no queue with this name.
+    They refer to other queues by the keys of their names.
     """
 
     @cache
@@ -191,16 +186,8 @@ def key_rows(prefix: bytes, moment: Moment) -> Iterator[Row]:
 class NewQueues:
     """Queues that are being written. They get their names after their last rows.
 
-    Until then no client can find them. The next attempt to write a queue of the same name deletes
-    the rows that an interrupted one has left.
-
-    Args:
-        db: A database.
-        names: The names that the queues get.
-
-    Raises:
-        QueueExists: There is a queue with one of the names.
-        InvalidQueueName: A queue cannot have one of the names.
+    The next attempt to write a queue of the same name deletes the rows of an interrupted one.
+    Raises `QueueExists` and `InvalidQueueName`.
     """
 
     def __init__(self, db: Database, names: list[str]) -> None:
@@ -217,7 +204,7 @@ class NewQueues:
             tr[unfinished_key(name)] = uuid
 
     def _verify(self, tr: Transaction, name: str) -> None:
-        """Raise `RestoreRunning` if another process has begun to write a queue of this name."""
+        """Raise `RestoreRunning` if another process writes a queue of this name."""
         if tr[unfinished_key(name)].value != self._uuids[name]:
             raise RestoreRunning(name)
 
@@ -234,12 +221,11 @@ class NewQueues:
             run(self._db, partial(body, batch=batch))
 
     def finish(self) -> None:
-        """Give the queues their names in one transaction.
+        """Give the queues their names in one transaction; raise `RestoreRunning`.
 
         Raises:
-            QueueExists: Another queue got one of the names meanwhile. None of the new ones gets its
-                name, and their rows are deleted.
-            RestoreRunning: Another process writes one of the queues at the same time.
+            QueueExists: Another queue got one of the names meanwhile. The rows of all new ones are
+                deleted.
         """
         for name in run_once(self._db, self._finish, NAME_RECEIPTS):
             raise QueueExists(name)
@@ -257,20 +243,12 @@ class NewQueues:
 
 
 def count_missing(db: Database, rows: Iterable[Row]) -> int:
-    """Return how many of the rows a database does not have.
-
-    Raises:
-        KeyExists: It has another value under one of the keys.
-    """
+    """Return how many of the rows a database does not have; raise `KeyExists`."""
     return sum(len(read(db, partial(_missing, rows=batch))) for batch in _batches(rows))
 
 
 def store_keys(db: Database, rows: Iterable[Row]) -> None:
-    """Write the rows that a database does not have.
-
-    Raises:
-        KeyExists: It has another value under one of the keys. The rows before it may be stored.
-    """
+    """Write the rows that a database does not have; raise `KeyExists`."""
 
     def body(tr: Transaction, batch: list[Row]) -> None:
         for key, value in _missing(tr, batch):
@@ -291,7 +269,6 @@ def _missing(tr: ReadTransaction, rows: list[Row]) -> list[Row]:
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield rows in lists that a transaction has room for."""
     return in_batches(rows, lambda row: len(row.key) + len(row.value), _BATCH_ROWS, _BATCH_BYTES)
 
 
@@ -303,12 +280,11 @@ _SECTIONS = (b'{"queue":', b'{"prefix":')
 
 
 class Copies(dict[str, QueueCopy]):
-    """The queues that were written or restored, by name.
+    """The queues that were written or restored, by their names in the file or the source.
 
     Attributes:
-        prefixes: How many keys were written or restored, by their prefix.
-        moments: How many moments a backup shows. If it is 1, all queues and keys are as they were
-            at one moment.
+        prefixes: The number of keys by their prefix.
+        moments: The number of moments that a backup shows; 1 if queues and keys are consistent.
     """
 
     def __init__(self) -> None:
@@ -326,46 +302,34 @@ def backup(
 ) -> Copies:
     """Write queues, and on request other keys, to a file.
 
-    Of a queue, these are its options, and items in every state with ids, attempts and order.
+    Each queue shows one moment. A queue that takes longer than five seconds is read twice, to be
+    sure that it has not changed. Queues whose reads begin within a second of the first show the
+    same moment.
 
-    Each queue is read at one read version, so its part of the file shows one moment. A read version
-    lasts for five seconds. If a queue takes longer, the backup reads it a second time to be sure
-    that it has not changed. Queues whose reads begin within a second of the first show the same
-    moment; other queues may show different moments.
+    The keys of `prefixes` are read last. They show the same moment if the backup takes less than a
+    second or, without large queues, less than five. Otherwise `Copies.moments` is over 1, and a
+    transaction that changed several keys, or keys and a queue, may be in the file in part.
 
-    A job that waits for jobs of another queue goes on after a restore if you write and restore both
-    queues together.
-
-    With `prefixes`, the file also has all keys that begin with one of them, except for the keys of
-    named queues. The prefix `b""` stands for all other keys of the database. They are read after
-    the queues, at the same moment if all takes less than a second or, without large queues, less
-    than five. Otherwise they are read in chunks of up to five seconds, each at one moment. What a
-    transaction changed in two chunks, or in a chunk and a queue, may then be in the file in part.
-    `Copies.moments` says whether that is so. A queue without a name consists of such keys.
-
-    The file has one JSON object in each line: the layout, the rows of each queue and prefix, and a
-    digest. It can be restored into any database, embedded or cluster. Cost: one range read for
-    every 500 rows. Conflicts with nothing.
+    The file can be restored into any database, embedded or cluster. Conflicts with nothing. Cost:
+    one range read for every 500 rows.
 
     Args:
         db: A database.
         file: A binary file, open for writing.
-        names: The names of the queues; `None` for all.
-        prefixes: The first bytes of other keys to write.
-
-    Returns:
-        What was written, by the name of the queue.
+        names: The names of the queues; `None` for all. Write queues together whose jobs wait for
+            each other.
+        prefixes: The first bytes of other keys; `b""` for all keys except those of named queues.
 
     Raises:
         ValueError: A prefix begins with byte 255, or only begins keys of queues.
         QueueNotFound: There is no queue with one of the names.
-        QueueChanged: A queue takes longer than five seconds, and has changed. The file is not
-            complete.
+        QueueChanged: A queue takes longer than five seconds, and has changed. The file is
+            incomplete.
 
     Example:
-        >>> import fdbqueue, io
-        >>> db, file = fdbqueue.open("memory:"), io.BytesIO()
-        >>> _ = fdbqueue.PriorityQueue.named(db, "jobs").push_many(db, ["a", "b"])
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> _ = jobs.push_many(db, ["a", "b"])
         >>> backup(db, file)["jobs"].ready
         2
     """
@@ -405,7 +369,6 @@ def backup(
 
 
 def _end(sha256: hashlib._Hash) -> bytes:
-    """Return the last line of a file, which has the digest of the others."""
     return _line({"sha256": sha256.hexdigest()})
 
 
@@ -437,51 +400,39 @@ def restore(
 ) -> Copies:
     """Create the queues and keys of a backup in a database, with everything that it has.
 
-    All queues get their names in one transaction, after the last row. Restore queues together whose
-    jobs wait for each other. A job waits on for jobs of a queue that is not restored: cancel it.
-    If jobs of a queue that is neither restored nor present wait for a job, its end no longer counts
-    for them.
+    The whole file is verified first, so a damaged file changes nothing. All queues get their names
+    in one transaction, after the last row. Repeat an interrupted restore.
 
-    The whole file is verified first: a damaged file changes nothing, nor does one of another
-    layout. No client sees half of a queue. An interrupted restore begins anew when you start it
-    again, and deletes the rows that it had written.
+    Keys are written before that, in other transactions: clients may see a part of them. A key that
+    is there with the same value is left alone; another value is found before anything is changed,
+    unless a client writes it during the restore.
 
-    Keys of `prefixes` are written before the queues appear, in transactions of their own, so other
-    clients may see a part of them. Keys that are already there with the same value are left alone,
-    and so are keys that the file does not have. A key that is there with another value is found
-    before anything is changed, unless a client writes it during the restore.
-
-    A claimed item stays claimed until its lease is over by the clock. Cost: one transaction for
-    every 1,000 rows or megabyte.
+    A claimed item stays claimed until its lease is over by the clock. A job that waits for jobs of
+    a missing queue waits until it is cancelled. Cost: one transaction for every 1,000 rows or
+    megabyte.
 
     Args:
         db: A database.
-        file: A binary file that `backup` has written. It is read twice, so it must be seekable.
+        file: A seekable binary file that `backup` has written.
         names: The names of the queues to restore.
-        prefixes: The prefixes of the keys to restore; longer and shorter ones than in the file
-            choose among its keys. If neither `names` nor `prefixes` is given, all is restored.
+        prefixes: The prefixes of the keys to restore. Without `names` and `prefixes`, all is
+            restored.
         new_name: Another name for the queue, if only one is restored.
-
-    Returns:
-        What was restored, by the name in the file.
 
     Raises:
         InvalidBackup: The file is not a complete backup, is damaged, or has another layout.
         QueueNotFound: The file has no queue with one of the names.
         QueueExists: The database has a queue with one of the names. No queue was restored.
         KeyExists: The database has a key of the file with another value.
-        RestoreRunning: Another process has begun to restore the same queue meanwhile.
+        InvalidQueueName: A queue cannot have the new name.
+        RestoreRunning: Another process restores the same queue.
 
     Example:
-        >>> import fdbqueue, io
-        >>> db, file = fdbqueue.open("memory:"), io.BytesIO()
-        >>> _ = fdbqueue.PriorityQueue.named(db, "jobs").push_many(db, ["a", "b"])
-        >>> _ = backup(db, file)
-        >>> other = fdbqueue.open("memory:")
+        >>> import io
+        >>> file, other = io.BytesIO(), fdbqueue.open("memory:")
+        >>> _ = jobs.push_many(db, ["a", "b"]), backup(db, file)
         >>> restore(other, file)["jobs"].ready
         2
-        >>> fdbqueue.existing_queue(other, "jobs").pop(other).value
-        'a'
     """
     sections, key_sections = _sections(file)
     is_all = names is None and prefixes is None
@@ -555,18 +506,13 @@ def _verify_header(line: bytes) -> None:
 
 
 def _rows(file: IO[bytes], offset: int) -> Iterator[Row]:
-    """Yield the rows of one section of a file that was verified."""
     file.seek(offset)
     while "key" in (line := json.loads(file.readline())):
         yield Row(_bytes(line["key"]), _bytes(line["value"]))
 
 
 def _key_rows(file: IO[bytes], sections: dict[bytes, int], prefix: bytes) -> Iterator[Row]:
-    """Yield the rows of a file whose keys begin with a prefix.
-
-    Raises:
-        InvalidBackup: The file is of other prefixes.
-    """
+    """Yield a file's rows whose keys begin with a prefix; raise `InvalidBackup` if it has none."""
     fitting = [each for each in sections if prefix.startswith(each) or each.startswith(prefix)]
     if not fitting:
         raise InvalidBackup(1, f"the file has no keys of the prefix {prefix!r}")
@@ -581,15 +527,11 @@ def copy(
     *,
     new_name: str | None = None,
 ) -> Copies:
-    """Copy queues to another database, with items in every state and their options.
+    """Copy queues to another database: a backup in a temporary file, and its restore.
 
-    A copy is a backup in a temporary file, and its restore. The items keep their ids, their order
-    and their failed attempts. The source is not changed.
-
-    If the copies are to replace the source, pause the queues with `configure`, and stop the clients
-    that push, pop or hold claims: what happens in the source after it was read is not in the
-    copies, and clients of both would run the same jobs. A claimed item stays claimed until its
-    lease is over by the clock. The copy of a paused queue is paused.
+    If the copies are to replace the source, pause the queues and stop their clients first: later
+    changes are not copied, and clients of both would run the same jobs. The copy of a paused queue
+    is paused. Raises the errors of `backup` and `restore`; the target has no new queue then.
 
     Args:
         source: The database to copy from.
@@ -597,22 +539,10 @@ def copy(
         names: The names of the queues; `None` for all.
         new_name: Another name for the copy, if only one queue is copied.
 
-    Returns:
-        What was copied, by the name in the source.
-
-    Raises:
-        QueueNotFound: The source has no queue with one of the names.
-        QueueChanged: A queue takes longer than five seconds to read, and has changed. The target
-            has no new queue.
-        QueueExists: The target has a queue with one of the names, as when it is the source.
-        RestoreRunning: Another process has begun to copy or restore the same queue meanwhile.
-        InvalidQueueName: A queue cannot have one of the names.
-
     Example:
-        >>> import fdbqueue
-        >>> here, there = fdbqueue.open("memory:"), fdbqueue.open("memory:")
-        >>> _ = fdbqueue.PriorityQueue.named(here, "jobs").push_many(here, ["a", "b"])
-        >>> copy(here, there)["jobs"].ready
+        >>> other = fdbqueue.open("memory:")
+        >>> _ = jobs.push_many(db, ["a", "b"])
+        >>> copy(db, other)["jobs"].ready
         2
     """
     with tempfile.TemporaryFile() as file:
@@ -621,14 +551,10 @@ def copy(
 
 
 def distinct(prefixes: Iterable[bytes]) -> list[bytes]:
-    r"""Return prefixes in order, without any that begins with another one.
+    """Return the distinct prefixes in order; raise `ValueError` for keys that are not the user's.
 
-    Raises:
-        ValueError: A prefix begins only keys that are not the user's.
-
-    Example:
-        >>> distinct([b"stock/", b"sold/2026/", b"sold/", b"sold/"])
-        [b'sold/', b'stock/']
+    >>> distinct([b"stock/", b"sold/2026/", b"sold/", b"sold/"])
+    [b'sold/', b'stock/']
     """
     if isinstance(prefixes, (bytes, str)):
         raise TypeError(f"prefixes is a list of prefixes, not {prefixes!r} alone")

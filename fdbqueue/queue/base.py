@@ -99,10 +99,10 @@ _Q = TypeVar("_Q", bound="BaseQueue[Any]")
 _R = TypeVar("_R")
 
 _Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
-"""Begins the changes of one transaction; the result changes an item and returns if it did so."""
+"""Begins the changes of one transaction; the result changes an item, if possible."""
 
 _HOLDING = ("concurrency", "rate", "in_order")
-"""The default settings of groups that may hold one, or let it go on."""
+"""The default settings that may hold a group."""
 
 _CHANGES = 100  # items that one transaction of `change_all` changes
 _WITHIN = 256  # items at the head of the queue of which a claim picks some, by default
@@ -110,14 +110,14 @@ _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 b
 _TOO_LARGE = 2101
 
 MAX_SCAN = 10_000
-"""How many items one call of `search` or `count` looks at, unless the caller gives `scan`."""
+"""The default number of items that one `search` or `count` looks at."""
 
 
 class BaseQueue(Generic[_T]):
     """The methods that all queues share; `PriorityQueue` describes their arguments."""
 
     _stored: ClassVar[tuple[str, ...]] = ()
-    """The arguments of the constructor that are stored options, but for those in `QueueOptions`."""
+    """The stored options of its constructor, beside `QueueOptions`."""
 
     def __init__(self, store: Store[_T]) -> None:
         self._store = store
@@ -128,10 +128,10 @@ class BaseQueue(Generic[_T]):
 
     @classmethod
     def existing(cls: type[_Q], db: Transactor, name: str) -> _Q:
-        """Return the queue of this name with its stored options, as `named` does.
+        """Return the queue of this name as `named` does, if there is one.
 
         Raises:
-            QueueNotFound: No queue of this name was ever pushed to.
+            QueueNotFound: There is no queue with this name.
 
         Example:
             >>> fdbqueue.PriorityQueue.existing(db, "nope")
@@ -142,7 +142,6 @@ class BaseQueue(Generic[_T]):
 
     @classmethod
     def _open(cls, db: Transactor, name: str | Subspace, **given: Any) -> Any:
-        """Return the queue with the given options and the stored others."""
         return open_stored(cls, read(db, partial(find_stored, name=name)), **given)
 
     @property
@@ -155,7 +154,7 @@ class BaseQueue(Generic[_T]):
     def options(self, tr: ReadTransactor) -> Options:
         """Return the kind, codec, priorities and limits of the queue. Cost: one read.
 
-        Before the first push these are the options that this queue object was given.
+        Before the first push these are the given ones.
 
         Example:
             >>> fdbqueue.PriorityQueue.named(db, "jobs", max_size=100).options(db)
@@ -164,17 +163,16 @@ class BaseQueue(Generic[_T]):
         return self._store.reads.options(tr)
 
     def configure(self, tr: Transactor, **settings: Unpack[QueueSettings]) -> None:
-        """Change stored options of the queue, the `QueueSettings` that are given.
+        """Change stored options of the queue, the given `fdbqueue.options.QueueSettings`.
 
-        Every client that has the queue open obeys the new options: pushes at once, claims from the
-        next one on, pops within a second. Conflicts with pushes, and `concurrency`, `rate` and
-        `paused` also with claims. A value out of its range is a `ValueError`.
+        Pushes and claims of all clients obey at once, pops within a second. Conflicts with pushes;
+        `concurrency`, `rate` and `paused` also with claims.
+
+        Raises:
+            ValueError: A value is out of its range.
 
         Example:
-            >>> _ = jobs.push_many(db, ["a", "b"])
-            >>> jobs.configure(db, concurrency=1, keep="7d")
-            >>> jobs.claim(db).item.value, jobs.claim(db)
-            ('a', None)
+            >>> jobs.configure(db, max_size=1000, keep="7d")
         """
         self._store.configure(tr, settings_to_store(settings))
 
@@ -191,36 +189,33 @@ class BaseQueue(Generic[_T]):
         wait: Duration = 0,
         client: str | None = None,
     ) -> SansIO[Claim[_T] | None]:
-        """Claim the first items for the time of a lease; return `None` if nothing can be claimed.
+        """Claim the first items for the time of a lease; return `None` if there are none to claim.
 
-        No other client receives the items while the lease lasts. Call `ack` when the job is done,
-        in the transaction that writes its result, `nack` when it failed, and `extend` when it needs
-        more time. After the lease, which counts from before the call, the items return to their
-        places, and `LeaseLost` keeps the late worker from committing.
+        No other client gets the items during the lease, which counts from before the call. Call
+        `ack` when the work is done, `nack` if it failed, or `extend` if it takes longer. After the
+        lease, the items return to their places, and `LeaseLost` keeps the late worker from
+        committing.
 
-        Conflicts only with clients that take the same items. Given a database, the call takes the
-        first items, and after conflicts any of up to `within` items; in a transaction, always any.
-        An item that the codec cannot decode counts as failed, and is not handed out.
+        In a transaction, or after conflicts, the call takes any of the first `within` items. Claims
+        conflict over the same item, within a group, and near a limit. An item that cannot be
+        decoded fails, and is not returned.
 
-        Cost: reads of the options and of the claimed items, four times a second also of the due
-        items, as when the claim finds too few; three keys written for each item, and one for each
+        Cost: two reads, sometimes a sweep; three keys written for each item, and one for each
         priority.
 
         Args:
             tr: A transaction or a database.
-            lease: The length of the lease in seconds, over 0.
-            n: The maximum number of items, from 1. Fewer are claimed if one transaction has no room
-                for their rows.
-            within: How many of the first items to choose from, from 1.
+            lease: The length of the lease, over 0.
+            n: The maximum number of items, from 1.
+            within: The number of first items to choose from, from 1.
             wait: As for `pop`.
-            client: The name that `get` shows for the client, printable text of 1 to 255 bytes; by
-                default its host and process id.
+            client: The client's name for `get`, 1 to 255 bytes; by default its host and process id.
 
         Source: Gray and Cheriton, Leases (1989).
 
         Example:
             >>> _ = jobs.push(db, "send")
-            >>> claim = jobs.claim(db, lease=60)
+            >>> claim = jobs.claim(db, lease="1m")
             >>> claim.item.value, claim.attempt, jobs.claim(db)
             ('send', 1, None)
         """
@@ -239,29 +234,26 @@ class BaseQueue(Generic[_T]):
         discarded: str | None = None,
         log: str = "",
     ) -> SansIO[None]:
-        """Acknowledge a claim: its jobs are done, and its items are removed for good.
+        """Acknowledge a claim: the work is done, and the items leave the queue.
 
-        In the transaction that writes the result of the job, both are committed together or not at
-        all, however often the job was started. Use `fdbqueue.transactional(receipts=...)` there:
-        after an unknown commit result, a plain retry finds that the claim has ended.
+        If the transaction also writes the result of the work, both commit, or neither. After an
+        unknown commit result, a plain retry raises `LeaseLost`;
+        `fdbqueue.transactional(receipts=...)` does not.
 
-        In a queue that keeps done items (`configure(db, keep=...)`), the items stay with the `log`,
-        with `result`, a JSON value of up to 90,000 bytes, and with `discarded`, a text that says
-        why the jobs were given up. All results and logs of a claim take up to 6,500,000 bytes.
-
-        Conflicts with the sweep that ends the lease. Cost: one read for each item.
+        A queue with `keep` keeps the items as done, with `result` (JSON of up to 90,000 bytes),
+        `log`, and `discarded`, the reason if the work was given up. Cost: one read for each item,
+        also for `nack`, `extend` and `release`.
 
         Raises:
-            LeaseLost: The claim is over.
             InvalidValue: The result is not JSON.
-            PayloadTooLarge: The results and logs are too large.
+            PayloadTooLarge: The result is too large, or all results and logs exceed 6,500,000
+                bytes.
 
         Example:
             >>> _ = jobs.push(db, "send")
-            >>> claim = jobs.claim(db)
-            >>> jobs.ack(db, claim), jobs.ack(db, claim)
-            Traceback (most recent call last):
-            fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
+            >>> jobs.ack(db, jobs.claim(db))
+            >>> jobs.stats(db).total_completed
+            1
         """
         claim, returned, log = validate_claim(claim), validate_result(result), validate_log(log)
         size = 0 if returned is None else len(claim) * (len(returned) + len(log.encode()))
@@ -272,17 +264,15 @@ class BaseQueue(Generic[_T]):
 
     @driven
     def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> SansIO[Any]:
-        """Return what the handler of a done item returned, or what `ack` was given; wait for it.
+        """Return the result of a done item, or `None` if it has none; wait until the item is done.
 
-        A `Worker` with `store_results`, or `ack`, stores it if the queue keeps done items
-        (`configure(db, keep=...)`); a done item without a result has `None`. In a transaction, the
-        call conflicts with every change of the item.
+        `ack`, or a `Worker` with `store_results`, stores it in a queue that keeps done items.
 
         Raises:
-            NoResult: The item is not done in time, is a dead letter, or is not kept any more.
+            NoResult: The item is not done in time, is a dead letter, or is no longer kept.
 
         Example:
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", keep=1000)
+            >>> jobs.configure(db, keep=1000)
             >>> item = jobs.push(db, 20)
             >>> jobs.ack(db, jobs.claim(db), result={"sent": 3})
             >>> jobs.result(db, item)
@@ -300,13 +290,18 @@ class BaseQueue(Generic[_T]):
         dead: bool = False,
         log: str = "",
     ) -> None:
-        """Report that a claimed job failed: its items are retried after a delay.
+        """Report that the work on a claim failed; its items are retried after a delay.
 
-        Without `delay`, in seconds, the delay is one second after the first failure and doubles
-        with each further one, up to an hour, less a random part of up to one half. An item that was
-        claimed `max_attempts` times becomes a dead letter; with `dead`, each item does. `error` is
-        a text or an exception, of which 1,000 characters and the end of the traceback are kept.
-        Conflicts and cost are those of `ack`.
+        After `max_attempts` claims, an item becomes a dead letter.
+
+        Args:
+            tr: A transaction or a database.
+            claim: The claim.
+            delay: By default one second, doubled with each further failure up to an hour, less up
+                to a half at random.
+            error: A text or an exception: 1,000 characters and the end of the traceback are kept.
+            dead: Whether the items become dead letters at once.
+            log: The lines logged.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -327,18 +322,14 @@ class BaseQueue(Generic[_T]):
         progress: Progress | None = None,
         log: str = "",
     ) -> None:
-        """Restart the lease of a claim: it lasts for `lease` seconds from now.
+        """Restart the lease of a claim from now, and report on the work.
 
-        With `progress` or `log`, of all lines logged so far, the call also reports on the work:
-        `get` and `search` return the report until the claim ends. If the lease runs out, the log is
-        kept with the attempt. Conflicts and cost are those of `ack`.
+        Until the claim ends, `get` and `search` show `progress` and `log`, all lines logged so far.
+        If the lease runs out, the attempt keeps the log.
 
         Example:
             >>> _ = jobs.push(db, "send")
-            >>> claim = jobs.claim(db, lease=1)
-            >>> jobs.extend(db, claim, lease=60, progress=fdbqueue.types.Progress(0.4, "page 4"))
-            >>> jobs.get(db, claim.item).progress.message
-            'page 4'
+            >>> jobs.extend(db, jobs.claim(db), lease="1m", log="page 4")
         """
         report = validate_report(progress, log, milliseconds())
         self._store.extend(tr, (validate_claim(claim), report), validate_lease(lease))
@@ -346,12 +337,10 @@ class BaseQueue(Generic[_T]):
     def release(
         self, tr: Transactor, claim: Claim | _T | str, *, delay: Duration | None = None
     ) -> bool:
-        """Return the items of a claim to their places, as if they had never been claimed.
+        """Return the items of a claim to their places, at once or after `delay`.
 
-        The attempt does not count. With `delay`, the items are ready again after these seconds.
-        Given an item or its id, the call takes the item away from its client, whose `ack` then
-        raises `LeaseLost`; it returns false if the item is not claimed. Conflicts and cost are
-        those of `ack`.
+        The attempt does not count. Given an item or its id, the call ends the claim that holds it,
+        and returns false if none does.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -371,21 +360,17 @@ class BaseQueue(Generic[_T]):
     def pop(self, tr: Transactor, *, wait: Duration = 0) -> SansIO[_T | None]:
         """Remove and return the first item, or `None` if there is none.
 
-        In a transaction, a pop conflicts with each change of a key from the first one of the queue
-        to its item's: with another pop, a claim or removal of the item, and a push or return of an
-        item that would have come first. A pop that finds the queue empty conflicts with every push.
+        In a transaction, a pop conflicts with another pop, a claim or removal of its item, and a
+        push ahead of it; in an empty queue, with every push.
 
-        Given a database, threads share transactions. On a cluster, a pop that met a conflict leaves
-        a request, and one process serves the requests of all in order.
-
-        Cost: one read of one row, and three keys written. A request costs two commits and a share
-        of the transaction that serves it.
+        Cost: one read of one row, and three keys written. On a cluster, a pop that met a conflict
+        costs two commits and a share of another transaction, which serves it.
 
         Args:
             tr: A transaction or a database.
-            wait: Seconds to wait for an item, given a database. A push wakes one waiting client.
-                Items that another implementation of the recipe writes are noticed within 25
-                seconds. Waiting writes two small keys, and one more if its time is over.
+            wait: The time to wait for an item. A push wakes one waiting client; pushes by another
+                implementation of the recipe are noticed within 25 seconds. Waiting writes two or
+                three keys.
 
         Raises:
             UndecodableItem: The codec cannot decode the item, which stays in the queue.
@@ -401,8 +386,8 @@ class BaseQueue(Generic[_T]):
     def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> SansIO[list[_T]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
-        Several times as fast as single pops, whose conflicts and errors it shares. Cost: one read
-        of `n` rows, whose keys have to fit into the 10,000,000 bytes of a transaction.
+        Several times as fast as single pops, with their conflicts and errors. Cost: one read of `n`
+        rows, whose keys must fit into the 10,000,000 bytes of a transaction.
 
         Example:
             >>> _ = mail.push_many(db, ["a", "b"])
@@ -417,13 +402,13 @@ class BaseQueue(Generic[_T]):
         Conflicts with pops. Cost: one read of one row.
 
         Example:
-            >>> fdbqueue.PriorityQueue.named(db, "jobs").peek(db) is None
+            >>> jobs.peek(db) is None
             True
         """
         return next(iter(self.peek_many(tr, 1)), None)
 
     def peek_many(self, tr: ReadTransactor, n: int) -> list[_T]:
-        """Return the items that `pop_many` would take, up to `n`, without removing them.
+        """Return the items that `pop_many` would take, without removing them.
 
         Example:
             >>> _ = mail.push_many(db, ["a", "b"])
@@ -449,23 +434,20 @@ class BaseQueue(Generic[_T]):
     ) -> Iterator[_T] | Iterator[ItemInfo]:
         """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
 
-        The order is by priority, name of the group, and arrival. Done items are ordered by their
-        acknowledgement, the newest first.
-
-        In a transaction, all items are from one moment. Given a database, each page of 500 items
-        has a transaction of its own: the iteration has every item that stays in the queue
-        throughout. Cost: one read for each page, and with a state up to four for each item.
+        The order is by priority, name of the group, and arrival; done items come newest first.
+        Given a database, each 500 items take a transaction; an item that stays in the queue
+        throughout is always found. Cost: one read for each 500 items, and with a state up to four
+        for each item.
 
         Args:
             tr: A transaction or a database.
-            state: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`; `None` for the ready
-                items themselves, which must all be decodable.
-            which: See `fdbqueue.options.Selecting`; by default all.
+            state: `None` for the ready items themselves, which must all be decodable.
+            which: See `fdbqueue.options.Selecting`; by default all items.
 
         Raises:
             UndecodableItem: The codec cannot decode an item.
             InvalidPriority: The priority is not of the queue's type; in a task queue `InvalidTask`.
-            ValueError: Items of this queue, in this state, do not have what a filter names.
+            ValueError: A filter does not apply to this queue or state.
 
         Example:
             >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
@@ -484,20 +466,16 @@ class BaseQueue(Generic[_T]):
         scan: int = MAX_SCAN,
         **which: Unpack[Selecting],
     ) -> SearchPage:
-        """Return a page of the items in a state that match all filters, in the order of `items`.
+        """Return a page of up to `limit` items in a state, by default 100, that match all filters.
 
-        The call looks at up to `scan` items, so a page may have fewer items than `limit` (by
-        default 100), or none, although more items match: call again with its `next` as `after`,
-        until `next` is `None`. Arguments, cost and errors are otherwise as for `items`.
+        The call looks at up to `scan` items, so a page may have fewer items although more match:
+        pass its `next` as `after`, until it is `None`. Order, cost and errors are as for `items`.
 
         Example:
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
-            >>> for error in ("no such address", "Timeout"):
-            ...     _ = jobs.push(db, error)
-            ...     jobs.nack(db, jobs.claim(db), error=error)
-            >>> page = jobs.search(db, state="dead", error="timeout")
-            >>> [info.error for info in page.items], page.next, page.scanned
-            (['Timeout'], None, 2)
+            >>> _ = jobs.push_many(db, ["a", "b"], delay=60)
+            >>> page = jobs.search(db, state="delayed", limit=1)
+            >>> page.items[0].item.value, page.next is None
+            ('a', False)
         """
         check_database(db)
         limit = validate_number(which.get("limit", 100), "limit", 1)
@@ -515,14 +493,12 @@ class BaseQueue(Generic[_T]):
     ) -> MatchCount:
         """Return how many items in a state match all filters, among up to `scan` items.
 
-        `next` is the `after` of the call that counts the items behind them. `stats` has the number
-        of all items in a state.
+        Pass `next` as `after` to count further items.
 
         Example:
-            >>> for agent in ("ada", "bob", "ada"):
-            ...     _ = tasks.push(db, agent_name=agent)
+            >>> _ = tasks.push_many(db, [{"agent_name": name} for name in ("ada", "bob")])
             >>> tasks.count(db, state="ready", agent="ada")
-            MatchCount(count=2, next=None, scanned=3)
+            MatchCount(count=1, next=None, scanned=2)
         """
         check_database(db)
         of = self._selection(state, {**filters, "after": after})
@@ -541,26 +517,28 @@ class BaseQueue(Generic[_T]):
     ) -> dict[str, bool]:
         """Make the same change of all items that match; return by id whether each was changed.
 
-        `change` is `"remove"` for items in any state but claimed, `"retry"` for dead letters and
-        delayed items, `"release"` for claimed ones, `"cancel"` for ready, delayed and claimed ones,
-        `"clear"` to remove items in any state, claimed ones with their claims, or `"reprioritize"`,
-        with the new priority as `to`, for ready, delayed or dead ones of a priority or task queue;
-        those keep their order. `state` is one of these states; without it, which needs a filter,
-        the call changes items in all of them. Filters and `limit` are as for `items`.
+        Each transaction changes up to 100 items, exactly once. An item stays as it is if it has
+        left the state, cannot be decoded or retried, or has the new priority already. Cost: a read
+        of all items, and each single change.
 
-        Each transaction changes up to 100 items, and takes effect exactly once. An item is not
-        changed if it has left the state meanwhile, cannot be retried (see `retry`) or decoded, or
-        has the priority `to` already. Cost: the items are read page by page, and each costs its
-        single change.
+        Args:
+            db: A database.
+            change: `"remove"` (items that are not claimed), `"clear"` (all, with their claims),
+                `"retry"` (delayed and dead), `"release"` (claimed), `"cancel"` (ready, delayed and
+                claimed), or `"reprioritize"` (ready, delayed and dead, not in a FIFO queue).
+            state: The state of the items; `None`, which needs a filter, for each of these states.
+            limit: The maximum number of items, 0 for all.
+            to: The new priority. Items keep their order.
+            by: The client that retries.
+            filters: See `fdbqueue.options.Filters`.
 
         Raises:
-            ValueError: The change is not one of items in this state, or of this queue, or one of
-                the errors of `items`.
+            ValueError: The change does not apply to this state or queue; also as for `items`.
 
         Example:
-            >>> _ = jobs.push_many(db, ["a", "b", "c"], delay=3600)
-            >>> sum(jobs.change_all(db, "retry", state="delayed").values()), jobs.size(db)
-            (3, 3)
+            >>> _ = jobs.push_many(db, ["a", "b"], delay=3600)
+            >>> [*jobs.change_all(db, "retry", state="delayed").values()]
+            [True, True]
         """
         check_database(db)
         if (change == "reprioritize") != (to is not None):
@@ -593,7 +571,6 @@ class BaseQueue(Generic[_T]):
         return Selection(state, wanted, after, reverse)
 
     def _move_to(self, to: Any) -> Callable[[_T], Level]:
-        """Return how to move an item to this priority."""
         raise ValueError("the items of this queue have no priorities")
 
     # Single items
@@ -601,13 +578,10 @@ class BaseQueue(Generic[_T]):
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
         """Return the state of an item: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`.
 
-        Returns `None` if the item has left the queue. Given a database, a due change of the item is
-        made first; in a transaction, the state is the stored one. Conflicts with everything that
-        changes the item. Cost: one read for a ready item, six or seven for another.
+        Returns `None` if the item has left the queue.
 
         Example:
-            >>> item = jobs.push(db, "send", delay=60)
-            >>> jobs.state(db, item.id)
+            >>> jobs.state(db, jobs.push(db, "send", delay=60))
             'delayed'
         """
         return self._store.reads.state(tr, item)
@@ -615,39 +589,30 @@ class BaseQueue(Generic[_T]):
     def get(self, tr: ReadTransactor, item: _T | str) -> ItemInfo | None:
         """Return everything about an item; `None` if it has left the queue.
 
-        The last failed attempts of an item are kept until it ends, 10 by default (see
-        `configure`). In a transaction, what is due has not happened yet: an item may be delayed
-        after its `due_at`, claimed after `lease_ends`, and ready after `expires_at`.
-
-        Conflicts with everything that changes the item. Cost: three to seven reads for a ready
-        item, six to nine for another; two more for a task.
+        Cost: up to eight reads more than to find it.
 
         Example:
-            >>> item = jobs.push(db, "send")
-            >>> jobs.nack(db, jobs.claim(db), delay=60, error="the line was busy")
-            >>> jobs.get(db, item.id).error
-            'the line was busy'
+            >>> jobs.get(db, jobs.push(db, "send", group="ada")).group
+            'ada'
         """
         return self._store.reads.get(tr, item)
 
     def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
         """Return the number of ready items ahead of this one; `None` if it is not ready.
 
-        Groups count in the order of their names. Cost: a scan of the items ahead, given a database
-        page by page.
+        Groups count in the order of their names. Cost: a scan of the items ahead.
 
         Example:
             >>> last, first = jobs.push(db, "b", 5), jobs.push(db, "a", 1)
-            >>> jobs.position(db, first), jobs.position(db, last.id)
-            (0, 1)
+            >>> jobs.position(db, last)
+            1
         """
         return self._store.reads.position(tr, item)
 
     def pushed_at(self, item: _T | str) -> datetime | None:
-        """Return the time at which an item was pushed, by the clock of the client that pushed it.
+        """Return when an item was pushed, by the clock of its client; read only the id.
 
-        The time is part of the item's id, so nothing is read. `None` if another implementation of
-        FoundationDB's recipe pushed the item.
+        `None` if another implementation of FoundationDB's recipe pushed the item.
 
         Example:
             >>> jobs.pushed_at(jobs.push(db, "a")).tzname()
@@ -665,21 +630,16 @@ class BaseQueue(Generic[_T]):
     ) -> bool:
         """Make a dead letter or a delayed item ready at once; return false if it is neither.
 
-        A delayed item keeps the number of its attempts; one that waits for other items or a signal
-        stays as it is. A dead letter returns to its place with all its attempts again, and no
-        longer expires; its failed attempts are kept. If another item has its unique key by then, it
-        stays dead, and the call returns false.
-
-        With `state`, `"dead"` or `"delayed"`, only an item in this state is retried. Conflicts with
-        clients that take, move or remove the item. Cost: five reads.
+        A dead letter returns to its place with all attempts again, keeps its failed attempts, and
+        no longer expires. The call also returns false if the item is not in `state`, waits for
+        other items or a signal, or if another item has its unique key by now.
 
         Raises:
-            QueueFull: The queue has no free place. The item stays a dead letter.
+            QueueFull: There is no place for the dead letter, which stays dead.
 
         Example:
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
             >>> item = jobs.push(db, "send")
-            >>> jobs.nack(db, jobs.claim(db), error="no such address")
+            >>> jobs.nack(db, jobs.claim(db), dead=True)
             >>> jobs.state(db, item), jobs.retry(db, item.id), jobs.claim(db).attempt
             ('dead', True, 1)
         """
@@ -689,32 +649,24 @@ class BaseQueue(Generic[_T]):
     def cancel(self, tr: Transactor, item: _T | str) -> bool:
         """Cancel a job: end its item, or tell its worker; return false if it has ended.
 
-        A ready or delayed item ends at once. A claimed one ends with its claim, however that ends;
-        a `Worker` learns of it by a watch, and tells the handler (`Context.cancelled`). A queue
-        that keeps done items keeps it with the `ItemInfo.outcome` `"cancelled"`.
-
-        Conflicts only with clients that take, move or end the same item. Cost: that of `remove`,
-        and one or two more reads.
+        A claimed item ends with its claim, however that ends; a `Worker` learns of it by a watch
+        and tells the handler (`Context.cancelled`). A queue that keeps done items keeps it, with
+        the outcome `"cancelled"`.
 
         Example:
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", keep=1000)
-            >>> item = jobs.push(db, "send")
-            >>> jobs.cancel(db, item), jobs.get(db, item).outcome, jobs.cancel(db, item)
-            (True, 'cancelled', False)
+            >>> jobs.cancel(db, jobs.push(db, "send"))
+            True
         """
         return self._store.cancel(tr, item)
 
     def remove(self, tr: Transactor, item: _T | str, *, state: State | None = None) -> bool:
-        """Remove one item in any state but claimed; return false if it is claimed or unknown.
+        """Remove an item; return false if it is claimed or unknown, or not in `state`.
 
-        With `state`, the item is removed only if it is in this state. To remove a claimed item,
-        `release` it first. Conflicts only with clients that take or move the same item. Cost: one
-        read for a ready item, five for another.
+        `release` a claimed item first.
 
         Example:
-            >>> item = jobs.push(db, "send")
-            >>> jobs.remove(db, item.id), jobs.remove(db, item.id)
-            (True, False)
+            >>> jobs.remove(db, jobs.push(db, "send"))
+            True
         """
         return self._store.remove(tr, item, None if state is None else validate_state(state))
 
@@ -722,10 +674,9 @@ class BaseQueue(Generic[_T]):
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> SansIO[None]:
         """Return popped items to their places, even beyond the maximum size.
 
-        They keep their attempts and times to live, and their unique keys unless other items have
-        these by now. Jobs begin from the top: a pop deletes their steps, and has ended them in
-        their batches. Given a database, the call takes effect exactly once, in one transaction for
-        each 1,000,000 bytes. Cost: four reads for each item, and the writes of a push.
+        They keep their attempts, times to live, and unique keys that are still free. Jobs have lost
+        their steps, and have ended in their batches. Given a database, each megabyte takes a
+        transaction. Cost: four reads for each item, and the writes of a push.
 
         Example:
             >>> _ = jobs.push_many(db, ["first", "second"])
@@ -741,8 +692,8 @@ class BaseQueue(Generic[_T]):
     def wait(self, db: Database, seconds: Duration) -> SansIO[bool]:
         """Sleep until the queue has an item, without taking it; return whether it has one.
 
-        Another client may take the item first; `pop(db, wait=...)` waits and takes. Use this method
-        if an interrupt must not come between taking an item and using it.
+        Another client may take it first. Use `pop(db, wait=...)`, unless an interrupt must not come
+        between taking an item and using it.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -752,9 +703,7 @@ class BaseQueue(Generic[_T]):
         return self._store.wait(db, validate_wait(db, seconds))
 
     def size(self, tr: ReadTransactor) -> int:
-        """Return the number of ready items, which is the sum of `counts`; see `stats` for others.
-
-        Conflicts with every operation. Cost: one read of counters.
+        """Return the number of ready items. Cost: one read of counters.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"])
@@ -764,9 +713,7 @@ class BaseQueue(Generic[_T]):
         return self._store.reads.size(tr)
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
-        """Return the number of ready items of each priority that has any.
-
-        Conflicts with every operation. Cost: one range read of the counters.
+        """Return the number of ready items of each priority that has any. Cost: as for `size`.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 5])
@@ -776,60 +723,49 @@ class BaseQueue(Generic[_T]):
         return self._store.reads.counts(tr)
 
     def is_empty(self, tr: ReadTransactor) -> bool:
-        """Return whether no item is ready, by looking at the items themselves.
-
-        Conflicts with changes at the head of the queue. Cost: one read of one row.
+        """Return whether no item is ready. Conflicts and cost are as for `peek`.
 
         Example:
-            >>> fdbqueue.PriorityQueue.named(db, "jobs").is_empty(db)
+            >>> jobs.is_empty(db)
             True
         """
         return self._store.reads.is_empty(tr)
 
     def stats(self, tr: ReadTransactor) -> QueueStats:
-        """Return how many items are in each state, the totals, and the limits of the queue.
+        """Return the number of items in each state, the totals, and the limits of the queue.
 
-        In a transaction, the numbers are the stored ones, and a `next_due` in the past says that an
-        item is due. Conflicts with every operation.
-
-        Cost: two reads, of the counters and of the options, and one if items are delayed. To find
-        the oldest ready item, one read for each priority and group, up to 100; a task queue reads
-        its first 100 tasks instead.
+        Cost: two reads, one more if items are delayed, and one for each priority and group, up to
+        100, for the oldest item.
 
         Example:
-            >>> _ = jobs.push_many(db, ["a", "b"]), jobs.push(db, "c", delay=60), jobs.claim(db)
-            >>> stats = jobs.stats(db)
-            >>> stats.ready, stats.delayed, stats.claimed, stats.dead, stats.total_pushed
-            (1, 1, 1, 0, 3)
+            >>> _ = jobs.push(db, "a"), jobs.push(db, "b", delay=60)
+            >>> jobs.stats(db).by_state
+            {'ready': 1, 'delayed': 1, 'claimed': 0, 'dead': 0, 'done': 0}
         """
         return self._store.reads.stats(tr)
 
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
-        """Return what happened within the last 5 minutes, hour and day.
+        """Return what happened within the last 5 minutes, hour and day, by the clocks of clients.
 
-        The transactions that change the queue store it, by the clocks of their clients. Conflicts
-        with every operation. Cost: three reads of up to 220 small rows.
+        Cost: three reads of up to 220 small rows.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"]), jobs.pop(db)
-            >>> minutes, hour, day = jobs.history(db)
-            >>> minutes.seconds, minutes.pushed, minutes.taken, hour.pushed, day.pushed
-            (300, 2, 1, 2, 2)
+            >>> [(window.seconds, window.taken) for window in jobs.history(db)]
+            [(300, 1), (3600, 1), (86400, 1)]
         """
         return self._store.reads.history(tr)
 
     def clear(self, tr: Transactor) -> None:
-        """Remove all items; the queue and its options stay.
+        """Remove all items, in every state, with their claims; the queue and its options stay.
 
-        Claims and dead letters are removed too, and counters start from zero. Idempotency keys stay
-        for their 24 hours. A job of another queue that waits for removed ones goes on: they count
-        as cancelled. Conflicts with pops and reads of the queue.
+        Totals start from zero; idempotency keys stay for their 24 hours. Jobs of other queues that
+        wait for removed ones see them as cancelled. Conflicts with pops and reads of the queue.
 
-        Cost: a few range clears. If jobs of the queue ever counted in batches of other queues, all
-        unfinished items are read, given a database in transactions of 1,000 items.
+        Cost: a few range clears; a read of all unfinished items, given a database 1,000 in a
+        transaction, if jobs of the queue ever counted in batches of other queues.
 
         Example:
-            >>> _ = jobs.push(db, "send")
             >>> jobs.clear(db)
             >>> jobs.is_empty(db)
             True
@@ -841,27 +777,19 @@ class BaseQueue(Generic[_T]):
     def set_group(
         self, tr: Transactor, group: str | None, **settings: Unpack[GroupSettings]
     ) -> None:
-        """Set the weight and the limits of a group, its `GroupSettings`; the others stay.
+        """Change settings of a group, the given `fdbqueue.options.GroupSettings`.
 
-        A group exists while it has items or settings. Weights apply from the next item taken. The
-        group `None` sets the defaults of all groups; the next sweeps then hold and release existing
-        groups, up to 200 in each. The group `""` is the items without a group, which have only a
-        weight.
+        Weights apply from the next item taken. The group `None` sets the defaults of all groups;
+        each of the next sweeps then holds or releases up to 200 groups. The items without a group
+        have only a weight.
 
         Example:
-            >>> jobs.set_group(db, "ada", weight=2)
-            >>> for group in ("ada", "bob"):
-            ...     _ = jobs.push_many(db, [group] * 4, group=group)
-            >>> [jobs.pop(db).value for _ in range(6)]
-            ['ada', 'bob', 'ada', 'ada', 'bob', 'ada']
+            >>> jobs.set_group(db, "ada", weight=2, concurrency=10)
         """
         _change_group(self._store, tr, group, settings)
 
     def group_settings(self, tr: ReadTransactor, group: str | None = None) -> GroupSettings:
-        """Return what `set_group` has set for a group; with `None`, for all groups.
-
-        Settings that were not set are left out, so `set_group` takes the result as its keyword
-        arguments. `groups` returns the settings that apply to each group. Cost: one read.
+        """Return what `set_group` has set for a group, or for all groups (`None`). Cost: one read.
 
         Example:
             >>> jobs.set_group(db, None, concurrency=2, rate=(10, "1m"))
@@ -873,17 +801,15 @@ class BaseQueue(Generic[_T]):
     def groups(
         self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
     ) -> list[GroupInfo]:
-        """Return the groups that have ready, delayed or claimed items or settings, ordered by name.
+        """Return up to `limit` groups with unfinished items or settings, by name, behind `after`.
 
-        Up to `limit` groups, behind the name `after`. In a transaction, the call conflicts with
-        every change of these groups. Cost: up to six small rows for each group.
+        Their settings include the defaults. Conflicts with every change of these groups. Cost: up
+        to six small rows for each group.
 
         Example:
             >>> _ = jobs.push_many(db, [1, 2], group="ada")
-            >>> jobs.set_group(db, "ada", concurrency=1)
-            >>> claim = jobs.claim(db)
-            >>> [(each.name, each.ready, each.claimed, each.held_by) for each in jobs.groups(db)]
-            [('ada', 1, 1, 'concurrency')]
+            >>> [(group.name, group.ready) for group in jobs.groups(db)]
+            [('ada', 2)]
         """
         limit = validate_number(limit, "limit", 1)
         name, layout = validate_group(after, may_be_empty=True), self._store.layout
@@ -891,7 +817,6 @@ class BaseQueue(Generic[_T]):
 
 
 def _read_group_settings(store: Store[Any], tr: ReadTransactor, group: str | None) -> GroupSettings:
-    """Return what `set_group` has set for a group, or with `None` for all groups."""
     name, layout = validate_group(group, may_be_empty=True), store.layout
 
     def body(tr: ReadTransaction) -> GroupSettings:
@@ -910,14 +835,7 @@ def _read_group_settings(store: Store[Any], tr: ReadTransactor, group: str | Non
 def _change_group(
     store: Store[Any], tr: Transactor, group: str | None, settings: GroupSettings
 ) -> None:
-    """Change settings of a group, or of all of them; wake clients that wait.
-
-    Args:
-        store: The store of the queue.
-        tr: A transaction or a database.
-        group: The group, as for `group_settings`.
-        settings: The arguments of `set_group`.
-    """
+    """Change settings of a group, or of all; wake waiting clients."""
     name = validate_group(group, may_be_empty=True)
     changes = group_settings(settings, name)
 
@@ -967,7 +885,6 @@ def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
 
 
 def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
-    """Change an item; return false also if this is not possible now."""
     try:
         return change(item_id)
     except (QueueFull, WrongState, UndecodableItem):
@@ -975,7 +892,6 @@ def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
 
 
 def _clear_item(store: Store[Any], state: State | None, tr: Transaction, item_id: str) -> bool:
-    """Remove an item in this state, or with `None` in any, a claimed one with its claim."""
     if state in (None, "claimed") and store.take_back(tr, item_id):
         store.remove(tr, item_id)  # unless the claim was cancelled
         return True
@@ -983,14 +899,14 @@ def _clear_item(store: Store[Any], state: State | None, tr: Transaction, item_id
 
 
 def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
-    """Return a beginning without state that changes of one transaction share."""
+    """Return a beginning whose changes share no state."""
     return lambda tr: partial(change, tr)
 
 
 def _begin_moves(
     store: Store[_T], moved: Callable[[_T], Level], to: Any, tr: Transaction
 ) -> Callable[[str], bool]:
-    """Begin the moves of one transaction, which share the ends of the levels."""
+    """Begin the moves of one transaction, which share their `tails`."""
     tails: dict[bytes, Tail] = {}
 
     def unless_there(item: _T) -> Level | None:
@@ -1002,7 +918,6 @@ def _begin_moves(
 def _change_matching(
     store: Store[Any], db: Database, begin: _Begin, each: list[Selection], limit: int
 ) -> dict[str, bool]:
-    """Change all items that match, some in each transaction."""
     results: dict[str, bool] = {}
     found = (info.id for of in each for info in store.reads.matching(db, of, limit))
     # An item that was changed comes once more if it moves to a later priority or state.
@@ -1013,7 +928,7 @@ def _change_matching(
 
 
 def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str]) -> dict[str, bool]:
-    """Change items in one transaction, or in several if they are too large for one."""
+    """Change items in one transaction, or in several if they are too large."""
 
     def body(tr: Transaction) -> dict[str, bool]:
         change = begin(tr)
@@ -1031,22 +946,22 @@ def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str])
 def claim_until(
     stop: Stop, store: Store[Any], db: Database, lease: float, n: int, wait: float, client: str
 ) -> Claim | None:
-    """Claim as `claim` does, given valid arguments; stop waiting for items once `stop` is set."""
+    """Claim as `claim` does, until `stop` is set."""
     return drive(store.claim(db, lease, n, _WITHIN, wait, client), stop)
 
 
 def wait_to_claim(store: Store[Any], db: Database, stop: Stop) -> None:
-    """Sleep until it is worth claiming items, without claiming them, or until `stop` is set."""
+    """Sleep until it is worth claiming items, or until `stop` is set."""
     drive(store.wait_to_claim(db), stop)
 
 
 def store_of(queue: BaseQueue[_T]) -> Store[_T]:
-    """Return the store behind a queue, for other parts of the library."""
+    """Return the store behind a queue."""
     return queue._store
 
 
 def change_once(queue: BaseQueue[Any], db: Database, body: Callable[[Transaction], _R]) -> _R:
-    """Run `body(tr)` in a transaction that takes effect exactly once, with the queue's receipts."""
+    """Run `body(tr)` exactly once, with the receipts of the queue."""
     return run_once(db, body, queue._store.layout.receipts)
 
 
@@ -1062,11 +977,7 @@ class _Id(NamedTuple):
 
 
 def claim_text(queue: BaseQueue[Any], claim: Claim) -> str:
-    """Return the text of a claim of one item. A client that has the text has the claim.
-
-    It contains the fencing token, the position, the attempt, the name of the client, and the id if
-    that does not follow from the position.
-    """
+    """Return the text of a claim of one item: its bearer has the claim."""
     layout, key = queue._store.layout, claim.keys[0]
     id = "" if claim.item.id == layout.item_id(key) else claim.item.id
     position = layout.position(key)
@@ -1074,7 +985,7 @@ def claim_text(queue: BaseQueue[Any], claim: Claim) -> str:
 
 
 def claim_from_text(queue: BaseQueue[Any], text: str) -> Claim:
-    """Return the claim with this text, of whose item it has the id; raise `InvalidClaimToken`."""
+    """Return the claim with this text; raise `InvalidClaimToken`. Its item has only an id."""
     layout = queue._store.layout
     token, position, attempt, client, id = decode_claim_text(text)
     key = layout.items + position
@@ -1090,7 +1001,7 @@ class Stored(NamedTuple):
 
 
 def find_stored(tr: Transaction, name: str | Subspace, must_exist: bool = False) -> Stored:
-    """Read the stored options of a queue; raise `QueueNotFound` if its name must exist."""
+    """Read the stored options of a queue; `must_exist` may raise `QueueNotFound`."""
     if isinstance(name, Subspace):
         subspace, known_name = name, None
     else:
@@ -1101,11 +1012,7 @@ def find_stored(tr: Transaction, name: str | Subspace, must_exist: bool = False)
 
 
 def open_stored(kind: type[_Q], stored: Stored, **given: Any) -> _Q:
-    """Return a queue object with the given options, and with the stored ones where they are `None`.
-
-    Raises:
-        OptionsMismatch: A given option differs from the stored one.
-    """
+    """Return a queue with the given options and the stored others; raise `OptionsMismatch`."""
     make: Any = kind
     chosen = {option: value for option, value in given.items() if value is not None}
     if stored.options is not None:

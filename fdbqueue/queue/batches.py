@@ -62,12 +62,12 @@ class BatchProgress:
     """How far a batch is.
 
     Attributes:
-        pushed: How many jobs it has.
-        done: How many of them were done or discarded.
-        dead: How many became dead letters.
-        cancelled: How many were cancelled, were removed, or have expired.
+        pushed: The number of its jobs.
+        done: Jobs that were done or discarded.
+        dead: Jobs that became dead letters.
+        cancelled: Jobs that were cancelled, were removed, or have expired.
         is_open: Whether jobs can be added. It ends only after it was closed.
-        is_cancelled: Whether its jobs that have not begun are not to begin.
+        is_cancelled: Whether its jobs that have not begun will not begin.
     """
 
     pushed: int
@@ -93,11 +93,11 @@ class ItemBatch(BatchProgress):
     """A batch, seen from one of its jobs, or from the job that waits for it.
 
     Attributes:
-        kind: What waits for it: a job that runs at its end (`"then"`), a job that follows its jobs
+        kind: What waits: a job that runs at its end (`"then"`), a job that follows its jobs
             (`"after"`), or a step of a job that runs them (`"run"`).
-        queue: The name of the queue of the job that waits; `None` if the queue has none.
+        queue: The name of the queue of the job that waits, or `None`.
         id: The id of that job.
-        step: The step of that job that gets the result; `None` for the other kinds.
+        step: The step of that job that gets the result, or `None`.
         is_member: Whether it is seen from one of its jobs.
         on_dead: What happens to its other jobs when one becomes a dead letter.
     """
@@ -111,18 +111,13 @@ class ItemBatch(BatchProgress):
 
 
 class Members(NamedTuple):
-    """Items to push as members of a batch, all to one queue.
-
-    Attributes:
-        queue: The queue.
-        arguments: The arguments of its `push_many`.
-    """
+    """Items to push to one queue as members of a batch, given the arguments of its `push_many`."""
 
     queue: BaseQueue[Any]
     arguments: Mapping[str, Any]
 
     def items(self, batch: bytes) -> list[NewItem]:
-        """Return the items, with this in their headers."""
+        """Return the items, with this batch in their headers."""
         options: Any = {**self.arguments}
         values, priority = options.pop("values"), options.pop("priority", None)
         new = new_items(store_of(self.queue), values, [priority] * len(values), **options)
@@ -139,22 +134,18 @@ class Members(NamedTuple):
         return self.items(membership_in(self.queue, owner, id, step=step, job=job))
 
     def push(self, tr: Transaction, new: list[NewItem]) -> list[Item[Any]]:
-        """Push items to the queue; see `push_members`."""
+        """Push items to the queue."""
         return push_members(tr, self.queue, new)
 
 
 def membership_in(queue: BaseQueue[Any], owner: bytes, id: bytes, **fields: Any) -> bytes:
-    """Return what the header of an item of a queue says of a batch of the queue `owner`."""
+    """Return the header field of an item that is in a batch of the queue `owner`."""
     subspace = b"" if queue.subspace.key() == owner else owner
     return encode_membership(Membership(subspace, id, **fields))
 
 
 def push_members(tr: Transaction, queue: BaseQueue[Any], new: list[NewItem]) -> list[Item[Any]]:
-    """Push items of a batch; return each of them, or the one that has its unique key already.
-
-    Raises:
-        QueueFull: The queue has no room for them.
-    """
+    """Push items of a batch; return each, or the holder of its unique key; raise `QueueFull`."""
     return drive(store_of(queue).push(tr, new, raises=True))
 
 
@@ -166,11 +157,7 @@ def _size(member: _Member) -> int:
 
 
 class Batches:
-    """The batches of one queue: those whose last end makes an item of this queue ready.
-
-    Args:
-        queue: The queue.
-    """
+    """The batches whose last end makes an item of this queue ready."""
 
     def __init__(self, queue: BaseQueue[Any]) -> None:
         self._queue = queue
@@ -182,9 +169,7 @@ class Batches:
     ) -> Item[Any]:
         """Begin a batch; return the item that is ready once its jobs have ended.
 
-        Raises:
-            PayloadTooLarge: The value has more than 80,000 bytes.
-            QueueFull: The queue or the group is full.
+        Raises `QueueFull`, and `PayloadTooLarge` for a value of over 80,000 bytes.
         """
         (new,) = new_items(self._store, [value], [priority], group=group)
         if len(new.payload) > _MAX_VALUE:
@@ -200,13 +185,9 @@ class Batches:
         return change_once(self._queue, db, body)
 
     def add(self, db: Database, id: str, on_dead: OnDead, pushes: Sequence[Members]) -> None:
-        """Push members of a batch, in one transaction unless they are too large for one.
+        """Push members, in one transaction if it has room; raise `BatchClosed` or `QueueFull`.
 
-        An item whose unique key another one has is not a member.
-
-        Raises:
-            BatchClosed: The batch takes no more members.
-            QueueFull: A queue is full.
+        An item whose unique key is in use is not a member.
         """
         position, own = self._position(id), self._layout.subspace.key()
         members: list[_Member] = []
@@ -227,7 +208,7 @@ class Batches:
         return True
 
     def close(self, db: Database, id: str) -> None:
-        """Let no more members in. If the batch is closed already, this does nothing."""
+        """Let no more members in, if the batch is open."""
         position = self._position(id)
 
         def body(tr: Transaction, now: int) -> bool:
@@ -268,7 +249,6 @@ class Batches:
 def _progress(
     tr: ReadTransaction, layout: Layout, id: bytes, batch: StoredBatch
 ) -> tuple[int, int, int, int, bool, bool]:
-    """Return the fields of `BatchProgress` of a batch, given its id and its definition."""
     pushed, done, dead, cancelled = get_counts(tr, layout, id)
     return pushed, done, dead, cancelled, batch.stage != "closed", batch.cancelled
 
@@ -276,18 +256,8 @@ def _progress(
 def batches_of(tr: ReadTransactor, queue: BaseQueue[Any], item: Item[Any] | str) -> list[ItemBatch]:
     """Return the batch that a job waits for, and those in which it counts when it ends.
 
-    None for an unknown item. Those are left out whose waiting job has ended, and with it the batch.
-
-    Cost: two reads of the item, three of each batch, and a range read of the names of all queues if
-    a batch is in a queue that was renamed, restored or copied.
-
-    Args:
-        tr: A transaction or a database.
-        queue: The queue of the job.
-        item: Its item, or the id.
-
-    Raises:
-        InvalidItemId: The text is not an item id.
+    Batches whose waiting job has ended are left out. Cost: two reads of the item, three of each
+    batch, and a range read of all names if a queue was renamed, restored or copied.
     """
     store = store_of(queue)
     own, reference = store.layout, store.codec.reference(item)
@@ -333,16 +303,7 @@ def push_after(
 ) -> list[Item[Any]]:
     """Push items that are ready once others have ended; `Job.using` describes it.
 
-    Args:
-        tr: A transaction or a database.
-        new: The items.
-        after: The queues and the ids of the others.
-        on_dead: What happens if one of them is not done.
-
-    Raises:
-        QueueFull: The queue has no room for them.
-        TooManyFollowing: Too many jobs and batches wait for one of the others. The transaction must
-            not commit.
+    Raises `QueueFull`, and `TooManyFollowing`, after which the transaction must not commit.
     """
     store, owner = store_of(new.queue), new.queue.subspace.key()
     items = new.items(b"")
@@ -350,7 +311,7 @@ def push_after(
     references = {id: store_of(queue).codec.reference(id) for id, queue in others.items()}
 
     def locate(tr: Transaction) -> tuple[dict[str, ItemRow], bool]:
-        """Return the unfinished ones of the others, and whether another one cancels the items."""
+        """Return the unfinished others, and whether an ended one cancels the items."""
         known = {id: store_of(others[id]).items.at(tr, references[id]) for id in others}
         found = {id: item for id, item in known.items() if item is not None}
         left = {id: item for id, item in found.items() if item.state not in ENDED}
@@ -394,8 +355,7 @@ def _has_failed(found: ItemRow) -> bool:
 def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:
     """Return whether an item that was claimed is not to begin, because of a batch.
 
-    Cost: a read, if a dead letter cancels the batch of the item, or if the item has waited for
-    others; otherwise none.
+    Cost: a read, if a dead letter cancels its batch or it has waited for others; else none.
     """
     if item.metadata is NO_HEADER:  # as of most items
         return False

@@ -70,40 +70,26 @@ class CheckReport(ByState):
 def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> CheckReport:
     """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 
-    - Each item is in one state.
-    - Each counter of a priority or a group equals the number of its items.
-    - Each group with ready items has one turn in each priority, unless it is held back. A group
-      that may go on is not held back, and a sweep looks again at a queue that is over its rate.
-    - The stored number of items in each state equals the actual number, and the totals add up to
-      these numbers (see `QueueStats`).
-    - Every index (claims by the end of their leases, items by their unique keys, and so on)
-      leads to its items, and to nothing else.
-    - Each failed attempt, and each result of a handler, belongs to an item that exists.
-    - So does each step of a job, each wait for a signal, and each batch. Each item that is never
-      due waits for something. The counts of a batch fit its jobs in this queue.
-    - The parts of a large payload all belong to an item, and no item lacks a part.
+    - Each item is in one state, and has all parts of a large payload.
+    - The counters of priorities, groups and states, and the totals, equal the numbers of items.
+    - Each group with ready items has its turns, or is held back by a limit that still applies.
+    - Every index leads to its items, and to nothing else.
+    - Failed attempts, results, steps, waits, batches and parts of payloads belong to items.
+    - Each item that is never due waits for something. The counts of a batch fit its jobs in this
+      queue.
     - The queue's subspace contains no foreign keys.
 
-    A repair corrects counters, indexes and holds, and deletes what belongs to no item. It runs a
-    job again that waits for nothing. It does not correct the counts of batches and the numbers of
-    steps, and does not touch foreign keys. If there is one among the items, nothing is repaired: it
-    may be an item, and the queue may have been opened with the wrong type of priorities. A repair
-    adds differences to counters, so that concurrent pushes and pops keep their effect; two
-    concurrent repairs conflict with each other.
+    A repair corrects counters, indexes and holds, deletes what belongs to no item, and runs jobs
+    again that wait for nothing. It leaves counts of batches, numbers of steps, and foreign keys.
+    With an unreadable or foreign key among the items, it repairs nothing: the queue may have been
+    opened with the wrong priorities. Pushes and pops go on during a repair; two repairs conflict.
 
-    On the embedded engine, a damaged database file is not reported as a wrong counter: before a
-    problem is reported or repaired, SQLite's integrity check reads the whole file, and raises
-    `CorruptDatabase` if it finds damage (see `Database.check_integrity`).
+    On the embedded engine, SQLite's integrity check of the whole file precedes a repair or the
+    report of a problem.
 
-    A check uses snapshot reads and conflicts with nothing. Cost: a scan of the whole queue, which
-    has to end within the five seconds of a transaction. If a recovery of the database ends the
-    transaction before, or lets it read fewer than 1,000 items, the check begins again. Within the
-    caller's transaction, error 1007 is raised if it has read fewer than 1,000 items.
-
-    Args:
-        tr: A transaction or a database.
-        queue: The queue to check.
-        repair: Repair the problems that can be repaired.
+    A check conflicts with nothing. Cost: a scan of the queue, within the five seconds of a
+    transaction. If a recovery of the database cuts it short, the check begins again; in the
+    caller's transaction, it raises error 1007.
 
     Raises:
         QueueTooLargeToCheck: The scan took longer than five seconds.
@@ -111,12 +97,9 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
         TypeError: `queue` is not a queue object.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         >>> _ = jobs.push(db, "a")
-        >>> check(db, jobs)
-        CheckReport(ready=1, delayed=0, claimed=0, dead=0, done=0, problems=(), repaired=False)
+        >>> check(db, jobs).problems
+        ()
     """
     if not isinstance(queue, BaseQueue):
         raise TypeError(
@@ -175,7 +158,6 @@ class _Check:
         return len(self._positions)
 
     def report(self) -> CheckReport:
-        """Compare everything, repair it if that is wanted, and return the result."""
         try:
             self._compare_all()
         except error_classes() as error:
@@ -208,7 +190,7 @@ class _Check:
     def _note(
         self, problem: str, repair: Callable[..., None] | None = None, *arguments: Any
     ) -> None:
-        """Note a problem; carry out its repair, a change of the transaction, if that is wanted."""
+        """Note a problem, and repair it if wanted."""
         self._problems.append(problem)
         if self._may_repair and repair is not None:
             repair(*arguments)
@@ -241,7 +223,7 @@ class _Check:
             self._note_item(levels.row("ready", key, value)._replace(state="claimed"))
 
     def _note_item(self, found: ItemRow) -> None:
-        """Count an item; note its timer, its pieces, and the ways by its unique key and id."""
+        """Count an item, and note its rows in indexes."""
         layout, state, item = self._layout, found.state, found.item
         level, header = item.level, item.header
         position = layout.position(found.key)
@@ -334,7 +316,7 @@ class _Check:
                     self._indexed[timer] = b""
 
     def _scan_unique_keys(self) -> None:
-        """Note the unique keys with a period, which outlive their items, and the ends of it."""
+        """Note the unique keys with a period, which outlive their items."""
         layout = self._layout
         for row in self._rows(layout.unique_keys):
             ends = decode_holder(row.value)[1]
@@ -389,7 +371,7 @@ class _Check:
                 self._note(problem, self._tr.set, key, expected)
 
     def _compare_holds(self) -> None:
-        """Look for groups that are stuck, and for a queue over its rate that nothing looks at."""
+        """Look for stuck groups, and for a queue over its rate without a timer."""
         layout, items = self._layout, self._items
         if not items.groups.is_settling(self._reads):
             self._compare_held_groups()
@@ -436,7 +418,6 @@ class _Check:
     def _note_difference(
         self, what: str, count: int, expected: int, key: bytes, missing: bytes
     ) -> None:
-        """Note a wrong counter; a repair adds what is missing."""
         problem = f"{what} is {count:,}, not {expected:,}"
         self._note(problem, self._tr.add, key, missing)
 
@@ -475,7 +456,7 @@ class _Check:
                 self._note(f"the result of no item: {row.key!r}", self._tr.clear, row.key)
 
     def _compare_jobs(self) -> None:
-        """Compare the batches of jobs; look for jobs that wait for nothing."""
+        """Compare batches; look for jobs that wait for nothing."""
         layout = self._layout
         for row in self._rows_of_items("followers", layout.followers):
             self._add_memberships(row.value)

@@ -67,19 +67,13 @@ _KINDS: dict[str, type[PriorityQueue | Queue | TaskQueue]] = {
 def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue of this name as an object of its kind, with its stored options.
 
-    Args:
-        db: A database or a transaction.
-        name: The name of the queue.
-
     Raises:
         QueueNotFound: There is no queue with this name.
         InvalidQueueName: A queue cannot have this name.
         LayoutVersionMismatch: Another release of this library stored the queue.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> _ = TaskQueue.named(db, "tasks").push(db)
+        >>> _ = tasks.push(db)
         >>> type(existing_queue(db, "tasks")).__name__
         'TaskQueue'
     """
@@ -116,14 +110,8 @@ def _of_any_kind(stored: Stored) -> PriorityQueue | Queue | TaskQueue:
 def rename(tr: Transactor, name: str, new_name: str) -> None:
     """Give a queue another name; its items stay where they are.
 
-    Clients that have the queue open can go on using it, and no other queue is ever stored in the
-    same place. To ensure that, a rename leaves a small row behind; a database has at most 17 of
-    these. Cost: two to five reads, and two or three keys written.
-
-    Args:
-        tr: A transaction or a database.
-        name: The name of the queue.
-        new_name: Its new name.
+    Clients that have the queue open can go on using it. A small row for the old name stays. Cost:
+    two to five reads, and two or three keys written.
 
     Raises:
         QueueNotFound: There is no queue with this name.
@@ -131,11 +119,9 @@ def rename(tr: Transactor, name: str, new_name: str) -> None:
         InvalidQueueName: A queue cannot have one of the names.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+        >>> _ = mail.push(db, "x")
         >>> rename(db, "mail", "e-mail")
-        >>> fdbqueue.admin.queue_names(db)
+        >>> queue_names(db)
         ['e-mail']
     """
     keys = name_key(name), name_key(new_name)
@@ -154,34 +140,25 @@ def rename(tr: Transactor, name: str, new_name: str) -> None:
 def drop(tr: Transactor, name: str) -> None:
     """Delete a queue: its items, its options and its name.
 
-    A job of another queue that waits for its jobs goes on: these count as cancelled, and a step
-    that ran one of them fails. A batch ends with the queue of the job at its end, as if that job
-    were cancelled.
+    Jobs of other queues that wait for its jobs see them as cancelled, and a step that ran one of
+    them fails. A batch whose last job is in this queue ends as if that job were cancelled. The rows
+    of an unfinished restore or copy with this name are deleted, too.
 
-    Also deletes what an unfinished restore or copy of a queue with this name has written. A later
-    push by a client that still has the queue open creates it again, empty. Conflicts with all reads
-    of the queue.
+    Stop the clients of the queue first: a later push by one of them creates it again, empty.
+    Conflicts with all reads of the queue.
 
-    Cost: two reads and two range clears. If jobs of the queue ever counted in batches of other
-    queues, all unfinished items are read. Given a database, this takes a transaction for each 1,000
-    of them. The last one deletes the queue, so an interrupted drop can be repeated. Stop the
-    clients of such a queue before: if they push jobs for which others wait meanwhile, `check` finds
-    these waits.
-
-    Args:
-        tr: A transaction or a database.
-        name: The name of the queue.
+    Cost: two reads and two range clears; a read of all unfinished items, given a database 1,000 in
+    a transaction, if jobs of the queue ever counted in batches of other queues. Repeat an
+    interrupted drop.
 
     Raises:
         QueueNotFound: There is no queue with this name.
         InvalidQueueName: A queue cannot have this name.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+        >>> _ = mail.push(db, "x")
         >>> drop(db, "mail")
-        >>> fdbqueue.admin.queue_names(db)
+        >>> queue_names(db)
         []
     """
     key, now = name_key(name), milliseconds()
@@ -208,26 +185,20 @@ def _change(tr: Transactor, body: Callable[[Any], _T]) -> _T:
 def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> list[str]:
     """Return the names of all queues that were ever pushed to, in order, or a page of them.
 
-    Given a database, names are read in pages of 500, each in a transaction of its own. Cost: one
-    row for each queue, whatever its length.
+    Given a database, each 500 names take a transaction. Cost: one row for each queue.
 
     Args:
         tr: A transaction or a database.
-        after: A name, of a queue or not: only names that follow it.
+        after: Any name: only names that follow it.
         limit: The maximum number of names, 0 for all.
 
     Raises:
         InvalidQueueName: A queue cannot have the name `after`.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> for name in ["mail", "jobs"]:
-        ...     _ = fdbqueue.PriorityQueue.named(db, name).push(db, "x")
-        >>> queue_names(db)
-        ['jobs', 'mail']
-        >>> queue_names(db, after="jobs", limit=1)
-        ['mail']
+        >>> _ = mail.push(db, "x"), jobs.push(db, "x")
+        >>> queue_names(db), queue_names(db, after="jobs")
+        (['jobs', 'mail'], ['mail'])
     """
     return _read_queues(tr, lambda tr, page: page, after, limit)
 
@@ -235,20 +206,18 @@ def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0)
 def overview(
     tr: ReadTransactor, *, after: str | None = None, limit: int = 0, prefix: str = ""
 ) -> dict[str, QueueStats]:
-    """Return the numbers of all named queues, in order of their names, or of a page of them.
+    """Return the stored numbers of all named queues, in order of their names, or of a page.
 
-    Each value is what `stats` of the queue returns in a transaction, without the options: the
-    numbers that are stored, because this sweeps no queue. Uses snapshot reads, which conflict with
-    nothing. Given a database, queues are read in pages of 500, each in a transaction of its own.
-    Items are not decoded. A queue whose numbers cannot be decoded has an `error` instead of them.
+    Each value is what `stats` returns in a transaction, without the options, or has an `error` if
+    it cannot be decoded. Given a database, each 500 queues take a transaction. Conflicts with
+    nothing.
 
-    Cost: for each page one range read of the names, and for each queue one of its counters. A queue
-    that is not empty takes one read for each of up to 100 priorities; a task queue takes one more.
-    A queue with delayed items takes one more.
+    Cost: for each queue a range read of its counters; if it has items, a read for each of up to 100
+    priorities; one more for a task queue, and for delayed items.
 
     Args:
         tr: A transaction or a database.
-        after: A name, of a queue or not: only queues whose names follow it.
+        after: Any name: only queues whose names follow it.
         limit: The maximum number of queues, 0 for all.
         prefix: Only queues whose names begin with this text.
 
@@ -256,30 +225,19 @@ def overview(
         InvalidQueueName: A queue cannot have the name `after`.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> for name in ["jobs", "mail"]:
-        ...     _ = fdbqueue.PriorityQueue.named(db, name).push(db, "x", 5)
-        >>> [(name, stats.by_priority) for name, stats in overview(db, limit=1).items()]
-        [('jobs', {5: 1})]
-        >>> [*overview(db, after="jobs")]
-        ['mail']
+        >>> _ = jobs.push(db, "x", 5)
+        >>> overview(db)["jobs"].by_priority
+        {5: 1}
     """
     return dict(_read_queues(tr, _stats, after, limit, prefix))
 
 
 def stats_as_json(stats: QueueStats) -> dict[str, Any]:
-    """Return the numbers of a queue as a JSON object: its states, totals and, if known, limits.
+    """Return the numbers of a queue as a JSON object; only the error if they are not known.
 
-    If the numbers are not known, the object has only the error.
-
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> _ = jobs.push(db, "x", 5)
     >>> numbers = stats_as_json(jobs.stats(db))
-    >>> numbers["ready"], numbers["by_priority"], numbers["paused"]
-    (1, {'5': 1}, False)
+    >>> numbers["ready"], numbers["paused"]
+    (0, False)
     """
     if stats.error is not None:
         return {"error": stats.error}
@@ -315,15 +273,7 @@ def item_as_json(item: Item | Task | None) -> dict[str, Any]:
 
 
 def info_as_json(info: ItemInfo) -> dict[str, Any]:
-    """Return what is known of an item as a JSON object, without its value and its priority.
-
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> fields = info_as_json(jobs.get(db, jobs.push(db, "x")))
-    >>> fields["state"], fields["attempts"], fields["failed_attempts"]
-    ('ready', 0, [])
-    """
+    """Return everything about an item as a JSON object, without its value and its priority."""
     fields: dict[str, Any] = as_json(dataclasses.replace(info, item=None))
     del fields["item"]
     fields["run_time"] = as_json(info.run_time)
@@ -335,7 +285,6 @@ def info_as_json(info: ItemInfo) -> dict[str, Any]:
 
 
 def _stats(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, QueueStats]]:
-    """Return the numbers of each queue of a page."""
     # The reads of all queues begin before the first is waited for.
     begun = [
         (subspace, tr.get_range(*counters_range(subspace), streaming_mode=WANT_ALL))
@@ -351,10 +300,7 @@ def _stats(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, Qu
 def _stats_of(
     tr: ReadTransaction, subspace: Subspace, rows: Iterable[KeyValue]
 ) -> Iterator[QueueStats | None]:
-    """Yield `None` once the further reads have begun, and then the numbers of a queue.
-
-    One that cannot be read has an error, so that it does not hide the others.
-    """
+    """Yield `None` once further reads have begun, then the numbers of a queue, or its error."""
     try:
         finish = begin_stats(tr, subspace, Counters(subspace, rows), first_key)
         yield None
@@ -379,8 +325,7 @@ def _read_queues(
 ) -> list[_T]:
     """Read something of all named queues, or of a page, in order of the names, by snapshot reads.
 
-    `read(tr, page)` reads it of some queues. Given a database, each call has its own transaction. A
-    queue that is renamed meanwhile may be read twice, or not at all.
+    A queue that is renamed meanwhile may be read twice, or not at all.
     """
 
     def page(tr: ReadTransaction, rows: list[KeyValue]) -> Iterable[_T]:
@@ -399,14 +344,7 @@ SAMPLE = 500
 
 
 def by_job(db: Database, queue: BaseQueue[Any]) -> dict[str, Any]:
-    """Return the numbers of each job in a sample, in order of their names.
-
-    Cost: a read for each state, and one for each done item.
-
-    Args:
-        db: The database.
-        queue: The queue.
-    """
+    """Return the numbers of each job in a sample, in order of their names."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     times: dict[str, list[float]] = defaultdict(list)
     more: list[State] = []

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class ValueQueue(BaseQueue[Item[V]]):
-    """A queue whose items have values of one type, and priorities, or none in a FIFO queue."""
+    """A queue whose items have values, and perhaps priorities."""
 
     _stored: ClassVar[tuple[str, ...]] = ("codec",)
 
@@ -97,58 +97,56 @@ class ValueQueue(BaseQueue[Item[V]]):
 class PriorityQueue(ValueQueue[V]):
     """A queue ordered by priority, and by time of arrival within a priority.
 
-    **Transactions.** Every method takes a transaction or a database as `tr`, or only a database as
-    `db`. In a transaction, the call is part of it: it commits together with everything else in the
-    transaction, and the caller's retry loop repeats it. After an unknown commit result (1021) the
-    caller has to find out what happened; `fdbqueue.transactional(receipts=...)` does that. Given a
-    database, the method commits by itself and takes effect exactly once, even if the result of a
-    commit is unknown.
+    **Transactions.** A method takes a transaction or a database (`tr`), or only a database (`db`).
+    In a transaction, the call commits with everything else in it, and the caller's retry loop
+    repeats it; `fdbqueue.transactional(receipts=...)` also settles an unknown commit result (1021).
+    Given a database, the call takes effect exactly once, or raises an error; only 1021 leaves the
+    outcome open.
 
-    **Arguments** that several methods have: `item` is an `Item` (in a task queue, a `Task`) or its
-    id; a text that is no id raises `InvalidItemId`. `claim` is what `claim` returned. Once it has
-    ended, the call raises `LeaseLost`, and its transaction must not commit; a claim of another
-    queue raises `ForeignClaim`. `log` is text to keep with an attempt: its last 8,000 bytes. `wait`
-    is a time to wait for an item, `math.inf` for ever, and needs a database. `group` is the name of
-    a group, or an empty text for the items without one. `by` is the name of the client that retries
-    dead letters, for `FailedAttempt.retried_by`: text of up to 255 bytes, by default its host and
-    process id.
+    **Arguments** that several methods have:
 
-    **Reads.** Given a database, a method that only reads first sweeps, whether or not a client is
-    there to take items: up to 256 items whose leases are over, up to 256 whose time has come, and
-    up to 256 that have expired, unless this process has swept in the last 0.05 seconds. In a
-    transaction that writes, give it `tr.snapshot`, so that it conflicts with nothing.
+    - `item`: an `Item` (in a task queue, a `Task`) or its id. A text that is no id raises
+      `InvalidItemId`.
+    - `claim`: a result of `claim`. Once it has ended, the call raises `LeaseLost`, and its
+      transaction must not commit. A claim of another queue raises `ForeignClaim`.
+    - `log`: text of which the last 8,000 bytes are kept with the attempt.
+    - `group`: a name; an empty text for the items without a group.
+    - `by`: the client, for `FailedAttempt.retried_by`: text of up to 255 bytes, by default its host
+      and process id.
+    - Times, such as `lease`: seconds, a `timedelta`, or a text such as `"1h30m"`, with the units
+      `ms`, `s`, `m`, `h`, `d` and `w`. `wait` needs a database; `math.inf` waits for ever.
 
-    **Conflicts.** Pushes conflict neither with each other nor with pops. Pops conflict with each
-    other, because they want the same item. Given a database, threads that share a queue object also
-    share transactions: everything that they push, or pop, during a commit goes into the next one.
-    Pops of several processes are served together as soon as they conflict.
+    **Reads.** Given a database, a method that shows or counts items first sweeps, unless this
+    process has just done so: it ends leases that are over, makes due items ready, and drops expired
+    ones, up to 256 of each. In a transaction it shows what is stored, even if a change is due.
 
-    **Times.** A length of time is a number of seconds, a `timedelta`, or a text such as `"5m"`
-    or `"1h30m"`, with the units `ms`, `s`, `m`, `h`, `d` and `w`.
+    **Conflicts.** Pushes conflict with each other only near a limit, over a unique key, and at the
+    start of a queue or a group. Pops conflict, because they want the same item. A change or a read
+    of one item conflicts with changes of this item; `size`, `counts`, `stats` and `history`
+    conflict with every change of the queue. In a transaction that writes, give a read
+    `tr.snapshot`: it conflicts with nothing. Given a database, threads that share a queue object
+    share transactions.
 
-    **Options.** The first push stores them with the queue. A client with another codec or other
-    priorities gets `OptionsMismatch` when it opens the queue or pushes. An unknown option is a
-    `TypeError`. If its `max_size` or `max_attempts` differs, the
-    stored one holds, and a warning is logged. Queue objects are cheap. In the examples of methods,
-    `db` is a database, and `jobs`, `mail` and `tasks` are a new queue of each kind.
+    **Costs.** To find an item takes one read if it is ready, otherwise five to seven, and twice as
+    many once it was moved to another priority.
 
-    **Types.** For a type checker, `PriorityQueue[Page]` is a queue whose values are pages: write
-    `jobs: PriorityQueue[Page] = PriorityQueue.named(db, "jobs")`, or pass a `Codec[Page]`. The same
-    holds for `Queue`, and for the payloads of a `TaskQueue`.
+    **Options.** The first push stores them. A client with another codec or other priorities gets
+    `OptionsMismatch` when it opens the queue or pushes; other options that differ are ignored, with
+    a warning in the log.
+
+    To a type checker, `PriorityQueue[Page]` is a queue of pages. In the examples of methods, `db`
+    is a database, and `jobs`, `mail` and `tasks` are new queues.
 
     Args:
         subspace: The subspace of the queue; nothing else may be in it.
-        codec: `"json"`, which is the default, `"bytes"`, `"tuple"`, or an object with the methods
-            `encode` and `decode`.
-        priorities: The type of priorities: `int` (64 bits), which is the default, or a tuple of
-            element types such as `(int, float)`, from `int`, `float`, `str` and `bytes`.
-        options: See `fdbqueue.options.QueueOptions`. One that is `None` or left out keeps its
-            stored value.
+        codec: `"json"` (default), `"bytes"`, `"tuple"`, or a `fdbqueue.types.Codec`.
+        priorities: `int` (64 bits, default), or a tuple of `int`, `float`, `str` and `bytes`, such
+            as `(int, float)`.
+        options: See `fdbqueue.options.QueueOptions`. Without an option, its stored value holds.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues" and its Extensions.
 
     Example:
-        >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> jobs = PriorityQueue.named(db, "jobs")
         >>> for value, priority in [("later", 5), ("soon", 1), ("soon too", 1)]:
@@ -183,14 +181,11 @@ class PriorityQueue(ValueQueue[V]):
         priorities: PriorityKind | None = None,
         **options: Unpack[QueueOptions],
     ) -> PriorityQueue[OfCodec]:
-        """Return the priority queue of this name, which its first push creates.
+        """Return the queue of this name, which its first push creates, with its stored options.
 
-        The name is printable text of at most 255 bytes, without spaces at its ends. A `Subspace`,
-        or a directory of `fdb.directory`, instead of a name is the place of a queue without one.
-        Options are as for the class; an option that is left out has its stored value.
-        A queue whose codec is an object of its users can be opened without it. It can be counted,
-        cleared and dropped then; calls that need the codec raise `UnknownCodec` or
-        `UndecodableItem`. Cost: three reads in one transaction.
+        The name is printable text of at most 255 bytes, without spaces at its ends, or the
+        `Subspace` of a queue without a name, such as a directory of `fdb.directory`. A queue with a
+        codec object can be opened without it, to count or clear it. Cost: three reads.
 
         Raises:
             InvalidQueueName: A queue cannot have this name.
@@ -200,8 +195,6 @@ class PriorityQueue(ValueQueue[V]):
 
         Example:
             >>> PriorityQueue.named(db, "e-mails").size(db)
-            0
-            >>> PriorityQueue.named(db, fdbqueue.Subspace(("my", "jobs"))).size(db)
             0
         """
         queue: PriorityQueue[OfCodec]
@@ -220,19 +213,15 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[Item[V]]:
         """Put a value behind the last item of its priority.
 
-        Pushes conflict with nothing: two pushes at the same time both succeed, in either order.
-        Only the very first push, which stores the options, conflicts with another first push. With
-        a maximum size, pushes conflict more often the fewer places are left, and never exceed it;
-        an item keeps its place while it is delayed or claimed.
+        With a `max_size`, which pushes never exceed, they conflict more often the fewer places are
+        left.
 
-        Cost: two reads at the same time (with a maximum size three), and three keys written. A
-        payload over 10,000 bytes takes one more key for each 90,000 bytes. If clients wait for
-        items, the push clears the key of one, and so wakes it.
+        Cost: two reads at once (three with a `max_size`), and three keys written; one more for each
+        90,000 bytes of a payload over 10,000 bytes, and one to wake a client.
 
         Args:
             tr: A transaction or a database.
-            value: A value that the codec accepts, up to 8,000,000 bytes encoded, with lists and
-                objects nested up to 100 levels.
+            value: Up to 8,000,000 bytes when encoded, and up to 100 levels of lists and objects.
             priority: A priority of the queue's type. The lowest is popped first.
             options: See `fdbqueue.options.PushOptions`.
 
@@ -260,14 +249,13 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[list[Item[V]]]:
         """Push several values in one transaction: all of them or none; return their items.
 
-        Several times as fast as single pushes. `priority` is that of all values; `priorities` has
-        one for each value instead. Options are `PushManyOptions`. A transaction holds 10,000,000
-        bytes, of which each item takes about 250 in addition to its payload; `PushTooLarge` refuses
-        more. Conflicts and cost are as for `push`.
+        Several times as fast as single pushes, with their conflicts, costs and errors. `priorities`
+        has one for each value; options are `fdbqueue.options.PushManyOptions`.
 
         Raises:
-            PushTooLarge: One transaction has no room for all values. Nothing was stored.
-            ValueError: The numbers of values, priorities and keys differ; and the errors of `push`.
+            PushTooLarge: The payloads, with 250 bytes for each, exceed the 10,000,000 bytes of a
+                transaction. Nothing was stored.
+            ValueError: The numbers of values, priorities and keys differ.
 
         Example:
             >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
@@ -286,10 +274,8 @@ class PriorityQueue(ValueQueue[V]):
     def pop_max(self, tr: Transactor, *, wait: Duration = 0) -> SansIO[Item[V] | None]:
         """Remove and return the oldest item of the highest priority, or `None` if there is none.
 
-        Works as `pop` at the other end of the queue, with its arguments and errors. Within a
-        priority it is first in, first out as well, where FoundationDB's recipe is last in, first
-        out. So in a transaction it also conflicts with a push of the same priority. Cost: two reads
-        of one row.
+        Works as `pop` at the other end. FoundationDB's recipe takes the newest item there. In a
+        transaction, it also conflicts with a push of the same priority. Cost: two reads of one row.
 
         Example:
             >>> _ = jobs.push_many(db, ["low", "first", "second"], priorities=[1, 9, 9])
@@ -304,9 +290,9 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[list[Item[V]]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
-        Several times as fast as single pops, whose conflicts and errors it shares. Cost: one read
-        of `n` rows, whose keys have to fit into the 10,000,000 bytes of a transaction; with `max`,
-        which takes the items that `pop_max` would take, two reads for each priority.
+        Several times as fast as single pops, with their conflicts and errors. Cost: one read of `n`
+        rows; with `max`, which takes the items of `pop_max`, two for each priority. Their keys must
+        fit into the 10,000,000 bytes of a transaction.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b", "c"])
@@ -321,7 +307,7 @@ class PriorityQueue(ValueQueue[V]):
         """Return the item that `pop_max` would take, without removing it.
 
         Example:
-            >>> PriorityQueue.named(db, "jobs").peek_max(db) is None
+            >>> jobs.peek_max(db) is None
             True
         """
         return next(iter(self.peek_many(tr, 1, max=True)), None)
@@ -341,11 +327,9 @@ class PriorityQueue(ValueQueue[V]):
     def reprioritize(
         self, tr: Transactor, item: Item[V] | str, priority: Priority
     ) -> Item[V] | None:
-        """Move an item behind the last item of another priority; return it.
+        """Move an item behind the last item of another priority; return it, or `None` if unknown.
 
-        The item keeps its id and stays ready, delayed or dead. Returns `None` if the queue does not
-        have the item. Conflicts with clients that take or move the same item. Cost: two reads for a
-        ready item, seven for another; a lookup of an item that was moved takes twice as many reads.
+        The item keeps its id and its state. Cost: one read more than to find it.
 
         Raises:
             InvalidPriority: The priority is not of the queue's type.
@@ -372,15 +356,12 @@ class PriorityQueue(ValueQueue[V]):
 class Queue(ValueQueue[V]):
     """A queue in order of arrival: first in, first out.
 
-    It is a `PriorityQueue` with one priority: the arguments, also of the class, conflicts,
-    costs and errors are the same. `enqueue`, `enqueue_many`, `dequeue` and `dequeue_many` are other
-    names of `push`, `push_many`, `pop` and `pop_many`.
+    It works as a `PriorityQueue` with one priority. `enqueue` and `dequeue` are other names of
+    `push` and `pop`.
 
     Source: FoundationDB documentation, Design Recipes, "Queues".
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
         >>> mail = Queue(fdbqueue.Subspace(("mail",)))
         >>> _ = mail.push_many(db, ["first", "second"])
         >>> mail.pop(db).value
@@ -412,9 +393,8 @@ class Queue(ValueQueue[V]):
         """Return the FIFO queue of this name, as `PriorityQueue.named` does.
 
         Example:
-            >>> _ = Queue.named(db, "mail").push(db, "first")
-            >>> Queue.named(db, "mail").pop(db).value
-            'first'
+            >>> Queue.named(db, "mail").size(db)
+            0
         """
         queue: Queue[OfCodec]
         queue = cls._open(db, name, codec=codec, **options)
@@ -425,7 +405,7 @@ class Queue(ValueQueue[V]):
         """Put a value at the end of the queue, as `PriorityQueue.push` does.
 
         Example:
-            >>> Queue(fdbqueue.Subspace(("mail",))).push(db, ["any", "JSON"]).value
+            >>> mail.push(db, ["any", "JSON"]).value
             ['any', 'JSON']
         """
         return self._push(tr, value, None, options)

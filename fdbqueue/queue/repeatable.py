@@ -65,42 +65,32 @@ def import_lines(
 ) -> ImportReport:
     """Push each line, a JSON value, in order; skip lines that an earlier run of this import stored.
 
-    Each line gets a unique key for four weeks, made of the source, the number of the line and its
-    bytes. After a crash, run the import again: it skips the lines whose keys are there, even if
-    their items have ended. The same holds for imports of one source at the same time, and for a
-    file that has grown. A line that was changed, or moved, is another line and is stored. `clear`
-    deletes the keys, and the same lines are stored again.
-
-    Lines are stored in transactions of up to 1,000. A full queue is not an error: the report says
-    so, and a later run continues there.
+    Each line gets a unique key for four weeks, made of the source, its number and its bytes. So a
+    later or concurrent run skips stored lines, even if their items have ended. `clear` deletes the
+    keys. Each transaction stores up to 1,000 lines. If the queue is full, a later run continues
+    there.
 
     Args:
         db: A database.
-        queue: The queue to push to.
+        queue: The queue.
         lines: The lines, or a binary file.
-        source: Identifies this import, for example by the path of a file. With `None`, lines have
-            no keys: every line is pushed.
-        priority: The priority of lines that have none, in its JSON form (a list for a tuple).
-        priority_field: The field of each line's object that contains its priority.
+        source: Identifies this import, such as the path of a file. With `None`, every line is
+            pushed.
+        priority: The default priority, in its JSON form (a list for a tuple).
+        priority_field: The field of each line's object with its priority.
         value_field: The field to push instead of the whole line.
-        group: The group of lines that have none.
-        group_field: The field of each line's object that contains its group, if it has one.
+        group: The default group.
+        group_field: The field of each line's object with its group, if it has one.
 
     Raises:
-        InvalidLine: A line is not valid, or longer than 50 MB. The lines before it are stored, and
-            an import of the corrected input continues there.
+        InvalidLine: A line is not valid, or longer than 50 MB. The lines before it are stored.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
         >>> lines = [b'{"n": 1, "p": 5}', b'{"n": 2, "p": 3}']
         >>> import_lines(db, jobs, lines, "a file", priority_field="p")
         ImportReport(stored=2, skipped=0, full=False)
         >>> import_lines(db, jobs, lines, "a file", priority_field="p")
         ImportReport(stored=0, skipped=2, full=False)
-        >>> jobs.pop(db).value
-        {'n': 2, 'p': 3}
     """
     group = validate_group(group)
     store, stored, skipped = store_of(queue), 0, 0
@@ -156,7 +146,6 @@ def _parse(line: bytes) -> Json:
 
 
 def _key(source: str, number: int, line: bytes) -> str:
-    """Return the unique key of a line."""
     content = b"%d %b\n%b" % (number, source.encode(), line.rstrip(b"\r\n"))
     return f"import {hashlib.sha256(content).hexdigest()[:32]}"
 
@@ -179,34 +168,27 @@ def remembered(
     digest: bytes,
     push: Callable[[Transaction], list[str]],
 ) -> list[str]:
-    """Call `push(tr)`, unless a request with this key did; return the ids of the items.
+    """Call `push(tr)` unless a request with this key did; return the ids of the items.
 
-    A repeated request gets the ids of the first one, even if the items have ended since. A key is
-    remembered for 24 hours by the clients' clocks. After that it counts as new. A push that found
-    no room is not remembered. Each call deletes up to 100 outdated keys.
-
-    The push takes effect exactly once. Two concurrent requests with one key conflict, and the
-    second becomes the repeated one. Cost: two reads and two keys more than the push.
+    The push takes effect exactly once. A repeated request gets the ids of the first one, even if
+    the items have ended since. A queue remembers a key for 24 hours by the clients' clocks, but not
+    a push without room. Concurrent requests with one key conflict. Cost: two reads and two keys
+    more than the push.
 
     Args:
         db: A database.
         queue: The queue.
-        key: The idempotency key, 1 to 255 bytes of text. Each queue has its own keys.
+        key: The idempotency key, 1 to 255 bytes of text.
         digest: A digest of the request, equal for all requests with one key.
         push: Pushes in a transaction, and returns the ids of the items; none without room.
 
     Raises:
-        ValueError: `key` is not such a text.
         PushTooLarge: The ids of the items take over 100,000 bytes.
         IdempotencyKeyReused: The first request with this key had another digest.
-        FdbqueueError: As for `push`.
 
     Source: The Idempotency-Key HTTP Header Field, draft-ietf-httpapi-idempotency-key-header.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         >>> push = lambda tr: [jobs.push(tr, "pack").id]
         >>> once = remembered(db, jobs, "order 7", b"digest", push)
         >>> once == remembered(db, jobs, "order 7", b"digest", push), jobs.size(db)

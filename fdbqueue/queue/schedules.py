@@ -1,4 +1,4 @@
-"""The schedules of a queue: a queue that pushes an item at each tick, whoever works on it."""
+"""The schedules of a queue, which push an item at each tick."""
 
 from __future__ import annotations
 
@@ -53,28 +53,23 @@ _SHOWN_TICKS = 5  # next ticks in the JSON of a schedule
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule of a queue: at each of its ticks, it pushes an item.
+    """A schedule of a queue, which pushes an item at each of its ticks.
 
     Attributes:
-        name: Its name.
-        value: The value that it pushes.
-        priority: The priority to which it pushes; `None` in a FIFO queue.
+        priority: The priority of its items; `None` in a FIFO queue.
         cron: The expression whose times are its ticks, or `None`.
         every: The interval between its ticks, or `None`.
-        tz: The time zone in which the expression holds.
-        missed: What happens to ticks that no client has found in time.
-        overlap: What happens to a tick while the item of the last one has not ended.
-        group: The group of the items that it pushes, or `None`.
-        paused: Whether it pushes nothing until it is resumed.
-        next_tick: Its next tick; `None` while it is paused, or if it has stopped because no worker
-            has declared it for a day.
-        last_tick: The last tick for which it has pushed an item, or `None`.
+        tz: The time zone of the expression.
+        missed: The policy for ticks that no client has found in time.
+        overlap: The policy for a tick while the last item has not ended.
+        group: The group of its items, or `None`.
+        next_tick: `None` while it is paused, or if no worker has declared it for a day.
+        last_tick: The last tick with an item, or `None`.
         last_item: The id of that item, or `None`.
-        declared_at: When a worker has declared it for the last time; `None` if it was added by a
-            call, and goes on until it is removed.
-        pushed: How many items it has pushed.
-        skipped: For how many ticks it pushed none, because the last item had not ended or the queue
-            was full.
+        declared_at: When a worker last declared it; `None` if a call added it.
+        pushed: The number of items pushed.
+        skipped: The number of ticks without an item, because the last one had not ended or the
+            queue was full.
     """
 
     name: str
@@ -95,17 +90,11 @@ class Schedule:
     skipped: int
 
     def next_ticks(self, n: int) -> list[datetime]:
-        """Return its next ticks, from `next_tick` on; none if there is none.
-
-        Args:
-            n: How many, from 1; fewer are returned if no more come within 50 years.
+        """Return up to `n` next ticks within 50 years, from `next_tick` on.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> reports = fdbqueue.PriorityQueue.named(db, "reports")
-            >>> reports.schedules.add(db, "shifts", "count", cron="0 6,14,22 * * *")
-            >>> ticks = reports.schedules.get(db, "shifts").next_ticks(3)
+            >>> jobs.schedules.add(db, "shifts", "count", cron="0 6,14,22 * * *")
+            >>> ticks = jobs.schedules.get(db, "shifts").next_ticks(3)
             >>> sorted(tick.hour for tick in ticks)
             [6, 14, 22]
         """
@@ -123,16 +112,12 @@ class Schedule:
 class Schedules(Generic[V]):
     """The schedules of one queue.
 
-    Each client that takes items of the queue does its part: the transaction that finds a tick due
-    pushes the item and sets the next tick. So each tick is pushed exactly once, however many
-    clients look, and none while no client does. `missed` says what becomes of the ticks that have
-    passed meanwhile.
+    The transaction of a client that finds a tick due pushes the item and sets the next tick. So
+    each tick is pushed exactly once, but only while clients take items of the queue. Ticks are the
+    times of a cron expression, or the multiples of an interval since 1970.
 
-    Ticks lie on a grid that does not depend on when the schedule was added or a tick was found:
-    the times of a cron expression, or the multiples of an interval since 1970.
-
-    Cost: a tick is one read and three writes more than a push, within the sweep that finds it. A
-    queue without schedules pays nothing.
+    Methods return false or `None` if there is no schedule of the name. A tick costs one read and
+    three writes more than a push; a queue without schedules pays nothing.
     """
 
     def __init__(self, store: Store[Any]) -> None:
@@ -147,31 +132,27 @@ class Schedules(Generic[V]):
         priority: Priority | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> None:
-        """Add a schedule, or give one with this name another definition.
+        """Add a schedule, or give the one of this name another definition.
 
-        A schedule that exists keeps its state; it keeps its next tick unless its timing changes.
-        Conflicts with the ticks of the same schedule.
+        A schedule that exists keeps its state, and its next tick unless its timing changes.
+        Conflicts with its ticks.
 
         Args:
             tr: A transaction or a database.
-            name: Its name within the queue, printable text of 1 to 255 bytes.
+            name: Printable text of 1 to 255 bytes.
             value: The value to push, of up to 90,000 bytes when encoded.
-            priority: The priority to push to in a priority queue, by default 0.
+            priority: The priority of the items, by default 0 in a priority queue.
             options: See `fdbqueue.options.ScheduleOptions`.
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.
-            TypeError: There is no such option.
             InvalidValue: The queue cannot store the value.
             PayloadTooLarge: The value is too large.
             InvalidPriority: The queue does not have this priority.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> reports = fdbqueue.PriorityQueue.named(db, "reports")
-            >>> reports.schedules.add(db, "nightly", {"of": "sales"}, cron="0 3 * * *")
-            >>> reports.schedules.get(db, "nightly").next_tick.hour
+            >>> jobs.schedules.add(db, "nightly", {"of": "sales"}, cron="0 3 * * *")
+            >>> jobs.schedules.get(db, "nightly").next_tick.hour
             3
         """
         self._put(tr, {name: self._define(name, value, priority, options)}, is_declared=False)
@@ -197,7 +178,6 @@ class Schedules(Generic[V]):
     def _define(
         self, name: str, value: object, priority: Priority | None, options: ScheduleOptions
     ) -> Definition:
-        """Return the stored form of a definition."""
         store = self._store
         group = options.get("group")
         payload = store.codec.encode(value)
@@ -214,12 +194,7 @@ class Schedules(Generic[V]):
         return definition
 
     def remove(self, tr: Transactor, name: str) -> bool:
-        """Remove a schedule; return false if there is none of this name. Its items stay.
-
-        Args:
-            tr: A transaction or a database.
-            name: The name of the schedule.
-        """
+        """Remove a schedule; its items stay."""
 
         def body(tr: Transaction, now: int) -> bool:
             return self._in.remove(tr, name)
@@ -227,35 +202,17 @@ class Schedules(Generic[V]):
         return self._store.change(tr, body)
 
     def pause(self, tr: Transactor, name: str) -> bool:
-        """Let a schedule push nothing until `resume`; return false if there is none of this name.
-
-        Args:
-            tr: A transaction or a database.
-            name: The name of the schedule.
-        """
+        """Let a schedule push nothing until `resume`."""
         return self._store.change(tr, partial(self._in.pause, name=name, paused=True))
 
     def resume(self, tr: Transactor, name: str) -> bool:
-        """Let a paused schedule go on with the first tick from now on; return false if unknown.
-
-        The ticks in between do not count as missed. No tick is pushed again, even if the clock of
-        this client is behind that of the one that has pushed the last one.
-
-        Args:
-            tr: A transaction or a database.
-            name: The name of the schedule.
-        """
+        """Let a paused schedule go on with its next tick; earlier ones do not count as missed."""
         return self._store.change(tr, partial(self._in.pause, name=name, paused=False))
 
     def run_now(self, tr: Transactor, name: str) -> str | None:
         """Push an item as for a tick at this time, also if the schedule is paused; return its id.
 
-        The result is `None`, and nothing is pushed, if there is no schedule of this name, or if
-        its ticks do not overlap and the last item has not ended.
-
-        Args:
-            tr: A transaction or a database.
-            name: The name of the schedule.
+        Returns `None` if its ticks do not overlap and the last item has not ended.
 
         Raises:
             QueueFull: The queue is full.
@@ -264,16 +221,10 @@ class Schedules(Generic[V]):
         return None if key is None else self._id(key)
 
     def _id(self, key: bytes) -> str:
-        """Return the id of an item that a schedule has pushed."""
         return self._store.codec.id_of(self._store.levels.item(key, b""))
 
     def get(self, tr: ReadTransactor, name: str) -> Schedule | None:
-        """Return a schedule; `None` if there is none of this name. Cost: one read.
-
-        Args:
-            tr: A transaction or a database.
-            name: The name of the schedule.
-        """
+        """Return a schedule. Cost: one read."""
         now = milliseconds()
 
         def body(tr: ReadTransaction) -> Schedule | None:
@@ -283,11 +234,7 @@ class Schedules(Generic[V]):
         return read(tr, body)
 
     def all(self, tr: ReadTransactor) -> list[Schedule]:
-        """Return all schedules of the queue, by name. Cost: one range read.
-
-        Args:
-            tr: A transaction or a database.
-        """
+        """Return all schedules of the queue, by name. Cost: one range read."""
         now = milliseconds()
         return [self._public(now, *found) for found in read(tr, self._in.all).items()]
 
@@ -334,11 +281,7 @@ def _time(milliseconds: int | None) -> datetime | None:
 
 
 def validate_schedule(name: str, options: ScheduleOptions) -> tuple[Timing, Missed, Overlap]:
-    """Return the options of a schedule; raise `InvalidSchedule` for invalid ones.
-
-    Raises:
-        TypeError: There is no such option.
-    """
+    """Return the options of a schedule; raise `InvalidSchedule` or `TypeError`."""
     validate_options(ScheduleOptions, options)
     try:
         validate_client_name(name)
@@ -351,7 +294,6 @@ def validate_schedule(name: str, options: ScheduleOptions) -> tuple[Timing, Miss
 
 
 def _timing(name: str, options: ScheduleOptions) -> Timing:
-    """Return the timing of a schedule; raise `InvalidSchedule` for an invalid one."""
     cron, every, tz = options.get("cron"), options.get("every"), options.get("tz", "UTC")
     if (cron is None) == (every is None):
         raise InvalidSchedule(name, "give one of cron and every")
@@ -385,15 +327,9 @@ class Declared(NamedTuple):
 def declare(
     schedules: Schedules[Any], db: Database, declared: Iterable[Declared], *, replaces: bool
 ) -> None:
-    """Store the schedules that a worker declares, and note when it does so.
+    """Store the schedules that a worker declares, each of which goes on for a day.
 
-    Each goes on for a day after the last declaration.
-
-    Args:
-        schedules: The schedules of a queue.
-        db: A database.
-        declared: The schedules of the program.
-        replaces: Whether to replace stored ones that differ: newer workers may have stored them.
+    Without `replaces`, stored ones that differ stay: newer workers may have stored them.
     """
     definitions = {each.name: schedules._define(*each) for each in declared}
     schedules._put(db, definitions, is_declared=True, replaces=replaces)

@@ -1,4 +1,4 @@
-"""The steps of jobs: their results are stored under the claim of the job, and found again by it."""
+"""The steps of jobs, whose results are stored under the claim of the job."""
 
 from __future__ import annotations
 
@@ -38,15 +38,14 @@ class Step:
     """A step of a job, as it is stored.
 
     Attributes:
-        name: Its name.
         kind: What the job does in it.
-        state: How it has ended; `"waiting"` until then.
+        state: How it ended; `"waiting"` until then.
         began_at: When the job first came to it.
-        ended_at: When it ended; `None` until then.
+        ended_at: When it ended, or `None`.
         failures: How often its function has failed.
         due_at: When the job goes on at the latest, if it sleeps or waits; `None` for never.
         key: The key of the signal that it waits for, or the id of the job that it runs.
-        queue: The name of the queue of that job; `None` if it runs none, or the queue has no name.
+        queue: The name of the queue of that job, or `None`.
         error: Why its function failed last, or `None`.
         value: Its result, as JSON.
     """
@@ -66,14 +65,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A signal that a job has waited for.
-
-    Attributes:
-        name: Its name.
-        key: Its key.
-        value: Its value.
-        sent_at: When it was sent.
-    """
+    """A signal that a job has waited for."""
 
     name: str
     key: str
@@ -87,8 +79,7 @@ KEPT = "30d"
 _MAX_SECONDS = 10**10
 
 PushChildren: TypeAlias = Callable[[Transaction, list[int]], list[tuple[bytes, str]]]
-"""A function that pushes the jobs of the steps with these numbers, and returns the prefixes of
-their queues and their ids."""
+"""Pushes the jobs of the steps with these numbers; returns the prefixes of their queues and ids."""
 
 
 class JobSteps(Generic[V]):
@@ -104,26 +95,12 @@ class JobSteps(Generic[V]):
     def all(self, tr: ReadTransactor, item: Item[V] | str) -> list[Step]:
         """Return the steps of a job in the order of their storing; none for an unknown item.
 
-        Cost: two reads of an item, and a range read of its steps with their results.
-
-        Args:
-            tr: A transaction or a database.
-            item: The item of the job, or its id.
-
-        Raises:
-            InvalidItemId: The text is not an item id.
+        Cost: two reads of an item, and a range read of its steps with their results. Raises
+        `InvalidItemId`.
 
         Example:
-            >>> from fdbqueue.jobs import App, Context
-            >>> app = App("memory:")
-            >>> @app.job(name="build")
-            ... def build(context: Context) -> None:
-            ...     context.step("compile", lambda: 42)
-            >>> handle = build.push()
-            >>> _ = app.work(drain=True)
-            >>> jobs = app.queue("jobs")
-            >>> [(step.name, step.value) for step in jobs.steps.all(app.db, handle.id)]
-            [('compile', 42)]
+            >>> jobs.steps.all(db, jobs.push(db, "no steps"))
+            []
         """
         reference = self._store.codec.reference(item)
 
@@ -148,23 +125,19 @@ class JobSteps(Generic[V]):
         value: Any = None,
         keep: Duration = KEPT,
     ) -> int:
-        """Send a signal: each job of the queue that waits for it goes on, in this transaction.
+        """Send a signal; return how many jobs waited for it, which go on in this transaction.
 
-        A job that comes to wait for it later, while the signal is kept, goes on at once. Of several
-        signals with the same name and key, such a job gets the last one. Conflicts with jobs that
-        begin or cease to wait for the same name and key, and with other signals of both.
-
-        Cost: three reads and two or three writes; for each job that waits eight of each.
+        A job that comes to wait for it while it is kept goes on at once, with the last signal of
+        this name and key. Conflicts with other signals of both, and with jobs that begin or cease
+        to wait for them. Cost: three reads and two or three writes; for each job that waits eight
+        of each.
 
         Args:
             tr: A transaction or a database.
-            name: The name of the signal, text of 1 to 255 bytes.
-            key: Its key, text of up to 255 bytes: the id of the job, or of what it waits for.
-            value: Its value, JSON of up to 90,000 bytes.
+            name: Text of 1 to 255 bytes.
+            key: Text of up to 255 bytes, such as the id of the job, or of what it waits for.
+            value: JSON of up to 90,000 bytes.
             keep: The time for which jobs may still come to wait for it.
-
-        Returns:
-            The number of jobs that waited for it.
 
         Raises:
             InvalidValue: The value is not JSON.
@@ -185,16 +158,9 @@ class JobSteps(Generic[V]):
     def retry_from(
         self, tr: Transactor, item: Item[V] | str, step: str, *, by: str | None = None
     ) -> bool:
-        """Make a dead letter ready again, to go on with a step; return false if it is none.
+        """Retry a dead letter, as `retry` does, from a step on; return false if it is none.
 
-        This step and all that were stored later are forgotten, with their results. Conflicts and
-        errors are as for `retry`.
-
-        Args:
-            tr: A transaction or a database.
-            item: The item of the job, or its id.
-            step: The name of the step.
-            by: The name of the client that retries it, as for `retry`.
+        This step and all that were stored later are forgotten, with their results.
         """
         return self._store.retry_from(tr, item, step, validate_by(by))
 
@@ -202,12 +168,7 @@ class JobSteps(Generic[V]):
 class ClaimedSteps:
     """The steps of one claimed job, each call in a transaction of its own.
 
-    Args:
-        store: The store of its queue.
-        db: The database.
-        claim: The claim.
-        lease: The length of its lease in seconds, which each stored step begins again.
-        report: Returns what the job has reported so far.
+    Each stored step restarts the `lease`, in seconds, with the job's current `report`.
     """
 
     def __init__(
@@ -229,11 +190,7 @@ class ClaimedSteps:
         """True once the job has given up its claim."""
 
     def find(self, name: str) -> StoredStep | None:
-        """Return the step of this name, or `None` if it was not stored.
-
-        Raises:
-            LeaseLost: Another worker may have the job.
-        """
+        """Return the step of this name, or `None`; raise `LeaseLost`."""
         if self._left == 0:
             return None
         begin = self._store.steps.begin
@@ -283,7 +240,7 @@ class ClaimedSteps:
         self.is_suspended = True
 
     def wait(self, name: str, step: StoredStep, signal: str) -> StoredStep | None:
-        """Return a wait for a signal if it has ended; otherwise suspend the job, return `None`."""
+        """Return a wait for a signal if it has ended; otherwise suspend the job."""
 
         def body(tr: Transaction, now: int) -> StoredStep | None:
             steps = [*self._unstored, NamedStep(name, step)]
@@ -309,11 +266,7 @@ class ClaimedSteps:
     def run(self, names: list[str], batch: bytes, push: PushChildren) -> list[StoredStep] | None:
         """Return the steps that run other jobs if all have ended; otherwise suspend the job.
 
-        Args:
-            names: The names of the steps.
-            batch: The id of a new batch.
-            push: Pushes the jobs of the steps with these numbers for the batch, as part of the
-                transaction that stores the steps.
+        `push` pushes these jobs, as part of the same transaction.
         """
 
         def body(tr: Transaction, now: int) -> list[StoredStep] | None:

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 def create_deadline(
     days_ahead: float = 0, hours_ahead: float = 0, minutes_ahead: float = 0
 ) -> datetime:
-    """Return the time that is the given time from now, by this machine's clock, in UTC.
-
-    Call it outside of a transaction's body, which may run more than once.
+    """Return the time that far from now, in UTC. Call it outside of transactions.
 
     >>> create_deadline(days_ahead=1) > create_deadline(hours_ahead=23)
     True
@@ -49,23 +47,13 @@ def create_deadline(
 class TaskQueue(BaseQueue[Task[V]]):
     """A queue of tasks, ordered by priority, then deadline, then cost, then time of creation.
 
-    The nearest deadline comes first, and tasks without a deadline last. The cheapest task comes
-    first; among equal ones, the one that was pushed first.
-
-    It is a `PriorityQueue` with the priority (priority, deadline, cost): transactions, conflicts
-    and options are the same. The agent and the client of a task are fields of it. Finding the tasks
-    of an agent or a client reads the queue.
-
-    Source: FoundationDB documentation, Design Recipes, "Priority Queues", with a tuple as priority.
+    The nearest deadline comes first, and no deadline last. It works as a `PriorityQueue` with the
+    priority (priority, deadline, cost).
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> for cost in (5, 1):
-        ...     _ = tasks.push(db, priority=TaskPriority.HIGH, cost=cost, payload={"cost": cost})
+        >>> _ = tasks.push(db, cost=5), tasks.push(db, cost=1, payload={"any": "JSON"})
         >>> tasks.pop(db).payload
-        {'cost': 1}
+        {'any': 'JSON'}
     """
 
     kind: ClassVar[Literal["task"]] = "task"
@@ -99,8 +87,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     ) -> SansIO[str | None]:
         """Put a task into its place in the queue; return its id, or `None` if the queue is full.
 
-        Conflicts, cost and errors are otherwise as for `PriorityQueue.push`. A task that finds no
-        room counts as rejected.
+        Works as `PriorityQueue.push` otherwise.
 
         Args:
             tr: A transaction or a database.
@@ -111,10 +98,9 @@ class TaskQueue(BaseQueue[Task[V]]):
             InvalidTask: A field has an invalid value.
 
         Example:
-            >>> tasks = TaskQueue.named(db, "tasks", max_size=1)
-            >>> first = tasks.push(db, agent_name="ada", payload={"invoice": 7})
-            >>> len(first) > 0, tasks.push(db, payload={"invoice": 8})
-            (True, None)
+            >>> _ = tasks.push(db, agent_name="ada", payload={"invoice": 7})
+            >>> tasks.pop(db).agent_name
+            'ada'
         """
         given: Any = {"payload": payload, **task}
         ids = yield from self._store.push(tr, [self._new_item(given)])
@@ -126,8 +112,8 @@ class TaskQueue(BaseQueue[Task[V]]):
     ) -> SansIO[list[str]]:
         """Push several tasks in one transaction, all of them or none; return their ids.
 
-        `tasks` are the arguments of `push` by name for each task. If the queue has no room for all
-        of them, the call raises `QueueFull`, or pushes the first ones with `as_many_as_fit`.
+        Each task is a mapping with the arguments of `push`. If they do not all fit, the call raises
+        `QueueFull`, or with `as_many_as_fit` pushes the first ones.
 
         Example:
             >>> len(tasks.push_many(db, [{"payload": 1}, {"payload": 2, "priority": 1}]))
@@ -160,34 +146,28 @@ class TaskQueue(BaseQueue[Task[V]]):
         return self.items(tr, limit=limit)
 
     def get_tasks_for_agent(self, tr: ReadTransactor, agent_name: str) -> Iterator[Task[V]]:
-        """Iterate over the ready tasks of an agent in order.
-
-        Cost: that of `get_all_tasks`, which reads the whole queue page by page.
+        """Iterate over the ready tasks of an agent in order, by reading all tasks.
 
         Example:
-            >>> _ = tasks.push(db, agent_name="ada", payload=1), tasks.push(db, payload=2)
-            >>> [task.payload for task in tasks.get_tasks_for_agent(db, "ada")]
-            [1]
+            >>> _ = tasks.push(db, agent_name="ada"), tasks.push(db)
+            >>> [task.agent_name for task in tasks.get_tasks_for_agent(db, "ada")]
+            ['ada']
         """
         name = validate_name("agent_name", agent_name)
         return (task for task in self.get_all_tasks(tr) if task.agent_name == name)
 
     def get_tasks_for_client(self, tr: ReadTransactor, client_id: str) -> Iterator[Task[V]]:
-        """Iterate over the ready tasks of a client in order, like `get_tasks_for_agent`.
+        """Iterate over the ready tasks of a client in order, by reading all tasks.
 
         Example:
-            >>> _ = tasks.push(db, client_id="7", payload=1), tasks.push(db, payload=2)
-            >>> [task.payload for task in tasks.get_tasks_for_client(db, "7")]
-            [1]
+            >>> [*tasks.get_tasks_for_client(db, "7")]
+            []
         """
         id = validate_name("client_id", client_id)
         return (task for task in self.get_all_tasks(tr) if task.client_id == id)
 
     def get_task(self, tr: ReadTransactor, task_id: str) -> Task[V] | None:
-        """Return the task with this id, in any state.
-
-        Returns `None` if the task has left the queue. Cost: one read for a ready task, six for
-        another; for a task that `reprioritize` has moved twice as many.
+        """Return the task with this id, in any state, or `None` if it has left the queue.
 
         Example:
             >>> tasks.get_task(db, tasks.push(db, payload="x")).payload
@@ -197,8 +177,6 @@ class TaskQueue(BaseQueue[Task[V]]):
 
     def counts(self, tr: ReadTransactor) -> dict[TaskPriority, int]:
         """Return the number of ready tasks of each priority that has any.
-
-        Cost: one read of at most five counters.
 
         Example:
             >>> _ = tasks.push(db, priority=2)
@@ -211,14 +189,12 @@ class TaskQueue(BaseQueue[Task[V]]):
     def get_stats(self, tr: ReadTransactor) -> TaskStats:
         """Return totals of the queue, and the number of ready tasks of each priority and agent.
 
-        Given a database, the numbers are not of one moment. Cost: that of `stats`, and of
-        `get_all_tasks` for the numbers by agent and the oldest task.
+        Given a database, they are not of one moment. Cost: as for `stats`, and a read of all tasks.
 
         Example:
-            >>> _ = tasks.push(db, agent_name="ada"), tasks.push(db), tasks.pop(db)
-            >>> stats = tasks.get_stats(db)
-            >>> stats.total_pushed, stats.total_popped, stats.success_rate, stats.current_size
-            (2, 1, 0.5, 1)
+            >>> _ = tasks.push(db, agent_name="ada"), tasks.push(db)
+            >>> tasks.get_stats(db).by_agent
+            {'ada': 1}
         """
         stats = self._store.reads.stats(tr)
         by_agent: Counter[str] = Counter()
@@ -243,11 +219,9 @@ class TaskQueue(BaseQueue[Task[V]]):
     # Change
 
     def reprioritize(self, tr: Transactor, task_id: str, priority: int) -> bool:
-        """Change the priority of a task; return false if the queue does not have the task.
+        """Change the priority of a task; return false if the queue does not have it.
 
-        It keeps its id and its other fields, and stays ready, delayed or dead. It goes behind the
-        tasks that are now equal to it. Conflicts and cost are as for
-        `PriorityQueue.reprioritize`.
+        Works as `PriorityQueue.reprioritize`; the task goes behind its new equals.
 
         Raises:
             InvalidTask: The priority is not one of a task.
@@ -275,14 +249,11 @@ class TaskQueue(BaseQueue[Task[V]]):
 def push_task(
     queue: TaskQueue[Any], tr: Transactor, task: Mapping[str, Any]
 ) -> SansIO[tuple[str, bool] | None]:
-    """Push a task; return its id, and false if an earlier push has stored it.
+    """Push a task, given the arguments of `TaskQueue.push`; `None` if the queue is full.
 
-    Returns `None` if the queue is full. `task` has the arguments of `TaskQueue.push` by name.
+    Returns its id, and false if an earlier push has stored it.
 
     Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
         >>> [push_task(tasks, db, {"unique": "daily"})[1] for _ in range(2)]
         [True, False]
     """
