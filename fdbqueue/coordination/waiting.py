@@ -194,22 +194,23 @@ def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sle
     """
     (name,) = uuids(1)
 
-    def body(tr: Transaction) -> tuple[bytes | None, Sleep]:
+    def body(tr: Transaction) -> Sleep:
         keys = wanted.keys(tr)
         left = min(seconds, wanted.seconds_left(tr))
         if left <= 0:
-            return line.waiter, Sleep([], 0)
+            return Sleep([], 0)
         if wanted.waiters is None or not keys:
-            return line.waiter, Sleep([tr.watch(key) for key in keys], left)
+            return Sleep([tr.watch(key) for key in keys], left)
         is_first = wanted.waiters.prefix not in _have_waited
         waiter = wanted.waiters.wait(tr, line.waiter, name, is_first=is_first)
+        line.waiter = waiter.key  # the next try finds it if this one has committed
         suspects = waiter.neighbours + (keys if waiter.is_sentinel else [])
         watch = tr.watch(waiter.key)  # before the alarms, which a push sets off, too
         alarms = [tr.watch(key) for key in suspects]
         moment = _MOMENT_ALONE if waiter.is_alone else _MOMENT
-        return waiter.key, Sleep([watch], left, alarms, moment)
+        return Sleep([watch], left, alarms, moment)
 
-    line.waiter, sleep = run(db, body)
+    sleep = run(db, body)
     if wanted.waiters is not None and line.waiter is not None:
         _have_waited.add(wanted.waiters.prefix)
     return sleep

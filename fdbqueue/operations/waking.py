@@ -81,8 +81,6 @@ class Waiters:
         """Return the name, with a later time if needed, so that names sort by commit order."""
         for row in tr.get_range(self._begin, self._end, limit=1, reverse=True):
             newest: bytes = self._layout.unpack_entry_key(self.prefix, row.key)
-            if newest[_TIME:] == name[_TIME:]:
-                return newest  # an earlier try of this transaction has committed
             if newest > name:
                 later = min(int.from_bytes(newest[:_TIME], "big") + 1, _MAX_TIME)
                 return b"%b%b" % (later.to_bytes(_TIME, "big"), name[_TIME:])

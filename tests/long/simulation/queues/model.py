@@ -333,12 +333,13 @@ class Model:
     def _append(self, entry: Entry, item: Item) -> None:
         """Check that an item is behind all items of its priority that the transaction saw.
 
-        It may come before one that the same transaction has pushed with a delay.
+        It may come before a delayed or dead one that the same transaction has pushed or moved.
         """
         for other in self._items.values():
             is_seen = entry.sees(other.appended) and other is not item
             is_seen = is_seen and other.may_be(*UNFINISHED, "dead")
-            is_seen = is_seen and not (other.appended == entry.stamp and other.may_be("delayed"))
+            is_own = other.appended == entry.stamp
+            is_seen = is_seen and not (is_own and other.may_be("delayed", "dead"))
             if is_seen and other.priority == item.priority and other.key >= item.key:
                 self._problem(entry, f"{item.value} is not behind {other.value}")
 
