@@ -113,7 +113,6 @@ def retry(
     \b
     Example:
       fdbq retry jobs --state dead --error Timeout
-      fdbq retry orders FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA --step shipped
 
     Options:
         state: Retry all items in this state.

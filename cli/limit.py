@@ -62,8 +62,7 @@ class _Time(Duration):
 def limit(db: Database, queue: str, *, create: bool = False, **settings: Any) -> None:
     """Set limits of QUEUE; without options, show them.
 
-    `none` removes a limit. A push to a full queue stores nothing. Items beyond a new limit stay in
-    the queue.
+    `none` removes a limit. A push to a full queue stores nothing. Items beyond a new limit stay.
 
     --keep-last and --keep-for keep acknowledged items as done. If both are set, an item stays only
     while both apply. `fdbq show` prints what --keep-attempts and --keep-traceback keep.

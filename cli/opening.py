@@ -18,7 +18,6 @@ from fdbqueue.types import Database, Priority, PriorityJson
 from .output import say
 
 AnyQueue: TypeAlias = PriorityQueue | Queue | TaskQueue
-"""A queue of any kind."""
 
 
 def chosen_database(context: click.Context, url: str | None) -> str | None:

@@ -20,7 +20,6 @@ _MAX_TEXT = 120  # characters of an error in a list
 _MAX_NAME = 60  # columns
 
 AS_JSON = "fdbq.json"
-"""The key of `--json` in a command's context."""
 
 _OF_A_TASK = [field.name for field in dataclasses.fields(Task) if field.repr]
 _TIMES = ("deadline", "created_at")

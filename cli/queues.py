@@ -197,7 +197,7 @@ def _report_deleted(queue: str, done: str, numbers: QueueStats | None) -> None:
 def pause(db: Database, queue: str) -> None:
     """Stop handing out items of QUEUE until `fdbq resume`.
 
-    Pushes are still accepted, and claimed items stay with their workers.
+    Pushes are accepted, and claimed items stay with their workers.
 
     \b
     Example:

@@ -26,7 +26,6 @@ HELD_BY = {
     "group_rate": "As many items of its group have started as their rate allows.",
     "group_retry": "A failed item of its group, which waits for its next attempt, comes first.",
 }
-"""The texts of `ItemInfo.held_by`."""
 
 _WAITING: dict[BatchKind, str] = {"then": "then", "after": "before", "run": "for"}
 
@@ -155,7 +154,7 @@ def result(db: Database, queue: str, id: str, *, wait: Duration = 0) -> None:
 def batch(db: Database, queue: str, id: str, *, close: bool = False) -> None:
     """Show the batches of the job ID of QUEUE: their jobs, and how these have ended.
 
-    ID is the job at the end of a batch, or a stored job of one. Each batch of the job has a line.
+    ID is the job at the end of a batch, or a stored job of one. Each batch has a line.
 
     A batch stays open if the program that pushes its jobs dies. If no more jobs are to come,
     --close lets the job at its end run.

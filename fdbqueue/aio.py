@@ -129,7 +129,7 @@ def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
 def _method(
     method: Callable[Concatenate[_S, _P], _T],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], _Awaited[_T]]:
-    """Return a coroutine method that calls a method of the blocking queue."""
+    """Return a coroutine method for a method of the blocking queue."""
     operation = sans_io_of(method)
 
     @functools.wraps(method)
@@ -148,7 +148,7 @@ def _method(
 def _listed(
     method: Callable[Concatenate[_S, _P], Iterator[_T]],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], Listing[_T]]:
-    """Return a method that returns the blocking method's iterator as a `Listing`."""
+    """Return a method that returns a `Listing` instead of an iterator."""
 
     @functools.wraps(method)
     def call(self: _Handle[Any, Any], /, *args: _P.args, **kwargs: _P.kwargs) -> Listing[_T]:
@@ -370,7 +370,7 @@ class Worker:
     """`fdbqueue.Worker` for asyncio: await its `run`. Options without a description are the same.
 
     A coroutine function runs in the event loop that awaits `run`, any other handler in a thread.
-    Each running job needs a thread in both cases. Cancelling `run` stops the worker: `run` raises
+    Each running job needs a thread in both cases. A cancelled `run` stops the worker, and raises
     `CancelledError` once the running jobs have ended or the grace period is over. Signals do not
     stop it.
 

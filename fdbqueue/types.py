@@ -165,11 +165,11 @@ class Item(Generic[V_co]):
     """An item of a queue; `Item[Page]` has values of the type `Page`.
 
     Attributes:
-        value: The value that was pushed.
+        value: The pushed value.
         priority: Its priority; `None` in a FIFO queue.
         id: A text that identifies the item within its queue.
         key: Its key in the database.
-        is_new: False if a push with a unique key stored nothing and returned this item.
+        is_new: False if a push found this item under its unique key, and stored nothing.
         tick: The tick of the schedule that pushed it; `None` from `push`.
         metadata: Other stored data, for `put_back`.
     """
@@ -282,13 +282,13 @@ class FailedAttempt:
     """A failed attempt of an item. Each time is by the clock of the client that noted it.
 
     Attributes:
-        number: The attempt's number, from 1.
+        number: Its number, from 1.
         started_at: When the item was claimed; `None` if an earlier release stored the attempt.
         ended_at: When its client reported the failure, or another found the lease over.
         client: The client that claimed the item; empty if unknown.
-        error: The error; `None` if the client gave none.
+        error: The error, if the client gave one.
         traceback: The end of the exception's traceback, or `None`.
-        log: The lines that the handler logged.
+        log: The lines logged by the handler.
         retried_at: When the resulting dead letter was retried, or `None`.
         retried_by: The client that retried it: host and process id, or its `by`.
     """
@@ -401,7 +401,7 @@ class WaitsFor:
         step: The step in which its job waits, or `None`.
         signal: The signal's name, or `None`.
         key: The signal's key, or `None`.
-        jobs: Unfinished jobs that it waits for, up to 100; empty for a batch.
+        jobs: Up to 100 unfinished jobs that it waits for; empty for a batch.
         left: The number of unfinished jobs, including a batch's; `None` for other kinds.
     """
 
@@ -446,10 +446,10 @@ class ItemInfo:
         ahead_in_group: Ready items of its group and priority ahead of a ready one, up to 100;
             `None` in lists.
         progress: A claimed item's reported progress.
-        log: The lines that the handler of a claimed or done item logged.
+        log: The lines logged by the handler of a claimed or done item.
         stored_steps: The number of the job's stored steps.
         in_batch: Whether it counts or has counted in a batch, or waits or has waited for one.
-        failed_attempts: Its last failed attempts, the oldest first.
+        failed_attempts: Its last failed attempts, oldest first.
     """
 
     item: Any
@@ -682,7 +682,7 @@ class Task(Generic[V_co]):
         cost: Among tasks of equal priority and deadline, the cheapest is first.
         agent_name: The agent that is to do it; `None` for any.
         client_id: The client that it belongs to, or `None`.
-        payload: The JSON value that was pushed.
+        payload: The pushed JSON value.
         created_at: When it was pushed, by the clock of that client.
         key: Its key in the database.
         metadata: Other stored data, for `put_back`.
@@ -902,7 +902,7 @@ class _Reads(Protocol[_Value_co, _Rows_co]):
         reverse: bool = False,
         streaming_mode: int = -1,
     ) -> _Rows_co:
-        """Return the rows from `begin` up to, but not including, `end`; a database, as a list."""
+        """Return the rows from `begin` (inclusive) to `end` (exclusive); a database, as a list."""
         ...
 
     def get_range_startswith(
@@ -940,7 +940,7 @@ class _Writes(Protocol):
         """Clear a key."""
 
     def clear_range(self, begin: KeyLike, end: KeyLike) -> None:
-        """Clear all keys from `begin` up to, but not including, `end`."""
+        """Clear all keys from `begin` (inclusive) to `end` (exclusive)."""
 
     def clear_range_startswith(self, prefix: KeyLike) -> None:
         """Clear all keys that start with `prefix`."""
@@ -992,7 +992,7 @@ class _Writes(Protocol):
 
 
 class Transaction(ReadTransaction, _Writes, Protocol):
-    """A transaction: the binding's, or the embedded engine's.
+    """A transaction of the binding or the embedded engine.
 
     Source: FoundationDB documentation, Python API, "Transaction objects".
     """
@@ -1047,8 +1047,7 @@ class Transaction(ReadTransaction, _Writes, Protocol):
 class Engine(NamedTuple):
     """The properties of a database that FoundationDB's API does not show.
 
-    An embedded database has them as its attribute `engine`. A database without this attribute is a
-    cluster.
+    An embedded database has them in `engine`; a database without this attribute is a cluster.
 
     Attributes:
         is_remote: Whether each read and commit is a round trip to a server. Then pops are
@@ -1062,7 +1061,7 @@ class Engine(NamedTuple):
 
 
 class Database(_Reads[bytes | None, Sequence[KeyValue]], _Writes, Protocol):
-    """A database: the binding's, or the embedded engine's; `fdbqueue.open` returns one.
+    """A database of the binding or the embedded engine; `fdbqueue.open` returns one.
 
     Each operation on it is a transaction of its own, retried until it commits.
 
@@ -1070,7 +1069,7 @@ class Database(_Reads[bytes | None, Sequence[KeyValue]], _Writes, Protocol):
     """
 
     def create_transaction(self) -> Transaction:
-        """Return a new transaction. Prefer `fdbqueue.transactional`."""
+        """Return a new transaction; prefer `fdbqueue.transactional`."""
         ...
 
 

@@ -31,9 +31,7 @@ class Database(Writes):
 
     Args:
         path: The directory; `None` for a private database in memory, deleted when closed.
-        durability: `"full"`: a commit that returned is on disk. `"os"`: it survives the death
-            of the process. A failure of the machine may lose the last commits, but never a commit
-            before one that it keeps.
+        durability: `"full"` or `"os"`, as for `fdbqueue.open`.
         create: Whether to create a missing database.
 
     Raises:

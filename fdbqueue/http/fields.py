@@ -57,7 +57,6 @@ _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 Integer: TypeAlias = Annotated[int, BeforeValidator(exact_integer)]
 
 Number: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ITEMS), BeforeValidator(exact_integer)]
-"""A number of items."""
 
 Wait: TypeAlias = Annotated[float, Field(ge=0, le=MAX_WAIT)]
 Time: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_time_from_text)]

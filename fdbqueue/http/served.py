@@ -20,7 +20,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 Handle: TypeAlias = aio.PriorityQueue | aio.Queue | aio.TaskQueue
-"""A queue of any kind."""
 
 _KNOWN_FOR = 1.0  # seconds for which a name is taken to be that of the same queue
 

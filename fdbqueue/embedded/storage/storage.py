@@ -324,7 +324,7 @@ class Storage:
     def _write(self, connection: Connection, changes: Changes) -> int:
         """Write the mutations and the row of the commit if nothing conflicts; return its version.
 
-        If there were commits since the snapshot, SQLite refuses to continue by writing ("locked").
+        After commits since the snapshot, SQLite refuses to continue by writing ("locked").
         """
         reads, mutations, writes = changes
         last = connection.version

@@ -26,7 +26,7 @@ from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeySelector
 
 MOST_ROWS = 256
-"""The most rows that are fetched at once."""
+"""Maximum rows to fetch at once."""
 
 RANGE_SIZE = 24
 """Bytes that a conflict range counts beside its ends."""

@@ -34,7 +34,6 @@ IdempotencyKey: TypeAlias = Annotated[
 """The header of a push that may be repeated."""
 
 AnyQueue: TypeAlias = BaseQueue[Any]
-"""A queue of any kind."""
 
 _MAX_UNCHANGED = 1000  # ids in a response
 
