@@ -1,4 +1,4 @@
-"""Import of MODULE:FUNCTION and MODULE:APP."""
+"""Imports of MODULE:FUNCTION and MODULE:APP."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ class UnsafeDirectory(StorageError):
 
 
 class FilesReplaced(StorageError):
-    """An open file was removed, moved, replaced or truncated. This transaction stored nothing."""
+    """An open file that was removed, replaced or truncated. This transaction stored nothing."""
 
     advice = "close the database in every process, then open it again"
 
@@ -430,7 +430,7 @@ class UndecodableQueue(FdbqueueError):
 
 
 class ForeignKey(FdbqueueError):
-    """A key among a queue's items that belongs to none. Nothing was changed."""
+    """A key among a queue's items that belongs to no item. Nothing was changed."""
 
     key: bytes
 

@@ -231,7 +231,7 @@ class LateOptions(TypedDict, total=False):
 
 
 class ScheduleOptions(LateOptions, total=False):
-    """The options of a schedule: either `cron` or `every`, and any others.
+    """The options of a schedule: either `cron` or `every`, and any of the others.
 
     Attributes:
         cron: Times as a cron expression of five fields, or of six with the seconds first.
@@ -276,7 +276,7 @@ class Selecting(Filters, total=False):
 
     Attributes:
         limit: Maximum number of items; 0 for all.
-        after: Only items behind this one, or its id.
+        after: An item or its id: only items behind it.
         reverse: Whether to go in reverse order of keys.
     """
 

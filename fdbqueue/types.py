@@ -96,7 +96,7 @@ State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
 
 @dataclass(frozen=True, slots=True)
 class ByState:
-    """Numbers of items by state.
+    """The numbers of items by state.
 
     Attributes:
         ready: Items that can be taken.
@@ -574,7 +574,7 @@ class QueueStats(ByState):
 
     @property
     def unfinished(self) -> int:
-        """The ready, delayed and claimed items."""
+        """The number of ready, delayed and claimed items."""
         return sum(n for state, n in self.by_state.items() if state not in ENDED)
 
     @property
@@ -1074,7 +1074,7 @@ class Database(_Reads[bytes | None, Sequence[KeyValue]], _Writes, Protocol):
 
 
 Transactor: TypeAlias = Transaction | Database
-"""The caller's transaction, or a database, which opens one."""
+"""The caller's transaction, or a database to run one on."""
 
 ReadTransactor: TypeAlias = ReadTransaction | Database
 """A transaction, its `snapshot`, or a database."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Level(NamedTuple):
-    """The items of one priority and group, or of none.
+    """The items of one priority that have the same group, or none.
 
     Attributes:
         prefix: The prefix of its items' keys.

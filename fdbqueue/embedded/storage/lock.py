@@ -131,7 +131,7 @@ class WritersLock:
 def lock_owners(path: Path, kind: str, mode: str, at: range = range(1)) -> dict[int, bool]:
     """Return the processes that lock a file, and whether each is stopped.
 
-    `kind` is `FLOCK` or `POSIX`, `mode` `READ` or `WRITE`; `at` has the possible first bytes.
+    `kind` is `FLOCK` or `POSIX`, `mode` `READ` or `WRITE`; `at` has the possible positions.
     """
     owners: dict[int, bool] = {}
     with suppress(OSError):

@@ -229,7 +229,7 @@ class Attempt:
     # Committing
 
     def commit(self, size_limit: int) -> tuple[int, int]:
-        """Commit, and return the version (-1 without writes) and the newest commit to be on disk.
+        """Commit; return the version (-1 without writes) and the newest commit to wait for.
 
         Raises:
             FDBError: As for `Storage.commit`; 1031, the deadline passed; 2101, the operations
