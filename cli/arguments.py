@@ -1,4 +1,4 @@
-"""How texts of the command line become values."""
+"""Parsing of command-line arguments."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Duration(click.FloatRange):
 
 
 def number_of_bytes(text: str) -> int:
-    """Return a number of bytes, such as 500M, with units of 1,024."""
+    """Return the bytes of a size such as 500M, with units of 1,024."""
     found = re.fullmatch(r"(\d+)([KMGT]?)", text.upper())
     if found is None or int(found[1]) == 0:
         raise click.BadParameter(f"{text!r} is not a number of bytes, such as 500M or 2G")
@@ -98,7 +98,7 @@ NONE = object()
 
 
 def number_or_none(kind: Callable[[str], float]) -> Callable[[str], object]:
-    """Return a function that reads a number of a kind or `none`."""
+    """Return a function that reads a number or `none`."""
 
     def number(text: str) -> object:
         with suppress(ValueError):
@@ -118,7 +118,7 @@ def rate_or_none(text: str) -> object:
 
 
 def parse_value(text: str | bytes) -> Any:
-    """Return the value of a JSON text, or raise a usage error."""
+    """Parse a JSON text, or raise a usage error."""
     try:
         return parse_json(text)
     except ValueError as error:
@@ -130,9 +130,9 @@ def parse_value(text: str | bytes) -> Any:
 
 
 def read_value(text: str | BinaryIO) -> Any:
-    """Return the JSON value of a text or a file; `-` stands for standard input.
+    """Parse the JSON of a text or a file; `-` stands for standard input.
 
-    Input may be endless, so no more than the maximum size is read.
+    Read no more than the maximum size: input may be endless.
     """
     if text == "-":
         text = sys.stdin.buffer
@@ -146,10 +146,7 @@ def read_value(text: str | BinaryIO) -> Any:
 
 @contextmanager
 def usage_errors() -> Generator[None]:
-    """Report an argument that the library does not accept as a usage error.
-
-    The message names an option by its flag.
-    """
+    """Report an argument that the library refuses as a usage error that names its flag."""
     try:
         yield
     except FdbqueueError:

@@ -41,7 +41,7 @@ def prefix_text(prefix: bytes) -> str:
 
 
 def prefix_from(text: str) -> bytes:
-    r"""Return the prefix that such a text stands for."""
+    r"""Return the prefix of such a text."""
     parts = re.split(rb"(\\(?:x[0-9a-fA-F]{2}|\\))", os.fsencode(text))
     for number, part in enumerate(parts):
         if number % 2:
@@ -52,7 +52,7 @@ def prefix_from(text: str) -> bytes:
 
 
 def report_copy(name: str, copy: QueueCopy, verb: str, to_stderr: bool = False) -> None:
-    """Print what was written or restored of a queue."""
+    """Print the items written or restored."""
     fields = {"queue": name, **dataclasses.asdict(copy)}
     _report(fields, f"{verb} {name}: {states_text(copy)}", to_stderr)
 
@@ -74,7 +74,7 @@ def write_backup(
     queues: list[str] | None,
     prefixes: Iterable[bytes] = (),
 ) -> None:
-    """Write queues and keys to a file, and print the numbers."""
+    """Write queues and keys to a file, and report them."""
     with replacing(file) as output:
         copies = fdbqueue.admin.backup(db, output, queues, prefixes=prefixes)
         check_integrity(db, seconds=None)
@@ -116,8 +116,8 @@ def backup(
     `fdbq restore` creates the queues again, in any database. FILE can be `-` for standard output.
     An existing FILE is replaced only after all is written.
 
-    Each queue is written as it was at one moment. If reading a queue takes over five seconds, it
-    must not change meanwhile: pause it, and stop its clients. Write queues whose jobs wait for each
+    Each queue is written as it was at one moment. A queue that takes over five seconds to read must
+    not change meanwhile: pause it, and stop its clients. Write queues whose jobs wait for each
     other to one FILE.
 
     With --prefix or --all, FILE also has keys beside the queues, including queues without a name.
@@ -128,7 +128,6 @@ def backup(
     \b
     Example:
       fdbq backup shop.jsonl --prefix sold/ --prefix stock/
-      fdbq backup - jobs | gzip > jobs.jsonl.gz
     """
     if is_all and queues:
         raise click.UsageError("--all writes all queues; omit QUEUE, or write --prefix '' instead")
@@ -138,7 +137,7 @@ def backup(
 
 @contextmanager
 def seekable(file: BinaryIO) -> Generator[IO[bytes]]:
-    """Return a file that can be read twice: a copy of a stream."""
+    """Yield a file that can be read twice; copy a stream."""
     if file.seekable():
         yield file
         return
@@ -171,14 +170,14 @@ def restore(
 
     FILE can be `-` for standard input. Nothing is restored if FILE is damaged, a queue already
     exists, or the database has another value for a key. No client sees an incomplete queue. After
-    an interruption, run the restore again. Restore queues together whose jobs wait for each other.
+    an interruption, run the restore again. Restore queues together if their jobs wait for each
+    other.
 
-    Keys beside queues are all restored, before the queues appear, unless you name a QUEUE or a
-    PREFIX. PREFIX is text, with \\xNN for a byte.
+    Unless you name a QUEUE or a PREFIX, all keys beside queues are restored before the queues
+    appear. PREFIX is text, with \\xNN for a byte.
 
     \b
     Example:
-      fdbq restore everything.jsonl --prefix sold/
       fdbq restore queues.jsonl jobs --as jobs-of-monday
     """
     _verify_new_name(new_name, queues)
@@ -206,12 +205,12 @@ def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str |
     """Copy each QUEUE, or all queues with a name, to another database, with items in every state.
 
     `fdbq check` runs on each copy. After an interruption, run the copy again. Copy queues together
-    whose jobs wait for each other, or jobs go on without the jobs left behind.
+    if their jobs wait for each other; a job does not wait for jobs left behind.
 
-    To move QUEUE, pause it and stop its clients first. Then start them with the other database, and
+    To move QUEUE, pause it and stop its clients. Then start them with the other database, and
     `fdbq resume` the copy. If clients use both, each job runs twice.
 
-    Exits with code 1 if the check finds problems, which the original has as well.
+    Exits with code 1 if the check finds problems, which the original also has.
 
     \b
     Example:

@@ -37,11 +37,11 @@ _CHANGES: dict[Change, tuple[str, dict[State | None, str]]] = {
     "remove": ("removed", {"claimed": "it is claimed; `fdbq cancel {queue} {id}` ends it"}),
     "reprioritize": ("moved", dict.fromkeys(STATES, "it has this priority already")),
 }
-"""For each change, its past participle and the reasons why it fails, by state."""
+"""For each change, its past participle and why it fails, by state."""
 
 
 def user_name() -> str:
-    """Return the user and the host."""
+    """Return user and host."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # the user id has no name
@@ -62,7 +62,7 @@ def _change_items(
 ) -> None:
     """Change items by id, or all items in a state, and print the results.
 
-    `change` changes one item, unless the queue's method does; `to` is a new priority.
+    `change` replaces the queue's method for one item; `to` is a new priority.
     """
     for option, wanted in filters.items():
         if wanted is not None and state is None:
@@ -104,8 +104,8 @@ def retry(
 ) -> None:
     """Make dead and delayed items of QUEUE ready at once.
 
-    A dead letter gets all its attempts again; a delayed item keeps its number. An item that waits
-    for other jobs or a signal stays as it is.
+    A dead letter gets all its attempts again; a delayed item keeps its attempt count. An item that
+    waits for other jobs or a signal stays as it is.
 
     Exits with code 1 if an item is neither dead nor delayed, the queue is full, or another item has
     taken the unique key.
@@ -113,13 +113,12 @@ def retry(
     \b
     Example:
       fdbq retry jobs --state dead --error Timeout
-      fdbq retry orders FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA --step shipped
 
     Options:
-        state: Retry all items in this state, instead of items by ID.
+        state: Retry all items in this state.
         error: With --state, only items with this text in their last error.
         job: With --state, only jobs of this name.
-        step: Forget this step of the job and all later ones, and go on there; takes one ID.
+        step: Forget this step of the job and all later ones, and continue there; takes one ID.
     """
     if step is not None and (state is not None or len(ids) != 1):
         raise click.UsageError("--step takes one ID, and no --state")
@@ -141,7 +140,7 @@ def release(
 ) -> None:
     """Take claimed items of QUEUE away from their workers, and make them ready.
 
-    The interrupted attempts do not count, and their workers can no longer acknowledge them.
+    The interrupted attempts do not count, and the workers can no longer acknowledge them.
 
     Exits with code 1 if an item is not claimed.
 
@@ -150,7 +149,7 @@ def release(
       fdbq release jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
 
     Options:
-        state: Release all claimed items, instead of items by ID.
+        state: Release all claimed items.
     """
     _change_items(db, existing_queue(db, queue), queue, ids, "release", state)
 
@@ -191,7 +190,7 @@ def rm(
       fdbq rm jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
 
     Options:
-        state: Remove all items in this state, instead of items by ID.
+        state: Remove all items in this state.
         priority: With --state, only items of this priority.
     """
     target = existing_queue(db, queue)
@@ -212,8 +211,8 @@ def reprioritize(
     """Move items of QUEUE behind the last item of PRIORITY, by id or by state.
 
     The items must be ready, delayed or dead. They keep their state, ids and order. If an ID is not
-    valid, nothing is moved. In a task queue, PRIORITY is a name such as `high`. Before a negative
-    PRIORITY, write `--`.
+    valid, nothing is moved. In a task queue, PRIORITY is a name such as `high`. Write `--` before a
+    negative PRIORITY.
 
     Exits with code 1 if an item was not moved.
 
@@ -222,7 +221,7 @@ def reprioritize(
       fdbq reprioritize jobs --state dead 1
 
     Options:
-        state: Move all items in this state, instead of items by ID.
+        state: Move all items in this state.
         priority: With --state, only items of this priority.
     """
     target = existing_queue(db, queue)

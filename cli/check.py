@@ -23,9 +23,9 @@ from .output import count_noun, show, show_fields, states_text
 def check(db: Database, queue: str | None, *, repair: bool = False) -> None:
     """Check the counters and indexes of QUEUE, or of all queues with a name.
 
-    On the embedded engine, the whole database file is checked first. If it is damaged, the command
-    exits with code 2 and repairs nothing. A write that the disk lost can look like a wrong counter,
-    so compare with a backup before you use --repair.
+    On the embedded engine, the database file is checked first; if it is damaged, the command exits
+    with code 2 and repairs nothing. A lost write can look like a wrong counter: compare with a
+    backup before you use --repair.
 
     Exits with code 1 if there are problems that were not repaired.
 

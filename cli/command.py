@@ -44,7 +44,7 @@ YES = flag("-y", "--yes", help="Do not ask for confirmation.")
 
 
 def database_option(*names: str) -> click.Option:
-    """Return the option that names the database."""
+    """Return the option for the database."""
     return option(
         *names,
         "url",
@@ -83,15 +83,9 @@ def command(
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator that makes a command, which gets the open database as `db`.
 
-    Each keyword-only parameter is an option, with its help in the docstring. The options of every
-    command follow.
-
-    Args:
-        params: Arguments, and options that the signature cannot declare.
-        name: The command's name, instead of the function's.
-        group: The command's group.
-        creates: Create a missing database, as a true parameter `create` does.
-        database: The names of the option for the database.
+    Each keyword-only parameter is an option, with its help in the docstring. `params` are the
+    arguments, and the options that the signature cannot declare. `creates` creates a missing
+    database, as a true parameter `create` does. `database` names the option for the database.
     """
 
     def declare(function: Callable[..., None]) -> click.Command:
@@ -108,7 +102,7 @@ def command(
 
 
 def on_database(function: Callable[..., None], creates: bool) -> Callable[..., None]:
-    """Return a function that opens the database for another one, and closes it."""
+    """Return a function that opens the database, calls `function`, and closes the database."""
 
     @functools.wraps(function)
     def run(
@@ -148,7 +142,7 @@ _OTHER_NAMES = {
     **{"add": "push", "enqueue": "push", "dequeue": "pop", "get": "pop", "run": "work"},
     **{"list": "ls", "queues": "ls", "status": "stats", "delete": "rm", "remove": "rm"},
 }
-"""Names of commands in other programs."""
+"""The names that other programs give to commands."""
 
 
 class Group(click.Group):
@@ -157,7 +151,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the named command, and the other arguments."""
+        """Return the command and the remaining arguments."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             other = _OTHER_NAMES.get(name)

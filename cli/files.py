@@ -20,10 +20,7 @@ from .output import OutputError
 
 @contextmanager
 def replacing(path: str) -> Generator[IO[bytes]]:
-    """Open a file that replaces the one at `path` if the block succeeds; `-` is standard output.
-
-    After the block, its content and its name are on disk.
-    """
+    """Open a file that durably replaces `path` if the block succeeds; `-` is standard output."""
     try:
         with _open(path) as file:
             yield file

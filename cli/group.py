@@ -28,12 +28,12 @@ _FLAGS["max_size"] = "--size"
 
 _STATES = ("ready", "claimed", "delayed")
 _UNSET = dict.fromkeys(_FLAGS, (None, False)) | {"weight": (1,), "in_order": (None, True)}
-"""The values of settings that a list leaves out."""
+"""Settings that a list omits."""
 
 
 @click.group(cls=Group)
 def group() -> None:
-    """List, limit and pause the groups of a queue, which share what is taken from it.
+    """List, limit and pause the groups of a queue, which take turns.
 
     \b
     Example:
@@ -92,14 +92,14 @@ def set_group(
 ) -> None:
     """Set the weight and the limits of GROUP; without GROUP, the defaults of all groups of QUEUE.
 
-    `none` restores the default. If GROUP is "", the weight is that of the items without a group.
+    `none` restores the default. An empty GROUP sets the weight of items without a group.
 
     \b
     Example:
       fdbq group set jobs --concurrency 10 --rate 100/1m --size 1000
 
     Options:
-        reset: First forget all that was set.
+        reset: First forget all earlier settings.
     """
     given = chosen(settings)
     changes: dict[str, Any] = {**(dict.fromkeys(settings) if reset else {}), **given}
@@ -157,7 +157,7 @@ def _pause(db: Database, queue: str, name: str, done: str) -> None:
 def clear(db: Database, queue: str, name: str, yes: bool) -> None:
     """Remove the items of GROUP in all states, after asking for confirmation.
 
-    The settings of the group stay.
+    The group keeps its settings.
 
     \b
     Example:
@@ -188,7 +188,7 @@ def cancel(db: Database, queue: str, name: str) -> None:
 def retry(db: Database, queue: str, name: str) -> None:
     """Retry the dead letters of GROUP.
 
-    Exits with code 1 if the queue has no room for one, or another item has taken its unique key.
+    Exits with code 1 if the queue has no room for one, or another item has its unique key.
 
     \b
     Example:

@@ -1,9 +1,8 @@
 """Signal handling: a signal ends `fdbq` at once, with one line.
 
-The database is crash-safe, and the main thread may hold any lock, so the handler prints the line
-and calls `os._exit`. A command with something to lose uses `defer_signals`, `cleanup_on_signal` or
-`stop_on_signal`. While the main thread waits in C, Python runs no handler, and `_watch` handles the
-signal.
+The database is crash-safe, and the main thread may hold any lock: the handler calls `os._exit`. A
+command with something to lose uses `defer_signals`, `cleanup_on_signal` or `stop_on_signal`. While
+the main thread waits in C, `_watch` handles the signal.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def install() -> None:
 
 
 def _uninstall() -> None:
-    """Restore the default handlers in a forked child, which shares the pipe with its parent."""
+    """Restore the default handlers in a forked child, which shares its parent's pipe."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if signal.getsignal(number) is _handle:
@@ -91,8 +90,8 @@ def exit_code(default: int) -> int:
 def defer_signals() -> Generator[None]:
     """Defer signals: one that arrives during the block ends the process after it.
 
-    If the block takes long, its output becomes a broken pipe, and it can put back what it could not
-    print. An error of the block is reported first.
+    If the block takes long, its output becomes a broken pipe, and it can put back unprinted items.
+    An error of the block is reported first.
     """
     _exit_lock.acquire()
     try:
@@ -130,7 +129,7 @@ def restoring_cursor(console: Console) -> Generator[None]:
 def stop_on_signal(
     stop: Callable[[int, FrameType | None], object], max_signals: int
 ) -> Generator[None]:
-    """Let signals call `stop`; only this number of SIGINTs ends the process in any case."""
+    """Let signals call `stop`; `max_signals` SIGINTs end the process in any case."""
     numbers = [number for number in signal.valid_signals() if signal.getsignal(number) is _handle]
     _mark(numbers, max_signals)
     for number in numbers:
@@ -149,7 +148,7 @@ def _mark(numbers: list[signal.Signals], max_signals: int) -> None:
 
 
 def _watch(reader: int) -> None:
-    """Handle signals for a main thread that waits in C or defers them."""
+    """Handle signals while the main thread waits in C or defers them."""
     received = max_signals = 0
     while True:
         ending = None
@@ -171,7 +170,7 @@ def _watch(reader: int) -> None:
 
 
 def _break_output(number: int) -> None:
-    """Make standard output a broken pipe, and interrupt a write that waits."""
+    """Make standard output a broken pipe, and interrupt a blocked write."""
     reader, writer = os.pipe()
     os.close(reader)
     os.dup2(writer, 1)

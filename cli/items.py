@@ -39,10 +39,10 @@ def items(
       fdbq items jobs --state dead --job send --error KeyError
 
     Options:
-        state: List the items in this state; by default, ready.
+        state: State of the items; by default, ready.
         limit: Maximum number of items; 0 for all.
         after: List only items after this one.
-        reverse: List items in reverse order.
+        reverse: List in reverse order.
     """
     target = existing_queue(db, queue)
     wanted: dict[str, Any] = {"after": after, "reverse": reverse}
@@ -65,7 +65,7 @@ def items(
 
 
 def info_fields(info: ItemInfo, codec: str) -> dict[str, Any]:
-    """Return an item as a JSON object; a value that is not JSON as its `repr`."""
+    """Return an item's JSON object, with the `repr` of a value that is not JSON."""
     item: Item | Task | None = info.item
     value = item and value_of(item)
     if codec not in ("json", "task"):

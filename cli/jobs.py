@@ -33,9 +33,9 @@ _COLUMNS = (
 def jobs(app: str) -> None:
     """List the jobs that an app declares, with their queues, retry policies and other options.
 
-    The delays are the first and the longest between attempts. Functions that decide about retries,
-    or return the unique key or the group, are shown by name; `yes` means unique by all arguments.
-    The database is not opened.
+    The delays are the first and the longest between attempts. A function that decides about
+    retries, a unique key or a group is shown by name; `yes` means unique by all arguments. The
+    database is not opened.
 
     \b
     Example:

@@ -28,7 +28,6 @@ FLAGS = {
     "traceback_bytes": "--keep-traceback",
     "rate": "--rate",
 }
-"""The flags of settings."""
 
 
 class _Time(Duration):
@@ -63,19 +62,17 @@ class _Time(Duration):
 def limit(db: Database, queue: str, *, create: bool = False, **settings: Any) -> None:
     """Set limits of QUEUE; without options, show them.
 
-    `none` removes a limit. A push to a full queue stores nothing. Items beyond a new limit stay in
-    the queue.
+    `none` removes a limit. A push to a full queue stores nothing. Items beyond a new limit stay.
 
     --keep-last and --keep-for keep acknowledged items as done. If both are set, an item stays only
-    while both apply; if neither is set, none is kept. --keep-attempts and --keep-traceback are for
-    `fdbq show`.
+    while both apply. `fdbq show` prints what --keep-attempts and --keep-traceback keep.
 
     \b
     Example:
       fdbq limit jobs --size 10000 --concurrency 20 --rate 100/1m
 
     Options:
-        create: Create the queue, and the database, if there is none.
+        create: Create the queue and the database if missing.
     """
     target = open_queue(db, queue) if create else existing_queue(db, queue)
     with usage_errors():

@@ -1,4 +1,4 @@
-"""How MODULE:FUNCTION and MODULE:APP are imported."""
+"""Imports of MODULE:FUNCTION and MODULE:APP."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _loaded(path: str, noun: str) -> Any:
 
 
 def _origin(error: BaseException) -> str:
-    """Describe an error of an import, and where it was raised."""
+    """Describe an import's error, and where it was raised."""
     text = ": ".join(filter(None, [type(error).__name__, str(error)]))
     frames = traceback.extract_tb(error.__traceback__)[1:]  # without this module's
     lines = [frame for frame in frames if not frame.filename.startswith(("<", _IMPORTLIB))]

@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: int, *, as_json: bool = False) -> None:
-    """Print log records from a level on to standard error, as text or lines of JSON."""
+    """Log to standard error from a level on, as text or lines of JSON."""
     handler = logging.StreamHandler()
     text = EscapedLog("%(asctime)s %(name)s %(message)s")
     handler.setFormatter(JsonLines() if as_json else text)

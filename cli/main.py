@@ -31,7 +31,6 @@ _SECTIONS = {
     "Copy and repair": ("import", "export", "backup", "restore", "copy", "check"),
     "Set up": ("completion",),
 }
-"""The commands by purpose."""
 
 _MODULES = {
     "backup": ("restore", "copy"),
@@ -43,7 +42,7 @@ _MODULES = {
     "show": ("result", "batch"),
     "transfer": ("import", "export"),
 }
-"""The modules of commands that are not named after their module."""
+"""Modules with commands of other names."""
 
 _MODULE_OF = {
     **{name: name for names in _SECTIONS.values() for name in names},
@@ -54,14 +53,14 @@ _WHOLE = 1000  # characters; no summary is as long
 
 
 class _LazyGroup(Group):
-    """A group that imports the module of a command only when the command runs."""
+    """A group that imports a command's module only when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
         return sorted([*super().list_commands(ctx), *_MODULE_OF])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, from its module."""
+        """Import and return the command."""
         if cmd_name not in _MODULE_OF:
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f".{_MODULE_OF[cmd_name]}", __package__)
@@ -167,7 +166,7 @@ def main() -> None:
 
 
 def _drop_output() -> None:
-    """Discard further output, or Python would fail when it closes standard output."""
+    """Discard further output; Python would fail when it closes standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

@@ -1,4 +1,4 @@
-"""How `fdbq work` serves metrics."""
+"""The metrics of `fdbq work`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 @contextmanager
 def serving_metrics(port: int | None, *, of_all: bool) -> Generator[None]:
-    """Serve the metrics of this process, or of all that it starts, on the loopback interface."""
+    """Serve the metrics of this process, or of all its children, on the loopback interface."""
     if port is None:
         yield
         return
@@ -47,7 +47,7 @@ def serving_metrics(port: int | None, *, of_all: bool) -> Generator[None]:
 
 
 def continue_metrics() -> None:
-    """Continue the metrics of the process that this one replaces."""
+    """Continue the metrics of the replaced process."""
     if parent is not None and _DIRECTORY in os.environ:
         number = parent.number
         with suppress(Exception):  # workers log what prometheus_client raises

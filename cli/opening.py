@@ -1,4 +1,4 @@
-"""How commands open the database and the named queue."""
+"""Opening of the database and of the named queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from fdbqueue.types import Database, Priority, PriorityJson
 from .output import say
 
 AnyQueue: TypeAlias = PriorityQueue | Queue | TaskQueue
-"""A queue of any kind."""
 
 
 def chosen_database(context: click.Context, url: str | None) -> str | None:
@@ -27,10 +26,9 @@ def chosen_database(context: click.Context, url: str | None) -> str | None:
 
 
 def open_database(named: str | None, create: bool) -> Database:
-    """Open the named database.
+    """Open the named database, in a new directory with `create`.
 
-    With `create`, a new database gets a directory. Only the user's data directory also gets parent
-    directories: a typed path may be mistyped.
+    Only the user's data directory also gets parent directories: a path may be mistyped.
     """
     try:
         return fdbqueue.open(named, create=False)
@@ -53,7 +51,7 @@ def open_database(named: str | None, create: bool) -> Database:
 def check_integrity(db: Database, seconds: float | None = 1.0) -> None:
     """Raise `CorruptDatabase` if the file of an embedded database is damaged.
 
-    Damage can hide items, so call this after listing them. The check reads about a gigabyte per
+    Damage can hide items: call this after listing them. The check reads about a gigabyte per
     second, for at most `seconds`.
     """
     if isinstance(db, embedded.Database):
@@ -61,7 +59,7 @@ def check_integrity(db: Database, seconds: float | None = 1.0) -> None:
 
 
 def item_queue(queue: AnyQueue, name: str) -> PriorityQueue | Queue:
-    """Return a queue that is no task queue, or fail."""
+    """Return a queue of items, or fail."""
     if queue.kind == "task":
         raise click.ClickException(f"{name!r} is a task queue; use `fdbq task`")
     return queue
@@ -100,7 +98,7 @@ def found_queue(db: Database, name: str, wait: float = 0.0) -> PriorityQueue | Q
 
 
 def priority_queue(queue: AnyQueue, name: str, what: str) -> PriorityQueue:
-    """Return a priority queue; fail for another queue, which does not support `what`."""
+    """Return a priority queue; fail for other queues, which do not support `what`."""
     if queue.kind == "priority":
         return queue
     kind = "FIFO" if queue.kind == "fifo" else queue.kind

@@ -1,4 +1,4 @@
-"""How commands and the library declare options."""
+"""Declarations of arguments and options."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .arguments import NONE, PRIORITY, Duration, aware_time, number_or_none, rat
 
 
 def argument(name: str, **attributes: Any) -> click.Argument:
-    """Return an argument of a command."""
+    """Return an argument."""
     return click.Argument([name], **attributes)
 
 
 def option(*names: str, help: str, **attributes: Any) -> click.Option:
-    """Return an option of a command; the help shows its default."""
+    """Return an option whose help shows its default."""
     attributes.setdefault("show_default", attributes.get("default") not in (None, ""))
     return click.Option(names, help=help, **attributes)
 
@@ -66,13 +66,9 @@ def options_of(
 ) -> list[click.Parameter]:
     """Return an option for each field of typed dictionaries, or each keyword of functions.
 
-    The help is the first sentence about a field in their docstrings.
-
-    Args:
-        declared: Typed dictionaries or functions; a subclass follows its base.
-        flags: Flags by field, where not named after it.
-        omit: The fields without an option.
-        own: Options that the command itself declares, by field.
+    The help is the first sentence about a field in their docstrings. In `declared`, a subclass
+    follows its base. `flags` has the flags that are not named after their field, `omit` the fields
+    without an option, and `own` the options that the command itself declares.
     """
     words: dict[str, str] = {}
     found: dict[str, click.Parameter] = {}
@@ -87,7 +83,7 @@ def options_of(
 
 
 def chosen(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the command line has."""
+    """Return the options given on the command line."""
     given = {name: value for name, value in options.items() if value is not None}
     return {name: None if value is NONE else value for name, value in given.items()}
 
@@ -115,7 +111,7 @@ def _fields(declared: Callable[..., object]) -> dict[str, tuple[Any, Any]]:
 
 
 def _option(written: str, name: str, hint: Any, default: Any, help: str) -> click.Option:
-    """Return the option for a type; a number that may be `None` can be `none`."""
+    """Return the option for a type; an optional number can be `none`."""
     kinds = {get_origin(kind) or kind: kind for kind in (hint, *get_args(hint))}
     if bool in kinds:
         both = f"{written}/--not-{written[2:]}"

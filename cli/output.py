@@ -1,4 +1,4 @@
-"""How commands print: as text or JSON, safe for the terminal."""
+"""Printing as text or JSON, safe for the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _MAX_TEXT = 120  # characters of an error in a list
 _MAX_NAME = 60  # columns
 
 AS_JSON = "fdbq.json"
-"""The key of the flag `--json` in a command's context."""
 
 _OF_A_TASK = [field.name for field in dataclasses.fields(Task) if field.repr]
 _TIMES = ("deadline", "created_at")
@@ -44,7 +43,7 @@ class PrintError(OutputError):
 
 
 def escaped(text: str) -> str:
-    """Return a text with unprintable characters, except for tabs and line ends, escaped."""
+    """Escape unprintable characters, except for tabs and line ends."""
     if text.isprintable():
         return text
     return "".join(
@@ -53,14 +52,14 @@ def escaped(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Return the same JSON with unprintable characters escaped."""
+    """Escape unprintable characters in a JSON text."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def printable(text: str) -> str:
-    """Return a text shortened to one line, and escaped."""
+    """Shorten a text to one line, and escape it."""
     line = " ".join(text.split())
     return escaped(line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}...")
 
@@ -81,13 +80,13 @@ def say(text: str = "", *, err: bool = False) -> None:
 
 
 def fail(text: str) -> NoReturn:
-    """Say on standard error why nothing was done; exit with code 1."""
+    """Print an error, and exit with code 1."""
     say(f"{click.get_current_context().command_path}: {text}", err=True)
     sys.exit(1)
 
 
 def show(fields: object, text: str, *, err: bool = False) -> None:
-    """Print what was read, as text or JSON."""
+    """Print a result as text or JSON."""
     say(json_line(fields) if wants_json() else text, err=err)
 
 
@@ -101,7 +100,7 @@ def show_fields(fields: Mapping[str, Any], shown: Mapping[str, Any] | None = Non
 def value_text(
     value: dict[str, int] | tuple[int, str | float] | list[Any] | str | float | None,
 ) -> str:
-    """Return a value as text, in the form that options accept.
+    """Return a value as text that options accept.
 
     >>> [value_text(each) for each in (None, True, 1000, (10, 60.0), {"0": 2, "5": 1})]
     ['none', 'yes', '1,000', '10/1m', '0: 2  5: 1']
@@ -123,7 +122,7 @@ def value_text(
 
 
 def report(fields: object, text: str) -> None:
-    """Print a change that was made, as text or JSON; an error says that it was made."""
+    """Print a change as text or JSON; an error of printing says that it was made."""
     line = json_line(fields) if wants_json() else text
     try:
         say(line)
@@ -136,7 +135,7 @@ def report(fields: object, text: str) -> None:
 
 
 def report_each(results: dict[str, bool], done: str, explain: Callable[[str], str]) -> None:
-    """Print for which ids a change was made; exit with code 1 unless for all.
+    """Print the result for each id; exit with code 1 unless all succeeded.
 
     `done` is the change's past participle; `explain` returns why an id failed.
     """
@@ -152,9 +151,9 @@ def report_each(results: dict[str, bool], done: str, explain: Callable[[str], st
 
 
 def show_items(items: Sequence[Item | Task]) -> None:
-    """Print the value of each item or, with `--json`, also its id and priority.
+    """Print each item's value and, with `--json`, its id and priority.
 
-    Each line is flushed, so that `PrintError` has the missing items.
+    Flush each line; `PrintError` has the missing items.
     """
     for index, item in enumerate(items):
         try:
@@ -171,11 +170,7 @@ def show_table(
     row: Callable[[_T], Sequence[str]],
     empty: str = "",
 ) -> None:
-    """Print records page by page, as lines of JSON or as a table.
-
-    `fields` returns the JSON value of a record, `row` its cells. `empty` is printed without
-    records.
-    """
+    """Print records page by page, as lines of JSON or as a table; `empty` if there are none."""
     widths = [0] * len(titles)
     header = [titles]
     for records in filter(None, map(list, pages)):
@@ -192,9 +187,9 @@ def show_table(
 def table_lines(
     titles: Sequence[str], rows: Iterable[Sequence[str]], widths: list[int]
 ) -> list[str]:
-    """Return rows of a name and of numbers as lines of a table.
+    """Return rows of a name and numbers as lines of a table.
 
-    A column without a title is aligned left. `widths` keeps the columns' widths so far; a long name
+    A column without a title is aligned left. `widths` keeps the widths between calls; a long name
     widens only its own row.
     """
     from rich.cells import cell_len  # a push does not need it
@@ -223,7 +218,7 @@ def confirm(question: str) -> None:
 
 
 def item_fields(item: Item | Task, **more: object) -> dict[str, Any]:
-    """Return an item or a task as JSON, with more fields."""
+    """Return the JSON object of an item or a task, with more fields."""
     if isinstance(item, Item):
         priority = priority_as_json(item.priority)
         return {"id": item.id, "priority": priority, "value": item.value, **more}
@@ -248,13 +243,13 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def states_text(numbers: ByState) -> str:
-    """Return the numbers of items, such as `1 ready, 1 delayed`."""
+    """Return a text such as `1 ready, 1 delayed`."""
     found = numbers.by_state.items()
     return ", ".join(f"{number:,} {state}" for state, number in found if number) or "no items"
 
 
 def notes_text(numbers: Mapping[str, Any]) -> str:
-    """Return notes about a queue, such as `paused, 2 unknown jobs`."""
+    """Return a text such as `paused, 2 unknown jobs`."""
     notes = ["paused"] if numbers["paused"] else []
     if unknown := numbers["unknown_jobs"]:
         notes.append(count_noun(unknown, "unknown job"))
@@ -262,7 +257,7 @@ def notes_text(numbers: Mapping[str, Any]) -> str:
 
 
 def age_text(time: datetime | None) -> str | None:
-    """Return how long ago a time was, such as `0:01:30`."""
+    """Return the age of a time, such as `0:01:30`."""
     if time is None:
         return None
     age = datetime.now(timezone.utc) - time

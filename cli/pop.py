@@ -23,7 +23,7 @@ _COUNT = integer("-n", "count", default=1, help="Maximum number of items.")
 
 
 class _Wait(Duration):
-    """The length of time of `--wait`, which takes the next argument for it."""
+    """The time of `--wait`, which may be the next argument."""
 
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
@@ -54,9 +54,9 @@ def pop(
 ) -> None:
     """Pop the first item of QUEUE and print its value; with -n, up to N in one transaction.
 
-    Items are removed before they are printed, and put back if they cannot be printed. Ctrl-C,
-    SIGTERM and SIGHUP take effect before items are popped or after they are printed; if printing
-    takes long, the remaining items are put back.
+    Items are removed before they are printed, and put back if printing fails. Ctrl-C, SIGTERM and
+    SIGHUP take effect before items are popped or after they are printed; if printing takes long,
+    the remaining items are put back.
 
     Exits with code 1 if the queue is empty, also after --wait, or does not exist.
 
@@ -65,7 +65,7 @@ def pop(
       while item=$(fdbq pop jobs --wait); do echo "working on $item"; done
 
     Options:
-        create: Create the database if there is none.
+        create: Create the database if missing.
     """
     deadline = time.monotonic() + wait
     target = found_queue(db, queue, wait)
@@ -79,10 +79,7 @@ def pop(
 
 
 def pop_and_show(db: Database, queue: AnyQueue, count: int, highest: bool = False) -> bool:
-    """Pop and print items; return false if the queue is empty.
-
-    Signals are deferred, and items that cannot be printed are put back.
-    """
+    """Pop and print items, with signals deferred; return false if the queue is empty."""
     with defer_signals():
         poppable: Any = queue
         items = poppable.pop_many(db, count, **({"max": True} if highest else {}))

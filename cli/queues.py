@@ -34,7 +34,7 @@ _HISTORY = ("pushed", "taken", "completed", "failed", "died")
 def ls(db: Database) -> None:
     """List all queues, the number of items in each state, and the age of the oldest ready item.
 
-    A note says if a queue is paused or has jobs that no worker knows. Queues without a name are not
+    A note says if a queue is paused or has jobs that no worker knows. Unnamed queues are not
     listed. With --json, each line has the numbers of `fdbq stats`, without limits. A queue that
     cannot be decoded has an error instead.
 
@@ -93,7 +93,7 @@ def counts(db: Database, queue: str) -> None:
 def stats(db: Database, queue: str) -> None:
     """Show how many items of QUEUE are in each state, its limits and its totals.
 
-    An item is ready as soon as its lease or its delay is over, even if no worker runs.
+    An item is ready once its lease or delay is over, even if no worker runs.
 
     \b
     Example:
@@ -171,7 +171,7 @@ def rename(db: Database, queue: str, name: str) -> None:
 def drop(db: Database, queue: str, yes: bool) -> None:
     """Drop QUEUE and all its items, after asking for confirmation.
 
-    Jobs of other queues that wait for its jobs go on as if these were cancelled.
+    Jobs of other queues that wait for its jobs continue as if these were cancelled.
 
     \b
     Example:
@@ -197,7 +197,7 @@ def _report_deleted(queue: str, done: str, numbers: QueueStats | None) -> None:
 def pause(db: Database, queue: str) -> None:
     """Stop handing out items of QUEUE until `fdbq resume`.
 
-    Pushes are still accepted, and claimed items stay with their workers.
+    Pushes are accepted, and claimed items stay with their workers.
 
     \b
     Example:

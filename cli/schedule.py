@@ -27,7 +27,7 @@ _NAME = argument("name")
 def schedule() -> None:
     """List, add, remove, pause and run schedules, which push an item at each of their ticks.
 
-    Workers and other clients that take items do the pushing; no other process has to run. The
+    Workers and other clients push the items when they take others; no other process has to run. The
     commands exit with code 1 if there is no schedule NAME.
 
     \b
@@ -162,7 +162,7 @@ def _report(name: str, done: str, is_done: bool) -> None:
 def run(db: Database, queue: str, name: str) -> None:
     """Push the item of the schedule NAME of QUEUE now, and print its id.
 
-    Exits with code 1 also if the queue is full, or the last item has not ended and the schedule
+    Also exits with code 1 if the queue is full, or the last item has not ended and the schedule
     allows no overlap.
 
     \b

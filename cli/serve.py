@@ -85,10 +85,10 @@ def serve(
     The server needs the extra `server`: run `pip install '.[server]'` in a clone.
 
     An address other than the loopback interface requires a token: printable ASCII without spaces.
-    In a token file, a role (`read`, `write`, or `admin`, the default) may follow the token, and
-    then the queues: a name, the beginning of names and `*`, or `*` for all. Lines that start with #
-    are comments. Changes of the file take effect at once. A public server needs a proxy that limits
-    rates, times and connections.
+    In a token file, a role (`read`, `write`, or `admin`, the default) may follow the token, then
+    the queues: a name, a prefix and `*`, or `*` for all. Lines that start with # are comments.
+    Changes to the file take effect at once. A public server needs a proxy that limits rates, times
+    and connections.
 
     Ctrl-C, SIGTERM or SIGHUP lets requests finish; a second Ctrl-C ends the server at once.
 

@@ -18,7 +18,7 @@ from fdbqueue.jobs import Context
 from .output import escaped, json_line, value_of
 
 KILLED = 5.0
-"""Seconds in which a command that gets SIGKILL ends."""
+"""Seconds within which a command ends after SIGKILL."""
 
 _LOOK = 0.2  # seconds between looks at the standard error of a command, and at its job
 _PART = 65_536  # bytes
@@ -26,7 +26,6 @@ _LAST = 0.5  # seconds from SIGTERM to SIGKILL for a command that outlasts a shu
 _MAX_ERRORS = 4_096  # bytes of standard error that a failed attempt keeps
 
 _running: set[subprocess.Popen[bytes]] = set()
-"""The commands that run."""
 
 _starting = threading.RLock()  # held until a started command is registered as running
 
@@ -87,8 +86,8 @@ def _wait(
     """Wait for a command, and print its standard error, escaped.
 
     If the job is told to stop, the command and its children get SIGTERM; any that remain after the
-    grace period, or after the command's end, get SIGKILL. In a shutdown SIGTERM comes only after
-    the grace period, because it kills most commands.
+    grace period, or after the command's end, get SIGKILL. In a shutdown, SIGTERM comes only after
+    the grace period.
     """
     printed = 0
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")

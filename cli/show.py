@@ -26,22 +26,21 @@ HELD_BY = {
     "group_rate": "As many items of its group have started as their rate allows.",
     "group_retry": "A failed item of its group, which waits for its next attempt, comes first.",
 }
-"""Why a ready item is not handed out, by `ItemInfo.held_by`."""
 
 _WAITING: dict[BatchKind, str] = {"then": "then", "after": "before", "run": "for"}
 
 _ROOMS = "coordination|database|embedded|jobs|layout|operations|queue|worker"
 _OWN_FRAMES = re.compile(rf'(?:  File "[^"]*\bfdbqueue[/\\](?:{_ROOMS})\b.*\n(?:    .*\n)*)+')
-"""Consecutive frames of this library in a traceback."""
+"""This library's consecutive frames in a traceback."""
 
 
 @command(QUEUE, ID, name="show")
 def show_item(db: Database, queue: str, id: str) -> None:
     """Show everything about one item of QUEUE, in any state, with its steps and failed attempts.
 
-    `held_by` says why a ready item is not handed out, and `ahead_in_group` how many ready items of
-    its group come first, up to 100. `waits_for` says what a delayed item waits for. `parent` is the
-    job that runs it in a step.
+    `held_by` says why a ready item is not handed out; `ahead_in_group` counts the ready items of
+    its group that come first, up to 100. `waits_for` says what a delayed item waits for. `parent`
+    is the job that runs it in a step.
 
     Exits with code 1 if the queue has no item with this ID.
 
@@ -132,7 +131,7 @@ def _step_line(step: Step) -> str:
 def result(db: Database, queue: str, id: str, *, wait: Duration = 0) -> None:
     """Print the result of a done item of QUEUE as JSON.
 
-    The result is the handler's return value, or null. The queue must keep done items (`fdbq limit
+    The result is the handler's return value. The queue must keep done items (`fdbq limit
     --keep-last` or `--keep-for`), and the worker must store results (`fdbq work --results`).
 
     Exits with code 1 if the item is not done, is dead, or is unknown.
@@ -153,10 +152,9 @@ def result(db: Database, queue: str, id: str, *, wait: Duration = 0) -> None:
 
 @command(QUEUE, ID)
 def batch(db: Database, queue: str, id: str, *, close: bool = False) -> None:
-    """Show how far the batches of the job ID of QUEUE are: their jobs, and how they have ended.
+    """Show the batches of the job ID of QUEUE: their jobs, and how these have ended.
 
-    ID names the job at the end of a batch, or a stored job of a batch. Each batch of the job has a
-    line.
+    ID is the job at the end of a batch, or a stored job of one. Each batch has a line.
 
     A batch stays open if the program that pushes its jobs dies. If no more jobs are to come,
     --close lets the job at its end run.
@@ -168,7 +166,7 @@ def batch(db: Database, queue: str, id: str, *, close: bool = False) -> None:
       fdbq batch reports FBcD1wABAaIVC2yNeLOuRsaQk5dWHQA --close
 
     Options:
-        close: Let no more jobs in first; ID is that of the job at the end.
+        close: First let no more jobs in; ID is the job at the end.
     """
     target = existing_queue(db, queue)
     if close:

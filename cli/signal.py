@@ -19,15 +19,15 @@ def signal(
 ) -> None:
     """Send the signal NAME with a JSON VALUE to the jobs of QUEUE that wait for it.
 
-    Jobs wait for signals with `context.wait`. A job that comes to wait later goes on at once.
+    Jobs wait with `context.wait`. A job that waits for the signal later continues at once.
 
     \b
     Example:
       fdbq signal orders shipped '{"tracking": "1Z999"}' --key "order 7"
 
     Options:
-        key: Key of the signal, usually the id of the job.
-        keep: Time for which jobs may still come to wait for it.
+        key: Key of the signal, usually the job's id.
+        keep: Time for which jobs may still wait for it.
     """
     steps = item_queue(existing_queue(db, queue), queue).steps
     with usage_errors():

@@ -26,8 +26,8 @@ from .pop import pop_and_show
 def task() -> None:
     """Push, pop, list and count tasks of task queues.
 
-    Tasks are ordered by priority, deadline, cost and time of creation. The commands for items, such
-    as `fdbq show` and `fdbq rm`, also accept tasks.
+    Tasks are ordered by priority, deadline, cost and creation. Other commands, such as `fdbq show`
+    and `fdbq rm`, also accept tasks.
 
     \b
     Example:

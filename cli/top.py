@@ -23,12 +23,12 @@ from .options import integer, option
 from .output import age_text, json_line, notes_text, say, table_lines, wants_json
 
 _BUSY = (*(state for state in STATES if state != "done"), "in", "out")
-"""Fields that make a queue busy."""
+"""A queue with any of these is busy."""
 _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not shown, the cursor
 _WIDE = 1_000  # columns of an output that is not a terminal
 _TITLES: tuple[str, ...] = ("queue", *STATES, "in/s", "out/s", "oldest")
 _OMITTED = ("done", "out/s", "in/s", "oldest", "delayed", "dead")
-"""The columns that a narrow terminal omits, in this order."""
+"""Columns that a narrow terminal omits, in this order."""
 
 
 @command(
@@ -43,10 +43,10 @@ _OMITTED = ("done", "out/s", "in/s", "oldest", "delayed", "dead")
 def top(db: Database, interval: float, updates: int) -> None:
     """Show all queues live, with the items in each state, rates and ages.
 
-    Rates are items pushed and completed per second since the previous update. The age is that of
+    Rates are items pushed and completed per second since the previous update; the age is that of
     the oldest ready item. A small screen shows busy queues first, and fewer columns. With --json,
-    each update prints a line per queue, with the numbers of `fdbq stats`, without limits. If the
-    numbers of a queue are unknown, `fdbq ls` says why.
+    each update prints a line per queue, with the numbers of `fdbq stats`, without limits. If a
+    queue's numbers are unknown, `fdbq ls` says why.
 
     \b
     Example:
@@ -98,7 +98,7 @@ def _row(
 
 
 def screen(rows: list[dict[str, Any]], columns: int, lines: int) -> list[str]:
-    """Return the lines of a table with the columns and queues that fit, busy queues first."""
+    """Return a table of the columns and queues that fit, busy queues first."""
     room, more = lines - _OTHER_LINES, list[str]()
     if len(rows) > room:
         more = [f"and {len(rows) - room:,} more"]

@@ -56,9 +56,9 @@ def import_(
 ) -> None:
     """Push each line of FILE, a JSON value, to QUEUE.
 
-    By default, FILE is standard input. Each line is stored once in four weeks, so an interrupted
-    import continues when you run it again. A line is recognized by the path of FILE or --source,
-    its number and its content. Standard input without --source is stored again each time.
+    By default, FILE is standard input. An interrupted import continues when you run it again: a
+    line with the same path or --source, number and content is stored once in four weeks. Standard
+    input without --source is stored again each time.
 
     Exits with code 1 if the queue, or the group of a line, is full before all lines are stored.
 
@@ -104,8 +104,8 @@ def export(db: Database, queue: str, file: str, *, after: str | None) -> None:
     The items stay in the queue. By default, FILE is standard output. An existing FILE is replaced
     only after all items are written. A line has the fields id, priority, value and, if set, group.
 
-    Standard error counts the delayed, claimed and dead items, which only `fdbq backup` writes. With
-    --json, a JSON report has all numbers, on standard output if FILE is given.
+    Standard error counts the delayed, claimed and dead items, which only `fdbq backup` writes.
+    --json reports all numbers as JSON, on standard output if FILE is given.
 
     \b
     Example:

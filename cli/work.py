@@ -91,7 +91,7 @@ _OF_WORKERS = options_of(
         help="Answer /live and /ready on this port; without a host, on 127.0.0.1.",
     ),
 )
-"""The options that `App.work` has, too."""
+"""The options that `App.work` also has."""
 
 
 @click.command(
@@ -134,8 +134,8 @@ def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
     """Run a Python function or a command on each item of QUEUE, or the jobs of an app.
 
     Items are claimed under a lease. Retries of a failed job back off exponentially; after the
-    attempts that `fdbq limit` allows it becomes a dead letter. The worker waits for a missing
-    queue, unless --drain is given.
+    attempts that `fdbq limit` allows, it becomes a dead letter. Without --drain, the worker waits
+    for a missing queue.
 
     MODULE:FUNCTION is called with the item or task. If its first parameter is named `tr`, it runs
     in the transaction that acknowledges the job.
@@ -146,10 +146,10 @@ def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
     takes too long, it and its children get SIGTERM.
 
     With --app, the worker runs the app's jobs, or only the jobs of each QUEUE. A job begins only if
-    the queues named before its own have no ready one; with QUEUE=WEIGHT, the queues get slots by
-    weight instead. --db replaces the app's own database.
+    no queue named before its own has a ready one; with QUEUE=WEIGHT, the queues get slots by weight
+    instead. --db replaces the app's own database.
 
-    After Ctrl-C or SIGTERM no job begins, and running jobs have the --grace period to end. Jobs
+    After Ctrl-C or SIGTERM, no job begins, and running jobs have the --grace period to end. Jobs
     that take longer, and commands that SIGTERM does not end then, return to the queue without
     counting an attempt. A second signal ends the worker and its commands at once.
 
@@ -206,7 +206,7 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
 
 
 def _queues_and_weights(texts: tuple[str, ...]) -> tuple[list[str], dict[str, float] | None]:
-    """Return the queues that the command line names, and their weights if it gives any.
+    """Return the named queues, and their weights if given.
 
     >>> _queues_and_weights(("mail=3", "images"))
     (['mail', 'images'], {'mail': 3})
@@ -257,7 +257,7 @@ def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
 
 
 def _find(db: Database, name: str, health: int | str | None) -> AnyQueue | None:
-    """Return the named queue; wait until there is one or a signal comes."""
+    """Wait for the named queue or a signal."""
     try:
         return existing_queue(db, name)
     except QueueNotFound as error:
@@ -284,7 +284,7 @@ def _work(
 ) -> NoReturn:
     """Run workers in this process, or supervise others that do, and exit.
 
-    `summary` returns the first line of the log for a number of processes.
+    `summary` returns the log's first line for a number of processes.
     """
     processes = given["processes"]
     supervises = parent is None and processes is not None

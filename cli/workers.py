@@ -15,11 +15,9 @@ from .output import age_text, show_table
 def workers(db: Database) -> None:
     """List the workers of all queues: queues, jobs, concurrency, running time and name.
 
-    A killed worker stays listed until the leases of its jobs are over, or without jobs for up to
-    two and a half minutes. "jobs" counts the jobs that it held up to 20 seconds ago.
-
-    A worker runs up to "concurrency" jobs at a time. A lower limit for a queue follows its name, as
-    in "mail images=2".
+    A killed worker stays listed until its jobs' leases are over, or without jobs for up to two and
+    a half minutes. "jobs" counts the jobs that it held up to 20 seconds ago, "concurrency" the jobs
+    that it runs at a time. A lower limit for a queue follows its name, as in "mail images=2".
 
     \b
     Example:

@@ -6,18 +6,17 @@
     await jobs.push(db, {"send": "ada@example.com"})
     item = await jobs.pop(db, wait=60)
 
-Await every method, except for `subspace`, `pushed_at` and `Worker.stop`, which read nothing. An
-iterator of a blocking queue is a `Listing` here. To do several things in one transaction, decorate
-a plain function with `fdbqueue.transactional` and call it with `await run(function, db, ...)`.
+Await every method except `subspace`, `pushed_at` and `Worker.stop`, which read nothing. An iterator
+of a blocking queue is a `Listing` here. To do several things in one transaction, decorate a plain
+function with `fdbqueue.transactional` and call it with `await run(function, db, ...)`.
 
-Concurrent calls share transactions. Blocking work runs in a pool of threads; a call that waits for
-an item needs no thread.
+Concurrent calls share transactions. Blocking work runs in a thread pool; a call that waits for an
+item needs no thread.
 
-A cancelled pop or claim takes nothing: it ends with `CancelledError` after its items are back in
-their positions. If the database fails meanwhile, it raises that error, or 1021 if the disk fails
-after the items were taken; the log then has them. If the event loop is closed or the program ends
-before the call has its items, a thread puts them back. A cancelled push or other change may still
-take effect.
+A cancelled pop or claim takes nothing: it raises `CancelledError` after its items are back in their
+positions. If the database fails meanwhile, it raises that error, or 1021 if the disk fails after
+the items were taken; the log then has them. If the event loop closes or the program ends before the
+call has its items, a thread puts them back. A cancelled push or other change may still take effect.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
 def _method(
     method: Callable[Concatenate[_S, _P], _T],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], _Awaited[_T]]:
-    """Return a coroutine method that calls a method of the blocking queue."""
+    """Return a coroutine method for a method of the blocking queue."""
     operation = sans_io_of(method)
 
     @functools.wraps(method)
@@ -149,7 +148,7 @@ def _method(
 def _listed(
     method: Callable[Concatenate[_S, _P], Iterator[_T]],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], Listing[_T]]:
-    """Return a method that returns the blocking method's iterator as a `Listing`."""
+    """Return a method that returns a `Listing` instead of an iterator."""
 
     @functools.wraps(method)
     def call(self: _Handle[Any, Any], /, *args: _P.args, **kwargs: _P.kwargs) -> Listing[_T]:
@@ -161,10 +160,7 @@ def _listed(
 def _opened(
     method: Callable[_P, BaseQueue[Any]], kind: Callable[[], type[_H]]
 ) -> Callable[_P, _Awaited[_H]]:
-    """Return a coroutine function that opens a blocking queue and returns its counterpart.
-
-    `kind()` returns the counterpart's class, which is not yet defined.
-    """
+    """Return a coroutine function that opens a blocking queue and returns it as a `kind()`."""
 
     @functools.wraps(method)
     async def call(*args: _P.args, **kwargs: _P.kwargs) -> _H:
@@ -174,9 +170,7 @@ def _opened(
 
 
 class Listing(Generic[_T]):
-    """Items that are read page by page, once.
-
-    Loop over them with `async for`, or `await` the listing to get a list.
+    """Items that are read page by page, once: with `async for`, or as a list with `await`.
 
     Example:
         >>> async def main():
@@ -225,7 +219,7 @@ workers = _function(presence.workers)
 
 
 class _Handle(Generic[_Q, _I]):
-    """The methods that all queues share."""
+    """The methods of all queues."""
 
     def __init__(self, queue: _Q) -> None:
         self.queue = queue
@@ -301,7 +295,7 @@ class Schedules(Generic[V]):
 
 
 class _ValueHandle(_Handle[_VQ, Item[V]], Generic[_VQ, V]):
-    """The properties of queues of values."""
+    """The methods of queues of values."""
 
     @property
     def schedules(self) -> Schedules[V]:
@@ -310,7 +304,7 @@ class _ValueHandle(_Handle[_VQ, Item[V]], Generic[_VQ, V]):
 
     @property
     def steps(self) -> JobSteps[V]:
-        """The steps of its jobs, and the signals that they wait for."""
+        """The steps of its jobs, and their signals."""
         return JobSteps(self.queue.steps)
 
 
@@ -376,7 +370,7 @@ class Worker:
     """`fdbqueue.Worker` for asyncio: await its `run`. Options without a description are the same.
 
     A coroutine function runs in the event loop that awaits `run`, any other handler in a thread.
-    Each running job needs a thread in both cases. Cancelling `run` stops the worker: `run` raises
+    Each running job needs a thread in both cases. A cancelled `run` stops the worker, and raises
     `CancelledError` once the running jobs have ended or the grace period is over. Signals do not
     stop it.
 
@@ -390,9 +384,9 @@ class Worker:
         >>> async def main():
         ...     db = fdbqueue.open("memory:")
         ...     jobs = await PriorityQueue.named(db, "jobs")
-        ...     await jobs.push_many(db, [1, 2])
+        ...     await jobs.push_many(db, [0, 0])
         ...     async def work(item):
-        ...         await asyncio.sleep(0)
+        ...         await asyncio.sleep(item.value)
         ...     return await Worker(db, jobs, work).run(drain=True)
         >>> asyncio.run(main())
         WorkerReport(done=2, failed=0, lost=0)
@@ -437,13 +431,13 @@ class Worker:
         """Do jobs until `stop` is called or this call is cancelled.
 
         Args:
-            drain: Whether to stop also once no job can be claimed and none is running.
-            health: Where to answer health checks, as for `fdbqueue.Worker.run`.
+            drain: Also stop once no job can be claimed and none is running.
+            health: As for `fdbqueue.Worker.run`.
         """
         loop = self._handler.coroutines.loop = asyncio.get_running_loop()
 
         def stop_with_loop() -> None:
-            """Stop the worker if the loop is closed, which cancels nothing by itself."""
+            """Stop the worker if the loop is closed, which cancels nothing."""
             while not futures.wait([work], _LOOK).done:
                 if loop.is_closed():
                     self.stop()
@@ -463,7 +457,7 @@ class Worker:
 
 
 async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue:
-    """Return the queue with this name, of its stored kind, as `fdbqueue.existing_queue` does."""
+    """Return the named queue of any kind, as `fdbqueue.existing_queue` does."""
     queue = await run(_overview.existing_queue, db, name)
     if queue.kind == "priority":
         return PriorityQueue(queue)
@@ -484,7 +478,7 @@ async def until(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Call a method that waits, but stop waiting once one of `ends` is done."""
+    """Call a method that waits, until one of `ends` is done."""
     blocking: Any = queue.queue
     operation: Any = sans_io_of(getattr(blocking.__class__, method))
     return await drive(operation(queue.queue, *args, **kwargs), ends)

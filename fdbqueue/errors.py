@@ -3,11 +3,11 @@
 The tree of their classes::
 
     FdbqueueError
-    ├── FDBError                    an error of the embedded engine, with FoundationDB's code
+    ├── FDBError                    an error with FoundationDB's code
     │   ├── CommitUnknownResult
     │   ├── DatabaseClosed
     │   └── LockTimeout
-    ├── StorageError                a fault in the files of an embedded database
+    ├── StorageError                a fault in the files
     │   ├── CorruptDatabase, FormatVersionMismatch, NotADatabase, UnsafeDirectory
     │   └── DiskFull, FilesReplaced, ReadOnlyDatabase, SyncFailed
     ├── ClusterUnavailable
@@ -155,10 +155,7 @@ class FDBError(FdbqueueError):
 
 
 class CommitUnknownResult(FDBError):
-    """A written commit that the disk did not confirm (1021).
-
-    Others see it once it is on disk.
-    """
+    """A written commit that the disk did not confirm (1021). Others see it once it is on disk."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(1021)
@@ -273,7 +270,7 @@ class UnsafeDirectory(StorageError):
     """A database directory through which other users could redirect this user to other files.
 
     A file is a link, every user can write to the directory, or another user owns it and does not
-    share it with this user's groups. Nothing was opened or changed.
+    share it with this user's groups. Nothing was changed.
     """
 
     problem = "the directory is not safe from other users"
@@ -281,10 +278,7 @@ class UnsafeDirectory(StorageError):
 
 
 class FilesReplaced(StorageError):
-    """A database file that was removed, moved, replaced or truncated since its opening.
-
-    Nothing of this transaction was stored.
-    """
+    """An open file that was removed, replaced or truncated. This transaction stored nothing."""
 
     advice = "close the database in every process, then open it again"
 
@@ -298,7 +292,7 @@ class FilesReplaced(StorageError):
 class SyncFailed(StorageError):
     """A database whose last commits the disk did not confirm. This transaction stored nothing.
 
-    No process reads or commits any more. After all have closed the database, the first to open it
+    No process reads or commits any more. After all have closed the database, the next to open it
     copies it to new files.
     """
 
@@ -436,7 +430,7 @@ class UndecodableQueue(FdbqueueError):
 
 
 class ForeignKey(FdbqueueError):
-    """A key among the items that belongs to no item. Nothing was changed."""
+    """A key among a queue's items that belongs to no item. Nothing was changed."""
 
     key: bytes
 
@@ -465,7 +459,7 @@ class InvalidQueueName(FdbqueueError, ValueError):
 
 
 class QueueNotFound(FdbqueueError, LookupError):
-    """A queue name that no queue has.
+    """An unknown queue name.
 
     Attributes:
         similar: Similar names, the most similar first.
@@ -618,7 +612,7 @@ class ForeignClaim(FdbqueueError, ValueError):
 
 
 class InvalidClaimToken(FdbqueueError, ValueError):
-    """A text that is the token of no claim. Nothing was changed."""
+    """A text that is not a claim's token. Nothing was changed."""
 
     text: str
 
@@ -750,12 +744,8 @@ _MAX_TEXT = 1_000  # characters of an error that a queue stores
 def error_text(error: object, reason: str = "") -> str | None:
     """Return the text to store for an error, cut to 1,000 characters.
 
-    Args:
-        error: A text or an exception; `None` for no error.
-        reason: A text to put in front, unless the error contains it.
-
-    Raises:
-        TypeError: `error` is something else.
+    `reason` precedes it, unless the error contains it. Raise `TypeError` if `error` is neither a
+    text, an exception nor `None`.
 
     >>> error_text(ValueError("no such address"), "cannot send")
     'cannot send: ValueError: no such address'
@@ -774,9 +764,5 @@ def error_text(error: object, reason: str = "") -> str | None:
 
 
 def unknown_job(name: str, version: int) -> str:
-    """Return why a job that no worker knows waits or has died.
-
-    >>> unknown_job("shop.send", 3)
-    "no worker knows the job 'shop.send' in version 3"
-    """
+    """Return why a job that no worker knows waits or has died."""
     return f"no worker knows the job {name!r}" + (f" in version {version}" if version > 1 else "")

@@ -54,19 +54,19 @@ class PushOptions(_GroupedPush, total=False):
     Attributes:
         group: Group of the item, such as a customer's name: 1 to 255 bytes of text. Within a
             priority, groups are served in proportion to their weights (see `set_group`), however
-            many items each has. Items without a group form one of their own.
+            many items each has. Items without a group form another.
         cost: Weight of the item in its group's share, from 0.001 to 1,000; by default 1.
-        delay: Seconds, from 0, until the item is handed out. It is then ahead of items of its
+        delay: Seconds, from 0, until the item is available. It is then ahead of items of its
             priority that were pushed after it.
         at: A `datetime` with a time zone, instead of `delay`; at most
             9999-12-31T23:59:59.999+00:00.
         ttl: Seconds, over 0, after which the item is dropped if no client has taken it.
         unique: A key, 1 to 255 bytes of text. If an unfinished item (ready, delayed or claimed)
             has it, nothing is stored, and the call returns that item with `is_new` false.
-        unique_until: `"claimed"` frees the key once a client claims or pops the item, so one
-            item can wait while another is processed. By default `"ended"`.
+        unique_until: `"claimed"` frees the key once a client claims or pops the item: one item
+            can wait while another is processed. By default `"ended"`.
         unique_for: Seconds, over 0, from the push until the key is free, even if the item ends
-            before; instead of `unique_until`. An ended item that is not kept is returned with the
+            earlier; instead of `unique_until`. An ended item that is not kept is returned with the
             given value.
     """
 
@@ -75,7 +75,7 @@ class PushOptions(_GroupedPush, total=False):
 
 
 class PushManyOptions(_GroupedPush, total=False):
-    """The options of a push of several values: `PushOptions` for all, and these.
+    """The options of a push of several values: `PushOptions`, and these.
 
     Attributes:
         unique: A unique key, or `None`, for each value.
@@ -98,8 +98,8 @@ class TaskFields(TypedDict, total=False):
         deadline: A `datetime` with a time zone; by default `None`.
         cost: A finite number from 0; by default 0. It orders tasks, and does not count in a
             group's share.
-        agent_name: Agent that the task is for: 1 to 255 bytes of text, or `None`.
-        client_id: Client that the task belongs to: 1 to 255 bytes of text, or `None`.
+        agent_name: Agent that is to do the task: 1 to 255 bytes of text, or `None`.
+        client_id: Client that owns the task: 1 to 255 bytes of text, or `None`.
     """
 
     priority: int
@@ -130,7 +130,7 @@ class JobOptions(_EveryPush, total=False):
         group: Name of the group, or a function of the job's arguments that returns one or `None`.
         unique: A unique key, a function of the job's arguments that returns one or `None`, or
             `True` for a key made from the job's name and all arguments. Nothing is pushed while an
-            unfinished job has the same key.
+            unfinished job has it.
     """
 
     queue: str | None
@@ -148,11 +148,11 @@ class QueueOptions(TypedDict, total=False):
             limit. Items beyond a lower limit stay in the queue.
         max_attempts: Number of times an item may be claimed before it becomes a dead letter,
             from 1; `None` for no limit.
-        keep: Acknowledged items to keep as done: for a time from one second, as a `timedelta`
-            or a text such as `"7d"`, or the newest ones up to a number from 1, or within both as a
-            tuple. `None` keeps none. `get` and `items(state="done")` show them, and `result`
-            returns stored results. Popped items are not kept. Cost: an acknowledgement writes three
-            more keys and the payload again.
+        keep: Acknowledged items to keep as done: for a time from one second, such as `"7d"` or
+            a `timedelta`; the newest up to a number from 1; or a tuple of both. `None` keeps none.
+            `get` and `items(state="done")` show them, and `result` returns stored results. Popped
+            items are not kept. Cost: an acknowledgement writes three more keys and the payload
+            again.
     """
 
     max_size: int | None
@@ -167,14 +167,14 @@ class QueueSettings(QueueOptions, total=False):
         concurrency: Maximum number of items claimed at a time by all workers together, from 1
             to 10,000; `None` for no limit. Items claimed beyond a new limit stay claimed, and
             claims made without a limit hold no slot. Cost: a claim reads one more counter, and
-            concurrent claims may conflict when few slots are free.
+            claims may conflict when few slots are free.
         rate: Maximum number of items claimed or popped in any window of a time, such as `(100,
             "1m")`: from 1 to 10,000 items; `None` for no limit. Cost: the queue's claims and pops
             conflict with each other.
         paused: `True` stops handing out items: pops and claims find nothing, pushes go on, and
             existing claims stay valid. `False` resumes.
-        keep_seconds: The time of `keep`, in seconds from 1; its number stays as it is.
-        keep_number: The number of `keep`, from 1; its time stays as it is.
+        keep_seconds: The time of `keep`, in seconds from 1. Its number does not change.
+        keep_number: The number of `keep`, from 1. Its time does not change.
         kept_attempts: Number of an item's last failed attempts to keep, from 1 to 1,000; by
             default 10.
         traceback_bytes: Bytes to keep from the end of each failed attempt's traceback, from 0
@@ -201,8 +201,8 @@ class GroupSettings(TypedDict, total=False):
             `(10, "1m")`: from 1 to 10,000 items.
         in_order: Whether a failed item is retried before the items behind it, if `concurrency`
             is 1; by default true.
-        max_size: Maximum number of its ready, delayed and claimed items, from 1. A push without
-            room is refused, as by a full queue.
+        max_size: Maximum number of its ready, delayed and claimed items, from 1. Further pushes
+            are refused.
         paused: Whether none of its items are handed out.
     """
 
@@ -220,8 +220,7 @@ class LateOptions(TypedDict, total=False):
     Attributes:
         tz: Time zone of the expression, such as `"Europe/Lisbon"`; UTC by default.
         missed: Policy for ticks found over a minute late, or after the next tick: `"latest"`
-            (the default) pushes for the last, `"skip"` for none, `"all"` for each of the last
-            1,000.
+            (the default) pushes for the last, `"skip"` for none, `"all"` for the last 1,000.
         overlap: Policy for a tick while the previous item has not ended: `"allow"` (the
             default) pushes, `"skip"` does not, `"queue"` pushes once that item has ended.
     """
@@ -246,7 +245,7 @@ class ScheduleOptions(LateOptions, total=False):
 
 
 class Filters(TypedDict, total=False):
-    """The filters of a search, which finds the items that match all of them.
+    """The filters of a search. An item must match all of them.
 
     Attributes:
         priority: Only items of this priority; in a task queue, from 1 to 5; not for a FIFO
@@ -259,8 +258,8 @@ class Filters(TypedDict, total=False):
             Cost: a read for each item.
         job: Only jobs of this name, or whose name ends with a dot and this text: `send` finds
             `shop.send`. Cost: reads of each value over 10,000 bytes.
-        group: Only items of this group; an empty string for items without one. No other items
-            are read, except for done items and tasks.
+        group: Only items of this group; `""` for items without one. No other items are read,
+            except for done items and tasks.
     """
 
     priority: Priority | None
@@ -273,11 +272,11 @@ class Filters(TypedDict, total=False):
 
 
 class Selecting(Filters, total=False):
-    """The items to look at: `Filters`, and a part of the items that match.
+    """`Filters`, and the part of the matching items to return.
 
     Attributes:
         limit: Maximum number of items; 0 for all.
-        after: An item, or its id: only items behind it.
+        after: An item or its id: only items behind it.
         reverse: Whether to go in reverse order of keys.
     """
 

@@ -1,4 +1,4 @@
-"""The types that callers see: items, tasks, claims, and the interfaces of an engine."""
+"""Public types: items, tasks, claims, and the interfaces of an engine."""
 
 from __future__ import annotations
 
@@ -70,10 +70,8 @@ Outcome: TypeAlias = Literal["done", "discarded", "cancelled"]
 """The end of a done item."""
 
 Missed: TypeAlias = Literal["latest", "skip", "all"]
-"""The `missed` of `LateOptions`."""
 
 Overlap: TypeAlias = Literal["allow", "skip", "queue"]
-"""The `overlap` of `LateOptions`."""
 
 ItemHeldBy: TypeAlias = Literal[
     "queue_paused",
@@ -87,10 +85,10 @@ ItemHeldBy: TypeAlias = Literal[
 """The limit that keeps a ready item from being claimed."""
 
 OnDead: TypeAlias = Literal["continue", "cancel"]
-"""What a dead letter in a batch does to jobs that have not begun."""
+"""The effect of a batch's dead letter on jobs that have not begun."""
 
 Change: TypeAlias = Literal["remove", "clear", "retry", "release", "cancel", "reprioritize"]
-"""A change of all items that match."""
+"""A change of all matching items."""
 
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
 """The state of an item; see `ByState`."""
@@ -98,11 +96,11 @@ State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
 
 @dataclass(frozen=True, slots=True)
 class ByState:
-    """The number of items in each state.
+    """The numbers of items by state.
 
     Attributes:
         ready: Items that can be taken.
-        delayed: Items that wait for their time, another attempt, a signal or other jobs.
+        delayed: Items that wait for a time, another attempt, a signal or other jobs.
         claimed: Items under a lease.
         dead: Items that failed for good.
         done: Acknowledged and cancelled items that are kept.
@@ -116,7 +114,7 @@ class ByState:
 
     @property
     def by_state(self) -> dict[str, int]:
-        """The numbers by the names of the states."""
+        """The numbers by state name."""
         return {state: getattr(self, state) for state in STATES}
 
 
@@ -124,7 +122,7 @@ class StateMeaning(NamedTuple):
     """The meaning of a state.
 
     Attributes:
-        changes: The changes that apply to its items, as `change_all` names them.
+        changes: The changes of `change_all` that apply to its items.
         has_ended: Whether its items have ended: they hold no unique key, count in no bound,
             never expire, and release the items that wait for them.
     """
@@ -140,10 +138,10 @@ STATES: dict[State, StateMeaning] = {
     "dead": StateMeaning(("remove", "clear", "retry", "reprioritize"), has_ended=True),
     "done": StateMeaning(("remove", "clear"), has_ended=True),
 }
-"""The states of items. `layout/keys.py` says how each is stored."""
+"""The states; `layout/keys.py` says how each is stored."""
 
 ENDED: frozenset[State] = frozenset(state for state, of in STATES.items() if of.has_ended)
-"""The states of items that have ended."""
+"""The states of ended items."""
 
 
 def states_with(change: Change) -> tuple[State, ...]:
@@ -167,12 +165,12 @@ class Item(Generic[V_co]):
     """An item of a queue; `Item[Page]` has values of the type `Page`.
 
     Attributes:
-        value: The value that was pushed.
+        value: The pushed value.
         priority: Its priority; `None` in a FIFO queue.
         id: A text that identifies the item within its queue.
         key: Its key in the database.
-        is_new: False if a push with a unique key stored nothing and returned this item.
-        tick: The tick of the schedule that pushed it, or `None`. `push` does not set it.
+        is_new: False if a push found this item under its unique key, and stored nothing.
+        tick: The tick of the schedule that pushed it; `None` from `push`.
         metadata: Other stored data, for `put_back`.
     """
 
@@ -186,14 +184,12 @@ class Item(Generic[V_co]):
 
 
 Keep: TypeAlias = timedelta | str | int | tuple[timedelta | str, int]
-"""The `keep` of `QueueOptions`."""
 
 
 Unique: TypeAlias = bool | str | Callable[..., str | None]
-"""The `unique` of `JobOptions`; `False` stands for none."""
+"""The `unique` of `JobOptions`; `False` for none."""
 
 Group: TypeAlias = str | Callable[..., str | None]
-"""The `group` of `JobOptions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +212,8 @@ class Options:
         kept_attempts: Number of an item's last failed attempts to keep.
         traceback_bytes: Bytes to keep from the end of each failed attempt's traceback.
         rate: Maximum number of items claimed or popped in a time, and that time in seconds.
-        limited_groups: Whether a group has or had a bound, so that pushes must check it.
-        has_groups: Whether a group has or had items, so that claims must look for turns.
+        limited_groups: Whether a group has or had a bound, which pushes check.
+        has_groups: Whether a group has or had items, which take turns.
     """
 
     kind: str
@@ -251,7 +247,7 @@ class Claim(Generic[V_co]):
 
     Attributes:
         items: The claimed items or tasks, in order.
-        attempts: How many times each item has been claimed so far, from 1.
+        attempts: The number of each item's attempt, from 1.
         keys: The items' keys in the database.
         token: The fencing token of the claim.
         client: The name of the client that made it.
@@ -265,12 +261,12 @@ class Claim(Generic[V_co]):
 
     @property
     def item(self) -> V_co:
-        """The first item; usually the only one."""
+        """The first item, usually the only one."""
         return self.items[0]
 
     @property
     def attempt(self) -> int:
-        """The attempt of the first item, from 1."""
+        """The first item's attempt, from 1."""
         return self.attempts[0]
 
     def __len__(self) -> int:
@@ -286,14 +282,14 @@ class FailedAttempt:
     """A failed attempt of an item. Each time is by the clock of the client that noted it.
 
     Attributes:
-        number: The attempt's number, from 1.
+        number: Its number, from 1.
         started_at: When the item was claimed; `None` if an earlier release stored the attempt.
         ended_at: When its client reported the failure, or another found the lease over.
-        client: The client that had claimed the item; empty if unknown.
-        error: The error; `None` if the client gave none.
+        client: The client that claimed the item; empty if unknown.
+        error: The error, if the client gave one.
         traceback: The end of the exception's traceback, or `None`.
-        log: The lines that the handler logged.
-        retried_at: When the dead letter left by this attempt was retried, or `None`.
+        log: The lines logged by the handler.
+        retried_at: When the resulting dead letter was retried, or `None`.
         retried_by: The client that retried it: host and process id, or its `by`.
     """
 
@@ -314,7 +310,7 @@ class FailedAttempt:
 
 
 def _between(start: datetime | None, end: datetime | None) -> timedelta | None:
-    """Return the time between two moments, at least 0: their clocks may differ."""
+    """Return the time between two moments, at least 0; their clocks may differ."""
     return None if start is None or end is None else max(end - start, timedelta())
 
 
@@ -323,7 +319,7 @@ class Progress:
     """The progress of a claimed item.
 
     Attributes:
-        fraction: The part that is done, from 0 to 1.
+        fraction: The part done, from 0 to 1.
         message: The current activity; 1,000 characters are kept.
         reported_at: When the client reported it, by its clock; `None` in a new report.
     """
@@ -334,13 +330,13 @@ class Progress:
 
 
 class StoredJob(NamedTuple):
-    """A call of a job, as stored in the value of an item. Its text is the call.
+    """A call of a job, as an item's value stores it. Its text is the call.
 
     Attributes:
-        name: The name of the job.
-        args: Its positional arguments in stored form.
-        kwargs: Its keyword arguments in stored form.
-        version: The version of the job at the push.
+        name: The job's name.
+        args: The positional arguments in stored form.
+        kwargs: The keyword arguments in stored form.
+        version: The job's version at the push.
 
     >>> print(StoredJob("shop.send", ["ada@example.com"], {"subject": "hi"}, 1))
     shop.send('ada@example.com', subject='hi')
@@ -363,11 +359,7 @@ class StoredJob(NamedTuple):
 
 
 def stored_job(value: object) -> StoredJob | None:
-    """Return the job that is the value of an item, or `None`.
-
-    >>> stored_job({"job": "shop.send", "args": ["ada@example.com"]})
-    StoredJob(name='shop.send', args=['ada@example.com'], kwargs={}, version=1)
-    """
+    """Return the job that is the value of an item, or `None`."""
     if not isinstance(value, dict):
         return None
     stored = typing.cast(Any, value)
@@ -388,8 +380,8 @@ class JobRef:
     """A job to which another job is linked.
 
     Attributes:
-        queue: The name of its queue; `None` if the queue has none.
-        id: The id of its item.
+        queue: Its queue's name; `None` if the queue has none.
+        id: Its item's id.
         step: The step in which one runs the other, or `None`.
     """
 
@@ -409,8 +401,8 @@ class WaitsFor:
         step: The step in which its job waits, or `None`.
         signal: The signal's name, or `None`.
         key: The signal's key, or `None`.
-        jobs: Unfinished jobs that it waits for, up to 100; empty for a batch.
-        left: The number of unfinished jobs, also for a batch; `None` for other kinds.
+        jobs: Up to 100 unfinished jobs that it waits for; empty for a batch.
+        left: The number of unfinished jobs, including a batch's; `None` for other kinds.
     """
 
     kind: Literal["time", "retry", "signal", "children", "jobs", "batch", "worker"]
@@ -424,19 +416,19 @@ class WaitsFor:
 
 @dataclass(frozen=True, slots=True)
 class ItemInfo:
-    """Everything about an item that is in one of the states.
+    """Everything about a stored item.
 
-    A field that does not apply, or is not known, is `None`.
+    A field that does not apply, or is unknown, is `None`.
 
     Attributes:
         item: The item or task; `None` if its payload cannot be decoded.
-        id: The id of the item.
+        id: Its id.
         state: Its state.
         attempts: How many times it was claimed, without released claims.
         max_attempts: How many times it may be claimed; `None` for no limit.
         pushed_at: When it was pushed, by the clock of that client.
         due_at: When a delayed item becomes ready.
-        expires_at: When it expires unless a client takes it before.
+        expires_at: When it expires unless a client takes it.
         claimed_by: The client that claimed it, also of a done item; empty if unknown.
         claimed_at: When that client claimed it, by its clock.
         lease_ends: When the lease of a claimed item ends, unless extended.
@@ -444,9 +436,8 @@ class ItemInfo:
         cancelling: Whether it was cancelled and is still claimed.
         finished_at: When a done item ended.
         outcome: How a done item ended.
-        result: The stored result of a done item.
-        error: The error of its last failed attempt; of a done item, why it was discarded or
-            cancelled.
+        result: A done item's stored result.
+        error: The error of its last failed attempt; why a done item was discarded or cancelled.
         unique: Its unique key.
         group: Its group.
         held_by: What keeps a ready item from being claimed, regardless of items ahead of it.
@@ -454,11 +445,11 @@ class ItemInfo:
         parent: The job that runs it in a step.
         ahead_in_group: Ready items of its group and priority ahead of a ready one, up to 100;
             `None` in lists.
-        progress: The reported progress of a claimed item.
-        log: The lines that the handler of a claimed or done item logged.
-        stored_steps: The number of stored steps of the job.
+        progress: A claimed item's reported progress.
+        log: The lines logged by the handler of a claimed or done item.
+        stored_steps: The number of the job's stored steps.
         in_batch: Whether it counts or has counted in a batch, or waits or has waited for one.
-        failed_attempts: Its last failed attempts, the oldest first.
+        failed_attempts: Its last failed attempts, oldest first.
     """
 
     item: Any
@@ -497,11 +488,7 @@ class ItemInfo:
 
     @property
     def run_time(self) -> timedelta | None:
-        """The run time of its last attempt.
-
-        `None` if none has ended, if it is unknown, or if the item is claimed, and has run since
-        `claimed_at`.
-        """
+        """The run time of its last attempt; `None` if unknown, or if the attempt has not ended."""
         if self.state == "claimed" or self.finished_at is not None:
             return _between(self.claimed_at, self.finished_at)
         return self.failed_attempts[-1].run_time if self.failed_attempts else None
@@ -509,10 +496,10 @@ class ItemInfo:
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """A page of the items that a search found.
+    """A page of search results.
 
     Attributes:
-        items: The items that match, in order; perhaps none.
+        items: The matching items, in order; perhaps none.
         next: The `after` of the next page; `None` after the last one.
         scanned: The number of items read.
     """
@@ -552,8 +539,8 @@ class QueueStats(ByState):
         by_priority: Ready items of each priority that has any; empty for a FIFO queue.
         oldest: When the oldest ready item was pushed, if known; in a task queue, the oldest of
             the first 100.
-        next_due: When the next delayed item is due, or `None`. It is in the past if no client
-            has swept since.
+        next_due: When the next delayed item is due, or `None`; in the past if no client has
+            swept since.
         paused: Whether the queue is paused.
         options: The queue's options; `None` from `overview`.
         total_pushed: Items pushed. A retry is not a push.
@@ -561,7 +548,7 @@ class QueueStats(ByState):
         total_failed: Attempts that failed, including ended leases.
         total_retried: Failed items that returned for another attempt, and retried dead letters.
         total_expired: Items that expired before they were taken.
-        total_removed: Items removed, or cancelled while they waited, and dead letters dropped.
+        total_removed: Items removed, or cancelled while waiting, and dropped dead letters.
         total_died: Items that became dead letters.
         total_put_back: Popped items that were put back.
         total_rejected: Items for which the queue had no room.
@@ -598,15 +585,10 @@ class QueueStats(ByState):
 
 @dataclass(frozen=True, slots=True)
 class HistoryBucket:
-    """The changes of a queue in one short period; see `HistoryWindow`.
+    """The changes of a queue in one short period, counted as in `HistoryWindow`.
 
     Attributes:
         begin: When the period began. It lasts 30 seconds, or 15 minutes in the window of a day.
-        pushed: Items pushed.
-        taken: Items popped or claimed.
-        completed: Items popped or acknowledged.
-        failed: Attempts that failed.
-        died: Items that became dead letters.
     """
 
     begin: datetime
@@ -666,7 +648,7 @@ class Codec(Protocol[V]):
         ...
 
     def decode(self, payload: bytes, /) -> V:
-        """Return the value of such bytes."""
+        """Return the encoded value."""
         ...
 
 
@@ -698,11 +680,11 @@ class Task(Generic[V_co]):
         priority: The urgency.
         deadline: When the task is due, in UTC, or `None`.
         cost: Among tasks of equal priority and deadline, the cheapest is first.
-        agent_name: The agent that the task is for; `None` for any.
-        client_id: The client that the task belongs to, or `None`.
-        payload: The JSON value that was pushed.
-        created_at: When the task was pushed, by the clock of that client.
-        key: The task's key in the database.
+        agent_name: The agent that is to do it; `None` for any.
+        client_id: The client that it belongs to, or `None`.
+        payload: The pushed JSON value.
+        created_at: When it was pushed, by the clock of that client.
+        key: Its key in the database.
         metadata: Other stored data, for `put_back`.
     """
 
@@ -906,7 +888,7 @@ class RangeResult(Protocol):
 
 
 class _Reads(Protocol[_Value_co, _Rows_co]):
-    """The reads of a transaction, which return futures, and of a database, which return results."""
+    """Reads. A transaction's return futures, a database's return results."""
 
     def get(self, key: KeyLike) -> _Value_co:
         """Return the value of a key; a database returns `None` if it has none."""
@@ -920,7 +902,7 @@ class _Reads(Protocol[_Value_co, _Rows_co]):
         reverse: bool = False,
         streaming_mode: int = -1,
     ) -> _Rows_co:
-        """Return the rows from `begin` up to, but not including, `end`; a database, as a list."""
+        """Return the rows from `begin` (inclusive) to `end` (exclusive); a database, as a list."""
         ...
 
     def get_range_startswith(
@@ -949,7 +931,7 @@ class ReadTransaction(_Reads[Value, RangeResult], Protocol):
 
 
 class _Writes(Protocol):
-    """The writes of a transaction, or of a database, where each is a transaction of its own."""
+    """Writes."""
 
     def set(self, key: KeyLike, value: ValueLike) -> None:
         """Set the value of a key."""
@@ -958,7 +940,7 @@ class _Writes(Protocol):
         """Clear a key."""
 
     def clear_range(self, begin: KeyLike, end: KeyLike) -> None:
-        """Clear all keys from `begin` up to, but not including, `end`."""
+        """Clear all keys from `begin` (inclusive) to `end` (exclusive)."""
 
     def clear_range_startswith(self, prefix: KeyLike) -> None:
         """Clear all keys that start with `prefix`."""
@@ -1010,7 +992,7 @@ class _Writes(Protocol):
 
 
 class Transaction(ReadTransaction, _Writes, Protocol):
-    """A transaction: the binding's, or the embedded engine's.
+    """A transaction of the binding or the embedded engine.
 
     Source: FoundationDB documentation, Python API, "Transaction objects".
     """
@@ -1065,12 +1047,11 @@ class Transaction(ReadTransaction, _Writes, Protocol):
 class Engine(NamedTuple):
     """The properties of a database that FoundationDB's API does not show.
 
-    An embedded database has them as its attribute `engine`. A database without this attribute is a
-    cluster.
+    An embedded database has them in `engine`; a database without this attribute is a cluster.
 
     Attributes:
         is_remote: Whether each read and commit is a round trip to a server. Then pops are
-            staged, and a thread with several transactions performs another while it waits.
+            staged, and a thread performs several transactions at once.
         commits_are_certain: Whether no commit with an unknown result is ever repeated. Then no
             receipts are needed.
     """
@@ -1080,7 +1061,7 @@ class Engine(NamedTuple):
 
 
 class Database(_Reads[bytes | None, Sequence[KeyValue]], _Writes, Protocol):
-    """A database: the binding's, or the embedded engine's; `fdbqueue.open` returns one.
+    """A database of the binding or the embedded engine; `fdbqueue.open` returns one.
 
     Each operation on it is a transaction of its own, retried until it commits.
 
@@ -1088,12 +1069,12 @@ class Database(_Reads[bytes | None, Sequence[KeyValue]], _Writes, Protocol):
     """
 
     def create_transaction(self) -> Transaction:
-        """Return a new transaction. Prefer `fdbqueue.transactional`."""
+        """Return a new transaction; prefer `fdbqueue.transactional`."""
         ...
 
 
 Transactor: TypeAlias = Transaction | Database
-"""A transaction of the caller, or a database for one of the library's own."""
+"""The caller's transaction, or a database to run one on."""
 
 ReadTransactor: TypeAlias = ReadTransaction | Database
 """A transaction, its `snapshot`, or a database."""

@@ -1,1 +1,1 @@
-"""Whose transaction: batches of threads, staged pops, waiting."""
+"""Shared transactions: batches of threads, staged pops, waiting."""

@@ -40,8 +40,8 @@ class Claims:
     out until they stop conflicting. A claim in a caller's transaction starts at a random place of
     the whole range.
 
-    A claim sweeps if it finds too few items, or an expired one, so it never takes an expired item.
-    Other claims sweep if they have no choice of items, or every quarter of a second.
+    A claim sweeps if it finds too few items or an expired one, which it never takes. Others sweep
+    if they have no choice of items, or every quarter of a second.
 
     A lease counts from the transaction's read version and the start of the try.
     """
@@ -52,12 +52,12 @@ class Claims:
     sweeper: Sweeper
     slots: Slots
     among: float = 1.0
-    """The number of first items to choose from."""
+    """How many first items to choose from."""
     place: float = 0.0
-    """The start, as a fraction of this range."""
+    """The start in this range, as a fraction."""
 
     def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Claim | None]:
-        """Perform the claims of a batch, and those that join it."""
+        """Perform a batch of claims, which others may join."""
         claiming = _Claiming(self, batch)
         if self.sweeper.is_behind:
             # Before a claim, because an error after it would lose the claim.
@@ -97,7 +97,7 @@ class Claims:
     def begin_first(self, tr: Transaction, n: int, skipped: int = 0) -> First:
         """Start to read `n` items after `skipped` ones, or the first `n` if too few follow.
 
-        If there are none, the transaction conflicts with pushes.
+        Without items, the transaction conflicts with pushes.
         """
         begin, end = self.items.layout.all_items
         start = first_greater_or_equal(begin, skipped) if skipped else None
@@ -115,7 +115,7 @@ class Claims:
 
 
 def _fitting(found: Sequence[StoredItem]) -> Sequence[StoredItem]:
-    """Return the first items, at least one, that one transaction can store as claimed."""
+    """Return the first items, at least one, that a transaction can store as claimed."""
     left = _MAX_BYTES
     for number, item in enumerate(found):
         left -= len(item.value) + ITEM_BYTES
@@ -143,10 +143,10 @@ def _skipped(n: int, among: float, place: float) -> int:
 
 @dataclass
 class _Claiming:
-    """The transactions that perform a batch of claims.
+    """The transactions of a batch of claims.
 
-    `is_behind` tells whether the sweep left due items, `must_sweep` whether the try sweeps whatever
-    it finds, `is_marked` whether the queue is marked as having timers.
+    `is_behind` tells whether the sweep left due items, `must_sweep` whether the try sweeps in any
+    case, `is_marked` whether the queue is marked as having timers.
     """
 
     claims: Claims
@@ -161,13 +161,13 @@ class _Claiming:
     is_marked: bool = True
 
     def begin_try(self) -> None:
-        """Read the clock for a try, outside of the transaction."""
+        """Read the clock, outside of the transaction."""
         self.tries += 1
         self.now = milliseconds()
         self.must_sweep = self.claims.sweeper.claim_must_sweep()
 
     def sweep_and_take(self, tr: Transaction) -> list[Claim | None] | None:
-        """Claim in a transaction; return `None` if another one has to continue."""
+        """Claim in a transaction; return `None` if another must continue."""
         claims, batch = self.claims, self.batch
         self.conflicts += 1
         if self.conflicts == 1:

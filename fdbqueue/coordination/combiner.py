@@ -23,7 +23,7 @@ from fdbqueue.errors import FDBError, error_classes
 from fdbqueue.types import Database, Transaction
 
 MAX_ITEMS = 200
-"""How many items one shared transaction takes or acknowledges at most."""
+"""Maximum number of items that a shared transaction takes or acknowledges."""
 
 _NEXT = -1  # the combining thread is the one that was just woken
 
@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 
 
 Perform: TypeAlias = "Callable[[Database, Batch[_Request]], Sequence[_Result]]"
-"""Performs all or the first requests of a batch; an error means that none took effect."""
+"""Performs all or the first requests of a batch; after an error, none took effect."""
 
 
 class Combiner(Generic[_Request, _Result]):
@@ -40,19 +40,13 @@ class Combiner(Generic[_Request, _Result]):
 
     The first thread performs its own request at once. A request that arrives meanwhile joins the
     batch, if the performer lets it, or waits. Then the first waiting thread performs the waiting
-    requests, in order of arrival, up to a `budget`. The main thread performs its requests alone,
-    because a signal handler can interrupt it anywhere.
+    requests, in order of arrival, up to a `budget`. The main thread performs its requests alone: a
+    signal handler can interrupt it anywhere.
 
-    A database error ends all calls of the batch. After any other error nothing took effect, and
-    each thread performs its request alone, to get only its own errors.
+    A database error ends all calls of the batch. After any other error, each thread performs its
+    request alone, to get only its own errors.
 
     Source: Hendler, Incze, Shavit and Tzafrir, Flat Combining (2010).
-
-    Example:
-        >>> import fdbqueue
-        >>> combiner = Combiner(lambda db: lambda db, batch: [2 * n for n in batch], int, budget=10)
-        >>> combiner(fdbqueue.open("memory:"), 21)
-        42
     """
 
     def __init__(
@@ -93,7 +87,7 @@ class Combiner(Generic[_Request, _Result]):
         request: _Request,
         start: Callable[[Callable[[], None]], object],
     ) -> Future[_Result]:
-        """Submit a request for an event loop; `start(job)` runs a job in a thread."""
+        """Submit a request of an event loop; `start(job)` runs a job in a thread."""
         line = self._lines.get(ref(db))
         if line is None or self._process != os.getpid():
             line = self._new_line(db)
@@ -128,7 +122,7 @@ class Combiner(Generic[_Request, _Result]):
 
 
 class Batch(list[_Request]):
-    """The requests that one transaction performs."""
+    """The requests of one transaction."""
 
     line: _Line[_Request, Any] | None = None
     """The line whose requests may join the batch."""
@@ -152,7 +146,7 @@ class Batch(list[_Request]):
 class _Call(Generic[_Request, _Result]):
     """One thread's request and outcome.
 
-    `wake(call)` is called once it is done, or must perform the next batch or its request alone.
+    `wake(call)` follows its end, or tells it to perform the next batch or its request alone.
     """
 
     request: _Request
@@ -260,8 +254,8 @@ class _Line(Generic[_Request, _Result]):
 class SharedTransactions(Generic[_Request, _Result]):
     """Performs a `Combiner`'s batches, each in one transaction, exactly once.
 
-    `do(tr, now=now, requests=requests)` returns the results of all or the first requests;
-    `wrote(results)`, whether they wrote anything.
+    `do(tr, now=now, requests=requests)` returns the results of all or the first requests,
+    `wrote(results)` whether they wrote anything.
     """
 
     def __init__(
@@ -280,7 +274,7 @@ class SharedTransactions(Generic[_Request, _Result]):
         )
 
     def __call__(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
-        """Perform the requests of a batch, and those that join it."""
+        """Perform a batch of requests, which others may join."""
         perform = partial(self._do, now=milliseconds(), requests=batch)
         if batch.line is None:
             return self._run(db, perform)

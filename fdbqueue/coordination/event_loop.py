@@ -46,7 +46,7 @@ def start(job: Callable[[], object]) -> None:
 async def drive(operation: SansIO[_T], ends: Sequence[asyncio.Future[Any]] = ()) -> _T:
     """Perform an operation, without a thread for its sleeps.
 
-    Once one of `ends` is done, the operation does not sleep or look again.
+    Once one of `ends` is done, it does not sleep or look again.
     """
     result: Any = None
     try:
@@ -110,11 +110,7 @@ async def run(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
 
 
 async def call(function: Callable[[], _T], undo: Callable[[_T], object] | None = None) -> _T:
-    """Call a function in a thread of the pool; `undo` is as for `handed_over`.
-
-    >>> asyncio.run(call(lambda: 7, print))
-    7
-    """
+    """Call a function in a thread of the pool; `undo` is as for `handed_over`."""
     return await handed_over(pool.submit(function), undo)
 
 
@@ -122,8 +118,8 @@ async def handed_over(work: Future[_T], undo: Callable[[_T], object] | None) -> 
     """Return the result of a thread's work, or have it undone.
 
     A cancelled task waits until a thread has called `undo(result)`. If its loop was closed, `undo`
-    runs once Python has collected the task or the interpreter exits. Errors and false results are
-    not undone.
+    runs once Python collects the task or the interpreter exits. Errors and false results are not
+    undone.
     """
     arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     # The work keeps the task alive, of which asyncio itself has only a weak reference, until it is
@@ -176,11 +172,7 @@ def _wake(arrived: asyncio.Future[None]) -> None:
 
 
 async def finished(work: Future[_T]) -> _T:
-    """Wait for the end of a thread's work, even if this task is cancelled.
-
-    >>> asyncio.run(finished(pool.submit(lambda: 7)))
-    7
-    """
+    """Wait for the end of a thread's work, even if this task is cancelled."""
     cancelled = None
     end = asyncio.wrap_future(work)
     while not end.done():

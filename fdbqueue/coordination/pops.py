@@ -1,4 +1,4 @@
-"""Pops that share transactions: threads combine, and a leader serves waiting processes."""
+"""Shared pops: threads combine, and a leader serves waiting processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fdbqueue.types import Database, Future, KeyValue, ReadTransaction, Transact
 _T = TypeVar("_T")
 
 Pop: TypeAlias = tuple[int, bool]
-"""The number of items, and whether to take them from the end."""
+"""The number of items, and whether to start at the end."""
 
 number_of, _end_of = itemgetter(0), itemgetter(1)
 _content_of = attrgetter("content")
@@ -62,7 +62,7 @@ _wrote = attrgetter("wrote")
 _KeyRange: TypeAlias = tuple[bytes, bytes]
 
 Staged: TypeAlias = list[list[tuple[bytes, bytes]]]
-"""The keys and values of the items staged for each pop of a request."""
+"""The staged keys and values for each pop of a request."""
 
 
 class Pops(Generic[_T]):
@@ -85,8 +85,7 @@ class Pops(Generic[_T]):
         process's; the result has their items, and the stored items of the others.
 
         Raises:
-            UndecodableItem: An own item cannot be decoded. A single pop has written nothing by
-                then.
+            UndecodableItem: An own item cannot be decoded. A single pop has then written nothing.
         """
         left = sum(map(number_of, pops))
         if self.items.options.has_any_rate:
@@ -132,7 +131,7 @@ class PopRequest(NamedTuple):
 class PopRequests:
     """The requests of a queue, the items staged for them, and the name of the leader.
 
-    The read version in a request's key orders requests roughly by arrival.
+    The read version in their keys orders requests roughly by arrival.
     """
 
     def __init__(self, layout: Layout, items: Items) -> None:
@@ -152,7 +151,7 @@ class PopRequests:
         return tr.snapshot.get_range(begin, end, limit=_MAX_REQUESTS, streaming_mode=WANT_ALL)
 
     def live(self, tr: Transaction, rows: Iterable[KeyValue]) -> list[PopRequest]:
-        """Return the requests of processes not considered dead."""
+        """Return the requests of live processes."""
         requests = [PopRequest(row.key, decode_request(row.value)) for row in rows]
         if not requests:
             return []
@@ -161,14 +160,14 @@ class PopRequests:
         return [request for request in requests if begin <= request.key < end]
 
     def write(self, tr: Transaction, name: bytes, pops: list[Pop]) -> bytes:
-        """Write a request that conflicts with the end of the leadership; return its key."""
+        """Write a request, which conflicts with the end of the leadership; return its key."""
         key = self._layout.request_key(tr.get_read_version().wait(), name)
         tr[key] = encode_request(pops, is_next=False)
         tr.add_read_conflict_key(self._layout.leader_ends)
         return key
 
     def pass_leadership(self, tr: Transaction, following: PopRequest | None) -> None:
-        """Make a request's process the leader; with `None`, leave none."""
+        """Make a request's process the leader, or with `None` no one."""
         layout = self._layout
         if following is None:
             # A request written at the same time would have no leader: conflict with it.
@@ -181,7 +180,7 @@ class PopRequests:
         _, tr[layout.leader] = layout.unpack_request_key(following.key)
 
     def stage(self, tr: Transaction, request: bytes, pops: list[list[StoredItem]]) -> None:
-        """Replace a request by popped items, which count as claimed until they are taken."""
+        """Replace a request by popped items, which count as claimed until taken."""
         tr.add_read_conflict_key(request)
         tr.clear(request)
         position = self._layout.position
@@ -189,7 +188,7 @@ class PopRequests:
         write_pieces(tr, self._layout.result_prefix(request), packed)
 
     def take(self, tr: Transaction, request: bytes) -> Staged | None:
-        """Delete and return the items staged for a request."""
+        """Delete and return a request's staged items."""
         result = self._layout.range_of(self._layout.result_prefix(request))
         pieces = [row.value for row in tr.get_range(*result, streaming_mode=WANT_ALL)]
         if not pieces:
@@ -243,8 +242,8 @@ def _ranges_by_life(
 ) -> tuple[_KeyRange, list[_KeyRange]]:
     """Return the range of possibly live processes' rows, and the ranges of the others.
 
-    Versions later than this transaction's are from another cluster's backup. A recovery advances
-    the version, so all waiting processes start again.
+    Versions later than this transaction's are from another cluster's backup. After a recovery, all
+    waiting processes start again.
     """
     oldest = version - int(REQUEST_TIMEOUT * VERSIONS)
     first_alive = layout.timer_key(prefix, max(0, oldest), b"")
@@ -257,7 +256,7 @@ def _ranges_by_life(
 class _Served(Generic[_T]):
     """The end of a batch, with the items of its first pops.
 
-    `wrote` is also true if the commit has to confirm a read.
+    `wrote` is also true if the commit must confirm a read.
     """
 
     taken: list[list[_T]]
@@ -268,7 +267,7 @@ class _Served(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A batch that needs another transaction, as the leader or after `watch`."""
+    """A batch that needs another transaction, as leader or after `watch`."""
 
     request: bytes
     wrote: bool
@@ -277,12 +276,11 @@ class _Waiting:
 
 
 class StagedPops(Generic[_T]):
-    """The pops of one process on one queue of a cluster, served together with other processes'.
+    """The pops of one process on a queue of a cluster, served together with other processes'.
 
     After a conflict, the process leaves a request and sleeps, and the leader takes items for it.
-    The leader matters only for speed: each transaction conflicts on what it relies on, so each item
-    goes to one pop, in strict order, even if several processes serve. See
-    `docs/design/staged-pops.md`.
+    The leader matters only for speed: each transaction conflicts on what it relies on, and each
+    item goes to one pop, in strict order. See `docs/design/staged-pops.md`.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
     """
@@ -300,7 +298,7 @@ class StagedPops(Generic[_T]):
         self._is_busy = False
 
     def perform(self, db: Database, batch: Batch[Pop]) -> list[list[_T]]:
-        """Return the items of a batch's first pops, while there is room."""
+        """Pop for the first requests of a batch, while there is room."""
         now = time.monotonic()
         self._last_number = next(self._numbers)
         leads, is_contended = self._leading_as is not None, now < self._contended_until
@@ -382,14 +380,14 @@ class StagedPops(Generic[_T]):
 
 @dataclass
 class _Pops(Generic[_T]):
-    """The transactions that a batch of pops needs until it is served.
+    """The transactions that serve a batch of pops.
 
     Attributes:
-        name: The batch's name, for its request or as the leader.
+        name: The batch's name in its request.
         begins_alone: Whether the first transaction ignores other processes.
-        leading_as: The name under which this process is the leader.
-        takes_over: Whether it waited too long, so that the leader may be dead.
-        ahead: The read of the next items, kept because it would end without a reference.
+        leading_as: The name under which this process leads.
+        takes_over: Whether it waited so long that the leader may be dead.
+        ahead: The read of the next items, which would end without a reference.
     """
 
     queue: StagedPops[_T]
@@ -452,10 +450,7 @@ class _Pops(Generic[_T]):
             self.ahead = tr.snapshot.get_range(begin, end, n, at_max, WANT_ALL)
 
     def _become_leader(self, tr: Transaction, request: bytes | None) -> _Waiting:
-        """Name this process as the leader, and make pops in progress conflict.
-
-        A process whose pops never conflict would not look for a leader.
-        """
+        """Make this process the leader. Pops in progress conflict, and then look for it."""
         tr[self.queue.layout.leader] = self.name
         begin, end = self.queue.layout.all_items
         tr.add_write_conflict_range(begin, begin + b"\x00")
@@ -490,7 +485,7 @@ class _Pops(Generic[_T]):
         holder: bytes | None,
         requests: list[PopRequest],
     ) -> _Served[_T]:
-        """Take the first items, stage the next ones, keep or pass on the leadership."""
+        """Take the first items, stage the next, keep or pass on the leadership."""
         rows = self.queue.requests
         others = [each for each in requests if each.key != request]
         is_older = self.batch.join(tr)

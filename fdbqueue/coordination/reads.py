@@ -58,9 +58,9 @@ class Finished(NamedTuple):
 class Reads(Generic[_T]):
     """The reads of one queue.
 
-    On a database, the methods first sweep, in at most one transaction, or only the item that they
-    look for. In a transaction they write nothing, and show an item whose timer is over as it is
-    stored. They return `None` for an item that is gone.
+    On a database, the methods first sweep, in at most one transaction, or only the sought item. In
+    a transaction they write nothing, and show an item whose timer is over as it is stored. They
+    return `None` for an item that is gone.
     """
 
     items: Items
@@ -139,7 +139,7 @@ class Reads(Generic[_T]):
         return self._at(tr, item, lambda tr, found: found and begin(tr, found=found)())
 
     def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
-        """Return the number of items ahead; `None` for an item that is not ready."""
+        """Return the number of items ahead of a ready item, or `None`."""
         self._sweep_once(tr)
         found = self._located(tr, item)
         if found is None or found.state != "ready":
@@ -163,13 +163,13 @@ class Reads(Generic[_T]):
         return self.items.begin_read(tr, *self.layout.all_items, n)()
 
     def values(self, tr: ReadTransactor, of: Selection, limit: int) -> Iterator[_T]:
-        """Iterate over some items."""
+        """Yield some items."""
         return self.matching(tr, of, limit, self._values)
 
     def matching(
         self, tr: ReadTransactor, of: Selection, limit: int = 0, show: _Show[Any] | None = None
     ) -> Iterator[Any]:
-        """Iterate over what `show` returns for some items."""
+        """Yield what `show` returns for some items."""
         scanned = self.scan(tr, of, show or self._infos_of, limit)
         return islice((shown for _, shown in scanned if shown is not None), limit or None)
 
@@ -187,8 +187,7 @@ class Reads(Generic[_T]):
     ) -> tuple[list[_R], str | None, int]:
         """Look for up to `limit` matches among up to `scan` items.
 
-        Return what is shown of them, the last scanned item's id if more follow, and the number
-        scanned.
+        Return what is shown of them, the last scanned id if more follow, and the number scanned.
         """
 
         def show_few(tr: ReadTransaction, found: list[ItemRow]) -> list[_R | None]:
@@ -208,10 +207,10 @@ class Reads(Generic[_T]):
     def scan(
         self, tr: ReadTransactor, of: Selection, show: _Show[_R], limit: int = 0, scan: int = 0
     ) -> Iterator[tuple[ItemRow, _R | None]]:
-        """Iterate over items in a state, each with what is shown of it, or `None` without a match.
+        """Yield items in a state, each with what is shown of it, or `None` if it does not match.
 
-        On a database, read in pages. In a transaction, read item by item, and conflict only with
-        changes of the items read; done items are read in pages there, too.
+        On a database, read in pages. In a transaction, read item by item (done items in pages), and
+        conflict only with changes of the items read.
 
         If all items match, read up to `limit`, otherwise up to `scan`; 0 for all. Items whose keys
         do not match are left out.
@@ -287,7 +286,7 @@ class Reads(Generic[_T]):
             begin, end = (begin, before) if of.reverse else (after, end)
 
     def jobs(self, tr: ReadTransaction, items: list[ItemRow]) -> list[StoredJob | None]:
-        """Return the jobs in some items, unless that needs further reads."""
+        """Return the jobs in some items, as far as known without further reads."""
         return [job_of(self._infos.decoded_if_possible(tr, found)) for found in items]
 
     def _infos_of(self, tr: ReadTransaction, items: list[ItemRow]) -> list[ItemInfo]:
@@ -351,7 +350,7 @@ class Reads(Generic[_T]):
         return not self.look(tr, partial(self._first_ready, n=1))
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
-        """Return the number of ready items of each priority."""
+        """Return the ready items by priority."""
         return self.look(tr, self.numbers.counts)
 
 

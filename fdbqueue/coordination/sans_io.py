@@ -1,4 +1,4 @@
-"""Operations without I/O of their own: generators, driven by a thread or an event loop."""
+"""Operations without I/O: generators, driven by a thread or an event loop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Call(Generic[_T]):
     undo: Callable[[_T], object] | None = None
 
     def alone(self) -> SansIO[_T]:
-        """Return an operation of this call alone."""
+        """Return an operation with only this call."""
         result: _T = yield self
         return result
 
@@ -63,8 +63,8 @@ class Submit(Generic[_Request, _Result]):
 class Sleep:
     """A sleep until a watch fires or the time is over. Its result is whether to continue.
 
-    The end of the sleep cancels its watches. `alarms` are other watches, which end the sleep
-    `moment` seconds after they fire. `ended_by` is the watch or alarm that ended it.
+    The end of the sleep cancels its watches. An alarm is a watch that ends it `moment` seconds
+    after firing. `ended_by` is the watch or alarm that ended it.
     """
 
     watches: list[Any]
@@ -102,7 +102,7 @@ class Sleep:
 class Stop:
     """A request to end sleeps, for good. A sleep treats it as a watch.
 
-    `set` takes no lock, so any thread and any signal handler may call it.
+    `set` takes no lock: any thread and any signal handler may call it.
 
     >>> stop = Stop()
     >>> stop.set()
@@ -144,7 +144,7 @@ class Stop:
     block_until_ready = wait
 
     def cancel(self) -> None:
-        """Do nothing: the end of a sleep does not end the request."""
+        """Do nothing: a sleep's end does not end the request."""
 
 
 _NEVER = Stop()
@@ -203,7 +203,7 @@ In between, it neither blocks nor can be cancelled.
 def drive(operation: SansIO[_T], stop: Stop = _NEVER) -> _T:
     """Perform an operation in the calling thread.
 
-    Once `stop` is set, the operation does not sleep or look again.
+    Once `stop` is set, it does not sleep or look again.
     """
     result: Any = None
     try:

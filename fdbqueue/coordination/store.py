@@ -81,10 +81,10 @@ _unique_keys_of = attrgetter("header.unique", "header.key")
 class Store(Generic[_T]):
     """The operations of one queue, in a transaction or on a database.
 
-    The queue object has validated the arguments. On a database, the threads and tasks that use one
-    store share transactions. A method that may share them or wait returns an operation (`sans_io`).
-    A method that takes a claim raises `LeaseLost` if the claim is over. A method that returns a
-    bool returns false for an item that is gone or in another state.
+    The queue object has validated the arguments. On a database, threads and tasks share
+    transactions; a method that may share them or wait returns an operation (`sans_io`). A method
+    that takes a claim raises `LeaseLost` if it is over. A method that returns a bool returns false
+    for an item that is gone or in another state.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Store(Generic[_T]):
     ) -> _R:
         """Run `body(tr, now=now)` in a transaction, or on a database exactly once.
 
-        `wrote` returns whether a body with this result wrote anything.
+        `wrote(result)` returns whether it wrote anything.
         """
         at_once = partial(body, now=milliseconds())
         if is_database(tr):
@@ -205,7 +205,7 @@ class Store(Generic[_T]):
         self.change(tr, partial(self.items.put_back, popped=popped[begin:]))
 
     def putting_back(self, tr: Transactor, items: list[_T]) -> SansIO[None]:
-        """Do `put_back`; a cancelled operation waits for the end."""
+        """Do `put_back` to the end, even if the operation is cancelled."""
         return Call(partial(self.put_back, tr, items), lambda _: None).alone()
 
     # Options
@@ -229,7 +229,7 @@ class Store(Generic[_T]):
     # Pop
 
     def pop(self, tr: Transactor, n: int, at_max: bool, wait: float) -> SansIO[list[_T]]:
-        """Take the first `n` items; wait if there are none."""
+        """Take the first `n` items; wait for one."""
         if not wait or not n:
             return self._pop_now(tr, n, at_max)
         look = partial(self._pop_now, tr, n, at_max)
@@ -296,7 +296,7 @@ class Store(Generic[_T]):
         return self._keys_of_change(tr)
 
     def _keys_of_change(self, tr: Transaction) -> list[bytes]:
-        """Return the keys to watch; ready items may lack a slot."""
+        """Return the keys to watch; a ready item may lack a slot."""
         keys = [self.layout.total_in]
         return [*keys, self.layout.wake_counter] if has_items(tr, self.layout) else keys
 
@@ -311,7 +311,7 @@ class Store(Generic[_T]):
         wait: float,
         client: str | None,
     ) -> SansIO[Claim | None]:
-        """Claim any of the first items; wait if there are none."""
+        """Claim any of the first items; wait for one."""
         request = ClaimRequest(n, max(n, within), lease, b"", client or client_name())
         if not wait:
             return self._claim_now(tr, request)
@@ -345,7 +345,7 @@ class Store(Generic[_T]):
             raise lost
 
     def ack_first(self, tr: Transaction, claim: Claim, log: str = "") -> EndWith:
-        """Acknowledge a claim before its handler writes."""
+        """Acknowledge a claim before its handler runs."""
         return self.claimed.ack_first(tr, milliseconds(), self.ack_request(claim, log=log))
 
     def ack_request(
@@ -363,11 +363,7 @@ class Store(Generic[_T]):
         return AckRequest(claim, may_keep, returned, discarded, log, cancelled)
 
     def result(self, tr: Transactor, item: _T | str, wait: float) -> SansIO[Any]:
-        """Return the result of a done item; wait until it is done.
-
-        Raises:
-            NoResult: It is not done or unknown.
-        """
+        """Return a done item's result, or wait for it; `NoResult` if not done or unknown."""
         reference = self.codec.reference(item)
         look = Call(partial(self.reads.result, tr, item)).alone
 
@@ -512,11 +508,8 @@ class Store(Generic[_T]):
     ) -> tuple[_T, bytes] | None:
         """Move a ready, delayed or dead item to the end of a level; return it and its new key.
 
-        Return `None` for an unknown item, or if `change(item)` does. Moves that share a transaction
-        share `tails`.
-
-        Raises:
-            WrongState: The item is in another state.
+        Return `None` for an unknown item, or if `change(item)` does; raise `WrongState` for an item
+        in another state. Moves in one transaction share `tails`.
         """
         reference = self.codec.reference(item)
 

@@ -25,7 +25,7 @@ _MAX_TRIMMED = 500  # done items, and unique keys, that a transaction deletes
 _MAX_TRIMS = 20  # transactions of a trim
 
 looks_write: ContextVar[bool] = ContextVar("looks_write", default=True)
-"""If false, reads of a database show what is stored, without a sweep."""
+"""If false, reads of a database do not sweep first."""
 
 
 def may_sweep(tr: ReadTransactor) -> TypeGuard[Database]:
@@ -36,7 +36,7 @@ def may_sweep(tr: ReadTransactor) -> TypeGuard[Database]:
 class Sweeper:
     """The sweeps of one queue by this process, and the state that the last sweep saw.
 
-    A queue that never had timers or limits costs only one read per second.
+    A queue that never had timers or limits costs one read per second.
     """
 
     def __init__(self, items: Items, sweep: Sweep, changes: Changes, requests: PopRequests) -> None:
@@ -54,7 +54,7 @@ class Sweeper:
         self._has_trimmed = False
 
     def has_timers(self, tr: Transactor) -> bool:
-        """Return whether the queue ever had timers or limits; the answer may be a second old."""
+        """Return whether the queue ever had timers or limits, as of a second ago at most."""
         now = clock.monotonic()
         if not self._has_timers and now >= self._next_look:
             self._has_timers = read(
@@ -94,7 +94,7 @@ class Sweeper:
         """Sweep a database until nothing is due; return whether the queue was not paused.
 
         If much is due, end once `n` items have moved, an item is ready and all expired items are
-        deleted; with 0, after one transaction. The next call continues. Do nothing just after a
+        deleted; with `n=0`, after one transaction. The next call continues. Do nothing just after a
         sweep, or in a transaction.
         """
         if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
@@ -126,8 +126,8 @@ class Sweeper:
     def trim(self, db: Database) -> None:
         """Delete what the queue no longer keeps, and put back items staged for dead processes.
 
-        Done items and unique keys whose periods are over go each time, dead processes' requests
-        every five seconds. If another process trims at the same time, it does the work.
+        Done items and unique keys go each time, once their periods are over; dead processes'
+        requests every five seconds. If another process trims at the same time, it does the work.
         """
         began = clock.monotonic()
         returns_staged = not self._has_trimmed or began >= self._next_drop
@@ -155,7 +155,7 @@ class Sweeper:
                 break
 
     def _sweep(self, db: Database) -> bool:
-        """Sweep in one transaction; return whether `sweep` may end although more is due."""
+        """Sweep in one transaction; return whether `sweep` may end with more due."""
         now = milliseconds()
 
         def body(tr: Transaction) -> tuple[Swept, bool, bool]:

@@ -33,7 +33,7 @@ _MOMENT, _MOMENT_ALONE = 0.1, 0.01
 _LEAVE_TIMEOUT = 2_000  # milliseconds
 
 _have_waited: set[bytes] = set()
-"""The prefixes of waiters that this process has used."""
+"""The prefixes of this process's waiters."""
 
 os.register_at_fork(after_in_child=_have_waited.clear)
 
@@ -51,7 +51,7 @@ def _event_loop() -> Hashable:
 class Line:
     """The operations that wait for the same items, in order.
 
-    `waiter` is their key, unless they have none or it was seen cleared.
+    `waiter` is their key, until seen cleared.
     """
 
     turns: dict[Turn, None] = field(default_factory=dict[Turn, None])
@@ -62,8 +62,7 @@ class Lines:
     """The operations of this process that wait for items of one queue.
 
     Operations that wait for the same items stand in one line, and only the first watches the
-    database. When it leaves, the next looks and then watches, so it finds what is left. See
-    `docs/design/wakeups.md`.
+    database. When it leaves, the next looks and then watches. See `docs/design/wakeups.md`.
     """
 
     def __init__(self) -> None:
@@ -106,13 +105,10 @@ def _never(_: Transaction) -> float:
 
 
 class Wanted(NamedTuple):
-    """The items that an operation waits for.
+    """The items that an operation waits for, with a `name` for all that wait for the same.
 
-    Attributes:
-        name: Equal for operations that wait for the same items.
-        keys: Returns the keys to watch; none if it is worth looking at once.
-        seconds_left: Returns the seconds until a look without a change.
-        waiters: The waiting clients to join; `None` to wake with every change.
+    `keys` returns the keys to watch, none to look at once; `seconds_left` the seconds until a look
+    without a change. If `waiters` is `None`, every change wakes the operation.
     """
 
     name: Hashable
@@ -131,9 +127,8 @@ def until_found(
     """Call `look` until it finds something or the time is over, and return what it found.
 
     In between, sleep until another transaction wakes this client, an item is due, or it is this
-    operation's turn. Another client may take the item; then sleep again. The last `look` follows
-    the end of the time. In a transaction, or with 0 seconds, look once. A false result means that
-    nothing was found.
+    operation's turn. The last `look` follows the end of the time. In a transaction, or with 0
+    seconds, look once. A false result means that nothing was found.
     """
     deadline = time.monotonic() + seconds
     found = yield from look()
@@ -163,7 +158,7 @@ def until_worth_looking(lines: Lines, db: Database, wanted: Wanted) -> SansIO[bo
 
 
 def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float) -> SansIO[bool]:
-    """Sleep until it is worth looking; return false to stop."""
+    """Sleep until it is worth looking, or return false to stop."""
     while (left := deadline - time.monotonic()) > 0:
         is_first = turn.is_set
         if is_first:
@@ -185,10 +180,10 @@ def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float
 
 
 def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sleep:
-    """Watch what is wanted until an item is due, for at most some seconds.
+    """Watch what is wanted until an item is due, for at most `seconds`.
 
     If it is worth looking at once, the sleep has no watches. The transaction that reads the queue
-    sets the watches, so they miss no change, except a value that changes back.
+    sets the watches: they miss no change, except a value that changes back.
 
     Source: FoundationDB documentation, Developer Guide, "Watches".
     """
@@ -227,7 +222,7 @@ def _leave(db: Database, waiters: Waiters, waiter: bytes, has_found: bool = Fals
 
 
 def _leave_later(db: Database, waiters: Waiters, line: Line, has_found: bool = False) -> None:
-    """Leave in another thread, because this one may run an event loop."""
+    """Leave in another thread; this one may run an event loop."""
     waiter, line.waiter = line.waiter, None
     with suppress(RuntimeError):  # the interpreter exits
         threading.Thread(target=_leave, args=(db, waiters, waiter, has_found)).start()

@@ -1,1 +1,1 @@
-"""How a transaction runs: opening, retrying, exactly once."""
+"""Running transactions: opening, retrying, exactly once."""

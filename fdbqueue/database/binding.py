@@ -1,6 +1,6 @@
 """Differences between FoundationDB's binding and the embedded engine, and the effects of a fork.
 
-Neither engine is imported here: a program that has a database has loaded one.
+Nothing here imports an engine: a program that has a database has loaded one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_fork(db: Database | None = None) -> None:
 
 
 class Guard:
-    """A lock that each process has separately, so a fork cannot inherit it locked."""
+    """A lock that a fork cannot inherit locked: each process has its own."""
 
     def __init__(self) -> None:
         self._locks: dict[int, threading.Lock] = {}
@@ -77,18 +77,13 @@ def first_key(tr: ReadTransaction, key: bytes) -> Key:
 
 
 def first_greater_or_equal(key: bytes, offset: int) -> KeySelector:
-    """Return the selector of the first key at or after `key`, moved on by `offset` keys."""
+    """Return the selector of the first key at or after `key`, moved by `offset` keys."""
     selector: KeySelector = loaded_binding().KeySelector.first_greater_or_equal(key)
     return selector + offset
 
 
 def database_name(db: Database) -> str:
-    """Return the name with which `fdbqueue.open` opens a database.
-
-    >>> import fdbqueue
-    >>> database_name(fdbqueue.open("memory:"))
-    'memory:'
-    """
+    """Return the name with which `fdbqueue.open` opens a database."""
     binding = sys.modules.get("fdb.impl")
     if binding is not None and isinstance(db, binding.Database):
         return (db[b"\xff\xff/cluster_file_path"] or b"").decode()
@@ -116,5 +111,5 @@ _CLUSTER = Engine(is_remote=True, commits_are_certain=False)
 
 
 def engine_of(db: Database) -> Engine:
-    """Return the properties of a database that its API does not show."""
+    """Return the engine of a database."""
     return getattr(db, "engine", _CLUSTER)

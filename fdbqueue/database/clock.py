@@ -23,11 +23,7 @@ monotonic: Callable[[], float] = time.monotonic
 
 
 def nanoseconds() -> int:
-    """Return the time since 1970.
-
-    Raises:
-        ClockOutOfRange: The clock is before 1970 or after 2262.
-    """
+    """Return the time since 1970; raise `ClockOutOfRange` before 1970 or after 2262."""
     try:
         now = time_ns()
     except OverflowError:  # after 2262
@@ -46,7 +42,7 @@ def retry_delay(
     longest: float = 3600.0,
     jitter: float = 0.5,
 ) -> float:
-    """Return the seconds before the next attempt of a job that has failed this often.
+    """Return the seconds before the next attempt of a job after some failures.
 
     The delay grows from `first` by `factor` with each failure, up to `longest`, less a random share
     of up to `jitter`.
@@ -84,14 +80,14 @@ def milliseconds() -> int:
 class Since:
     """A moment, and the seconds since then, by the clock that has moved further.
 
-    The monotonic clock stands still while a machine sleeps.
+    The monotonic clock stops while a machine sleeps.
     """
 
     def __init__(self) -> None:
         self._nanoseconds, self._monotonic = nanoseconds(), monotonic()
 
     def seconds(self) -> float:
-        """Return the seconds since the moment."""
+        """Return the seconds since then."""
         by_date = abs(nanoseconds() - self._nanoseconds) / 1e9
         return max(by_date, monotonic() - self._monotonic)
 
@@ -100,5 +96,5 @@ _host = socket.gethostname()[:200]
 
 
 def client_name() -> str:
-    """Return the host and the process id of this process."""
+    """Return the host and the process id."""
     return f"{_host}:{os.getpid()}"

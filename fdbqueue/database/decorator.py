@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class _Decorator(Protocol):
-    """The decorator with its options given."""
+    """The decorator with its options."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # of a method, the first parameter is `self`
@@ -34,7 +34,7 @@ class _Decorator(Protocol):
 
 
 class _DecoratorOf(Protocol):
-    """The decorator with the name of the parameter given."""
+    """The decorator with the name of the parameter."""
 
     def __call__(self, function: Callable[..., _T], /) -> Callable[..., _T]: ...
 
@@ -68,22 +68,22 @@ def transactional(
     r"""Decorate a function that takes a transaction, so that it also accepts a database.
 
     It works as `fdb.transactional`, on either engine. Given a database, the decorated function
-    creates a transaction, calls the function and commits. It retries after a retryable error, so
-    the function may run several times and must not sleep, commit or create identities. Given a
+    creates a transaction, calls the function and commits. It retries after a retryable error: the
+    function may run several times, and must not sleep, commit or create identities. Given a
     transaction, it only calls the function; the transaction's owner commits and retries.
 
     A transaction lives five seconds. A longer function is retried forever (1007), unless the
     transaction has a retry limit or a timeout (`db.options.set_transaction_retry_limit`).
 
-    On a cluster the result of a commit can be unknown (1021), and a retry could apply the function
+    On a cluster, the result of a commit can be unknown (1021), and a retry could apply the function
     twice. With `receipts`, the function takes effect exactly once: each commit writes a receipt, by
     which the next attempt finds and returns the committed result. The embedded engine ignores
-    `receipts`, because it does not repeat such a commit.
+    `receipts`: it does not repeat such a commit.
 
     Args:
         function: The function; no generator or coroutine function.
         parameter: The name of its parameter for the transaction.
-        receipts: A subspace that holds nothing but receipts.
+        receipts: A subspace for receipts only.
 
     Raises:
         TypeError: `receipts` is not a `Subspace`, or a call has no argument for `parameter`.

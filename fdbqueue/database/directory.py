@@ -3,8 +3,8 @@
     jobs = fdbqueue.directory.create_or_open(db, ("app", "jobs"))
     queue = fdbqueue.PriorityQueue.named(db, jobs)
 
-This is the binding's own code (`fdb.directory`), decorated with `fdbqueue.transactional`, so
-clients in every language see the same directories.
+This is the binding's own code (`fdb.directory`), decorated with `fdbqueue.transactional`: clients
+in every language see the same directories.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BINDING = SimpleNamespace(impl=SimpleNamespace(transactional=transactional, str
 def _import(
     name: str, variables: Any = None, local: Any = None, names: Any = (), level: int = 0
 ) -> Any:
-    """Import a module, but this library instead of `fdb.impl`, which needs the C library."""
+    """Import a module; this library stands for `fdb.impl`, which needs the C library."""
     if name == "fdb" and names == ("impl",):
         return _BINDING
     return __import__(name, variables, local, names, level)

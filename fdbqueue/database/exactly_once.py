@@ -33,23 +33,18 @@ def run_once(
     Each commit writes a receipt, or its result names what it stored. After an unknown result, the
     next attempt looks for this. If present, the earlier attempt committed, and its result is
     returned. If absent, the earlier attempt can no longer commit. See `docs/design/receipts.md`.
+    The embedded engine does not repeat a commit with an unknown result; on it, this is `run`.
 
-    Args:
-        db: A database. On the embedded engine, which does not repeat a commit with an unknown
-            result, this is `run`.
-        body: The function to run, possibly several times.
-        receipts: The subspace of the receipts.
-        wrote: Returns whether an attempt with this result wrote anything, and so leaves a receipt.
-        is_stored: Looks for what an attempt with this result stored, instead of a receipt. If
-            absent, it adds a write conflict to what the attempt has read. It may return false if
-            others have deleted it: the operation runs again, or raises its error. What the result
-            does not name, such as a sweep, may still commit.
-        begin: As for `run`.
+    An attempt leaves a receipt if `wrote(result)`. `begin` is as for `run`. With `is_stored`, there
+    are no receipts: `is_stored(tr, result)` looks for what an attempt stored. If absent, it adds a
+    write conflict to what the attempt has read. It may return false if others have deleted it: the
+    operation runs again, or raises its error. What the result does not name, such as a sweep, may
+    still commit.
 
     Raises:
         FDBError: An error that is not retryable, once it is certain that nothing took effect;
-            or 1021, if the database cannot be reached to find out, or the disk of an embedded one
-            has not confirmed the commit.
+            or 1021, if the database cannot be reached to find out, or an embedded one's disk has
+            not confirmed the commit.
     """
     if engine_of(db).commits_are_certain:
         return run(db, body, begin)
@@ -66,7 +61,7 @@ def _hour() -> int:
 
 
 class _Client:
-    """An identity that numbers operations, of the hour in which it started."""
+    """An identity that numbers operations, with the hour of its start."""
 
     def __init__(self) -> None:
         self.hour = _hour()
@@ -117,9 +112,9 @@ class _Receipt:
         return attempt if number == self._number else None
 
     def write(self, tr: Transaction, attempt: int) -> None:
-        """Write the receipt of an attempt, which conflicts with the others.
+        """Write an attempt's receipt, which conflicts with the others.
 
-        A client's first receipt deletes those that are a day older.
+        A client's first receipt deletes receipts a day older.
         """
         tr.add_read_conflict_key(self._key)
         tr[self._key] = encode_receipt(self._number, attempt)
@@ -128,10 +123,7 @@ class _Receipt:
 
 
 class _Operation:
-    """One exactly-once operation, and the result of each of its attempts.
-
-    With `is_stored`, there is no receipt.
-    """
+    """One exactly-once operation, and the result of each of its attempts."""
 
     def __init__(
         self,
@@ -187,7 +179,7 @@ class _Operation:
         return stored[0] if stored else None
 
     def _settle(self, db: Database, error: Exception) -> Any:
-        """Return the committed attempt's result, after an error that ends the operation.
+        """After an error that ends the operation, return the committed attempt's result.
 
         If none committed, make sure that none can, and raise the error.
         """

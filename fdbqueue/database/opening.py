@@ -35,8 +35,7 @@ def open(
 ) -> Database:
     """Open a database: embedded in a directory, in memory, or a FoundationDB cluster.
 
-    - `"embedded:/path"` or the path of a directory: the embedded engine, in a directory that is
-      created if missing.
+    - `"embedded:/path"` or the path of a directory: the embedded engine.
     - `"memory:"`: a private database in memory, deleted when closed.
     - The path of a cluster file: that cluster. This selects API version 730 unless the program
       has selected a version.
@@ -45,10 +44,10 @@ def open(
 
     Args:
         url: The database, as above.
-        durability: `"full"`: a commit that returned is on disk. `"os"`: it survives the
-            process, but a failure of the machine may lose the last commits. Only for the embedded
-            engine.
-        create: Whether the embedded engine may create a database.
+        durability: On the embedded engine, `"full"`: a commit that returned is on disk.
+            `"os"`: it survives the death of the process. A failure of the machine may lose the last
+            commits, but never a commit before one that it keeps.
+        create: Whether the embedded engine creates a missing database.
 
     Raises:
         NotADatabase: The directory holds something else, or nothing and `create` is false.
@@ -126,5 +125,5 @@ def _opened(cluster_file: str) -> Database:
 
 
 def _release(api_version: int) -> str:
-    """Return the release that brought an API version: 7.3 for 730."""
+    """Return an API version's release: 7.3 for 730."""
     return f"{api_version // 100}.{api_version // 10 % 10}"

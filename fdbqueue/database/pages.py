@@ -12,26 +12,24 @@ from fdbqueue.types import ReadTransaction, ReadTransactor
 _T = TypeVar("_T")
 
 PAGE = 500
-"""How many rows one transaction reads, as a rule."""
+"""The usual number of rows per transaction."""
 
 
 class _HasKey(Protocol):
     @property
-    def key(self) -> bytes:
-        """The key of a row."""
-        ...
+    def key(self) -> bytes: ...
 
 
 _Row = TypeVar("_Row", bound=_HasKey)
 
 ReadRows: TypeAlias = Callable[[ReadTransaction, bytes, bytes, int, bool], Iterable[_Row]]
-"""Reads up to `limit` rows between two keys, in reverse if the last argument is true."""
+"""Reads up to a number of rows between two keys, perhaps in reverse."""
 
 
 def stored_rows(
     tr: ReadTransaction, begin: bytes, end: bytes, limit: int, reverse: bool
 ) -> Iterable[Any]:
-    """Read the rows of a range as they are stored."""
+    """Read a range's rows as stored."""
     return tr.get_range(begin, end, limit=limit, reverse=reverse, streaming_mode=WANT_ALL)
 
 
@@ -50,8 +48,7 @@ def read_pages(
     """Yield what `page(tr, rows)` returns for each page of a range.
 
     On a database, each page has a separate transaction, in which `page` is called. `size` is the
-    rows of a page, `limit` the rows in all (0: no limit). With `is_snapshot`, all reads are
-    snapshot reads. `rows` reads the rows of a range.
+    rows of a page, `limit` the rows in all (0: no limit).
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -84,7 +81,7 @@ def read_pages(
 def in_batches(
     things: Iterable[_T], size: Callable[[_T], int], max_number: int, max_size: int
 ) -> Iterator[list[_T]]:
-    """Yield things in lists of up to `max_number` whose sizes add up to at most `max_size`.
+    """Yield lists of up to `max_number` things, whose sizes add up to at most `max_size`.
 
     A larger thing is alone in its list. If the iteration fails, the things before the error come
     first.

@@ -21,19 +21,16 @@ from fdbqueue.types import (
 _T = TypeVar("_T")
 
 MAX_RETRY_DELAY = 2
-"""The maximum milliseconds between a conflict of a queue's transaction and the next attempt."""
+"""Maximum milliseconds between a conflict of a queue's transaction and the next attempt."""
 
 TOO_OLD = 1007
-"""The error code of a transaction older than five seconds."""
+"""The error code after five seconds."""
 
 _LIFETIME = 4.0  # seconds, with a margin for the clocks
 _FEW = 1_000  # rows that take far less time, unless the database recovers or is cut off
 
 retries: Counter[int] = Counter()
-"""The number of retries in this process, by error code (1020 is a conflict), for metrics.
-
-Transactions that a caller runs itself are not counted.
-"""
+"""Retries in this process by error code (1020 is a conflict), without callers' transactions."""
 
 _counting = Guard()
 os.register_at_fork(after_in_child=retries.clear)
@@ -48,7 +45,7 @@ def read(tr: ReadTransactor, body: Callable[[ReadTransaction], _T]) -> _T: ...
 
 
 def read(tr: ReadTransactor, body: Callable[[Any], _T]) -> _T:
-    """Run a read in the caller's transaction or, given a database, in a separate one."""
+    """Run a read in the caller's transaction or, given a database, in a new one."""
     return run(tr, body) if is_database(tr) else body(tr)
 
 
@@ -61,14 +58,10 @@ def run(
 ) -> _T:
     """Run `body(tr)` in a transaction, with retries until it commits.
 
-    After an unknown commit result the body may take effect twice; `run_once` prevents that. `begin`
-    is called before each attempt, outside of its transaction, `failed` with each database error.
-    On a durable embedded database, a commit that only has to reach the disk is appended to
-    `unconfirmed` instead of waiting for it.
-
-    >>> import fdbqueue
-    >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
-    False
+    After an unknown commit result, the body may take effect twice; `run_once` prevents that.
+    `begin` is called before each attempt, outside of its transaction, `failed` with each database
+    error. On a durable embedded database, a commit that only has to reach the disk is appended to
+    `unconfirmed`, without a wait.
     """
     if binding.client_was_forked:
         check_fork(db)
@@ -108,8 +101,8 @@ def prepare_retry(transaction: Transaction, error: Any) -> None:
 
 
 def has_read_for_too_long(error: Any, seconds: float, rows: int) -> bool:
-    """Return whether a transaction that failed read too much, and would fail again.
+    """Return whether a failed transaction read too much, and would fail again.
 
-    After a recovery a transaction is too old whatever it has read.
+    After a recovery, a transaction is too old whatever it has read.
     """
     return error.code == TOO_OLD and seconds >= _LIFETIME and rows >= _FEW

@@ -28,17 +28,17 @@ MAX_BACKOFF = 1.0  # seconds
 
 
 def is_selector(key: KeyOrSelector) -> TypeIs[KeySelector]:
-    """Return whether the argument is a key selector, also the binding's."""
+    """Return whether this is a key selector, also the binding's."""
     return hasattr(key, "or_equal")
 
 
 def as_key(key: KeyLike) -> bytes:
-    """Return a key as bytes; it may have `as_foundationdb_key`."""
+    """Return a key as bytes."""
     return key if type(key) is bytes else _converted(key, "as_foundationdb_key", "Key")
 
 
 def as_value(value: ValueLike) -> bytes:
-    """Return a value as bytes; it may have `as_foundationdb_value`."""
+    """Return a value as bytes."""
     return value if type(value) is bytes else _converted(value, "as_foundationdb_value", "Value")
 
 

@@ -30,11 +30,8 @@ class Database(Writes):
     commits.
 
     Args:
-        path: The directory, created if missing; `None` for a private database in memory,
-            deleted when closed.
-        durability: `"full"`: a commit that returned is on disk. `"os"`: it survives the death
-            of the process. A failure of the machine may lose the last commits, but never a commit
-            before one that it keeps.
+        path: The directory; `None` for a private database in memory, deleted when closed.
+        durability: `"full"` or `"os"`, as for `fdbqueue.open`.
         create: Whether to create a missing database.
 
     Raises:
@@ -69,7 +66,7 @@ class Database(Writes):
         """The directory of the database."""
         self.durability = "os" if path is None else durability
         self.engine = Engine(is_remote=False, commits_are_certain=True)
-        """The properties of this database that its API does not show."""
+        """Properties that the API does not show."""
         self.in_memory = path is None
         self.defaults = Settings()
         self.options = DatabaseOptions(self.defaults)
@@ -78,7 +75,6 @@ class Database(Writes):
         # memory must not stay behind.
         self._finalizer = weakref.finalize(self, self.storage.close)
         self.watcher = Watcher(self.storage)
-        """The watches of this process."""
 
     @property
     def url(self) -> str:
@@ -100,16 +96,13 @@ class Database(Writes):
         return f"<fdbqueue.embedded.Database {self.url}>"
 
     def check_integrity(self, seconds: float | None = None) -> bool:
-        """Check every page of the database file for damage, without changes.
+        """Check every page of the database file for damage, and return whether it ended in time.
 
-        The check sees what was committed when it started; other transactions continue. It takes
-        about a second per gigabyte in memory, otherwise as long as the disk needs.
+        Other transactions continue. The check takes about a second per gigabyte in memory,
+        otherwise as long as the disk needs.
 
         Args:
             seconds: Seconds after which to give up; `None` for never.
-
-        Returns:
-            True if everything was checked in time.
 
         Raises:
             CorruptDatabase: SQLite found damage; the message quotes its first finding.

@@ -9,9 +9,9 @@
 
 A process that has the database open holds a shared lock on the directory.
 
-A user with write access to the directory can replace its files. So it must belong to this user, to
-root, or to a user who shares it with a group of this user, and the files must be plain files. Links
-to the directory or above it are the user's own choice.
+The directory must belong to this user, to root, or to a user who shares it with a group of this
+user: whoever can write to it can replace its files. The files must be plain files. Links to the
+directory or above it are the user's own choice.
 """
 
 from __future__ import annotations
@@ -53,11 +53,7 @@ _SHARE_IT = "name a directory of your own, or give this one to a group that you 
 
 
 def check_directory(path: Path) -> None:
-    """Check a directory, if it exists, before anything in it is opened.
-
-    Raises:
-        UnsafeDirectory: A file is a link or not a plain file, or untrusted users can create files.
-    """
+    """Raise `UnsafeDirectory` if an existing directory breaks these rules; open nothing in it."""
     try:
         found = os.stat(path)
         entries = [entry for entry in os.scandir(path) if _OUR_FILES.fullmatch(entry.name)]
@@ -77,7 +73,7 @@ def check_directory(path: Path) -> None:
 
 
 def check_opened(connection: sqlite3.Connection, file: Path) -> None:
-    """Raise `UnsafeDirectory` if SQLite followed a link that is newer than `check_directory`."""
+    """Raise `UnsafeDirectory` if SQLite followed a link made after `check_directory`."""
     ((_, _, opened),) = connection.execute("PRAGMA database_list").fetchall()
     directory, name = os.path.split(opened)
     if name != file.name or not os.path.samefile(directory, file.parent):
@@ -85,7 +81,7 @@ def check_opened(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> io.FileIO:
-    """Open a file, but not through a link. It closes with its last reference."""
+    """Open a file, but no link. It closes with its last reference."""
     mode = "r+" if flags & os.O_RDWR else "r"
     flags |= os.O_CLOEXEC | os.O_NOFOLLOW
     # In one step: an exception of a signal handler between two calls would leave the file open.
@@ -99,7 +95,7 @@ def open_directory(path: Path) -> Owner:
 
 
 def create_like(old: Path, new: Path) -> None:
-    """Create an empty file with another one's permissions and, if possible, owner.
+    """Create an empty file with the permissions and, if possible, the owner of `old`.
 
     If its group cannot be set, only this user has access.
     """

@@ -36,7 +36,7 @@ class MutationType(IntEnum):
 SET, CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
 STAMPED_KEY = int(MutationType.SET_VERSIONSTAMPED_KEY)
 STAMPED_VALUE = int(MutationType.SET_VERSIONSTAMPED_VALUE)
-"""As plain integers, which compare faster."""
+"""Plain integers compare faster."""
 
 
 def _numeric(combine: Callable[[int, int], int]) -> Operation:

@@ -1,4 +1,4 @@
-r"""Sets of keys as sorted, disjoint half-open ranges, and their encoding as bytes."""
+r"""Sets of keys as sorted, disjoint half-open ranges, and their encoding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def key_after(key: bytes) -> bytes:
 
 
 class RangeSet:
-    """A set of keys, stored as ranges. Lookups bisect.
+    """A set of keys as ranges. Lookups bisect.
 
     >>> keys = RangeSet([(b"a", b"c"), (b"b", b"d")])
     >>> keys.remove(b"b", b"bb")
@@ -39,7 +39,7 @@ class RangeSet:
         return bisect_right(self._ends, key) % 2 == 1
 
     def add(self, begin: bytes, end: bytes) -> None:
-        """Add a range, merged with all that it touches."""
+        """Add a range."""
         first, last = bisect_left(self._ends, begin), bisect_right(self._ends, end)
         self._ends[first:last] = [begin] * (first % 2 == 0) + [end] * (last % 2 == 0)
 
@@ -72,7 +72,7 @@ def pack_ranges(ends: list[bytes]) -> bytes:
 
 
 def unpack_ranges(packed: bytes) -> Iterator[Range]:
-    """Decode the ranges that `pack_ranges` encoded."""
+    """Decode ranges."""
     (count,) = struct.unpack_from("<I", packed)
     sizes = struct.unpack_from(f"<{2 * count}I", packed, 4)
     at = 4 + 8 * count

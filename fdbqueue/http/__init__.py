@@ -1,7 +1,5 @@
 """Queues over HTTP, for any language: `create_app(db)` returns an ASGI application.
 
-    fdbq serve                                  # http://127.0.0.1:8080, OpenAPI at /openapi.json
-
 The server needs the extra `server`: `pip install '.[server]'` in a clone.
 """
 
@@ -54,10 +52,9 @@ def create_app(
 
     Args:
         db: A database.
-        tokens: The tokens that requests must carry; `None` allows every request.
-        max_body: The largest body of a request, in bytes.
-        origins: The origins whose pages may use the API from a browser, such as
-            `https://app.example.com`.
+        tokens: The accepted tokens; `None` allows every request.
+        max_body: The largest request body, in bytes.
+        origins: Sites whose pages may use the API, such as `https://app.example.com`.
 
     Raises:
         ValueError: One of `origins` is not an origin.
@@ -93,7 +90,7 @@ def create_app(
 
 
 async def _not_allowed(request: Request, error: Any) -> Response:
-    """Answer 405 with the methods of all routes that share the path."""
+    """Answer 405 with all methods of the path."""
     path = request.scope["path"]
     found = [each for each in _ROUTES if isinstance(each, Route) and each.path_regex.match(path)]
     methods = {method for route in found for method in route.methods or ()}

@@ -1,4 +1,4 @@
-"""The dashboard: static pages that use the queues through `/v1`, with the user's token."""
+"""The dashboard: static pages that use `/v1` with the user's token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADERS = {
 
 
 class _Files(StaticFiles):
-    """Files with headers that forbid pages to load anything from another host."""
+    """Files with headers that forbid loading anything from another host."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The fields of bodies and answers that the library declares."""
+"""Fields of bodies and answers, from the library's declarations."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fdbqueue import types
 _M = TypeVar("_M", bound=BaseModel)
 
 MAX_ITEMS = 1000
-"""The most items that one request handles."""
+"""Maximum number of items per request."""
 
 MAX_WAIT = 300.0
-"""The most seconds that a request waits."""
+"""Maximum wait of a request, in seconds."""
 
 NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255, "format": "queue-name"}
-"""The OpenAPI schema of a queue's name. The limit counts bytes, not characters."""
+"""The limit counts bytes, not characters."""
 
 
 def exact_integer(value: Any) -> Any:
@@ -43,10 +43,7 @@ def exact_integer(value: Any) -> Any:
 
 
 def _time_from_text(value: Any) -> Any:
-    """Return the time of an ISO 8601 text.
-
-    A strict model reads no text that FastAPI has parsed. A lenient one reads digits as seconds.
-    """
+    """Return the time of an ISO 8601 text; a lenient model would also read digits, as seconds."""
     if isinstance(value, str):
         if not _DATE_AND_TIME.match(value):
             raise ValueError(f"{value!r} is not a time such as 2030-01-31T12:00:00Z")
@@ -58,10 +55,8 @@ _DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]", re.ASCII)
 _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 
 Integer: TypeAlias = Annotated[int, BeforeValidator(exact_integer)]
-"""An integer of a body."""
 
 Number: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ITEMS), BeforeValidator(exact_integer)]
-"""A number of items."""
 
 Wait: TypeAlias = Annotated[float, Field(ge=0, le=MAX_WAIT)]
 Time: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_time_from_text)]
@@ -91,10 +86,7 @@ _FORMS: dict[Any, Any] = {
 def with_fields(
     *declarations: type, without: Collection[str] = ()
 ) -> Callable[[type[_M]], type[_M]]:
-    """Return a decorator that adds fields of typed dictionaries or dataclasses to a model.
-
-    A body may lack an option of a typed dictionary.
-    """
+    """Return a decorator that adds fields to a model; those of typed dictionaries are optional."""
 
     def complete(model: type[_M]) -> type[_M]:
         fields: dict[str, Any] = {}

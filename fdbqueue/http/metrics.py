@@ -1,4 +1,4 @@
-"""The log of requests, and metrics for Prometheus."""
+"""The request log, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -71,8 +71,7 @@ class Metrics:
     async def text(self, all_queues: bool = False) -> bytes:
         """Return all metrics in Prometheus' text format.
 
-        A queue is reported if it is not empty or was used since the first scan, or with
-        `all_queues`.
+        Without `all_queues`, omit empty queues that were unused since the first scan.
         """
         scan = await self._scans.get(self._scan, all_queues)
         return await run(self._render, scan)
@@ -99,7 +98,7 @@ class Metrics:
         return generate_latest(scan) + generate_latest(self._registry)
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count and time a request; unknown paths and methods share labels."""
+        """Count and time a request; unknown paths and methods share a label."""
         route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._requests.labels(method, route, status).inc()
@@ -107,7 +106,7 @@ class Metrics:
 
 
 class _Scan(NamedTuple):
-    """The number of all queues, and the state of those to report."""
+    """The number of queues, and the state of each to report."""
 
     number: int
     reported: dict[str, QueueStats]
@@ -169,9 +168,9 @@ class _Retries:
 
 
 class RequestLog:
-    """ASGI middleware that logs and counts all requests, and gives an id to those below `/v1`.
+    """ASGI middleware that logs and counts requests.
 
-    The id is the request's `X-Request-Id`, or a new one; the response has it.
+    A response below `/v1` has the request's `X-Request-Id`, or a new one.
     """
 
     def __init__(self, app: ASGIApp, observe: Callable[[Scope, int, float], None]) -> None:

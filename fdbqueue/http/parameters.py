@@ -1,4 +1,4 @@
-"""Parameters of routes: names of queues, filters, and pages."""
+"""Route parameters: names of queues, filters, and pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEPARATORS = re.compile("%(25|2[fF])")
 
 
 def name_for(role: Role, description: str) -> Any:
-    """Return the dependency for a queue's name that the token must allow."""
+    """Return the dependency for a queue's name, which the token must allow."""
 
     async def name_of_queue(
         request: Request,
@@ -73,7 +73,7 @@ ReadOf: TypeAlias = Annotated[str, name_for("read", _NAME)]
 """The name of a queue that the request reads."""
 
 WriteOf: TypeAlias = Annotated[str, name_for("write", _NAME)]
-"""The name of a queue in which the request changes single items."""
+"""The name of a queue with single items that the request changes."""
 
 AdminOf: TypeAlias = Annotated[str, name_for("admin", _NAME)]
 """The name of a queue that the request changes as a whole or in bulk."""

@@ -17,7 +17,7 @@ from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import IdempotencyKey, found, options_of, push_item
 
 _HIGHEST = 2**53 - 1
-"""The largest integer that every JSON reader represents exactly."""
+"""The largest integer that every JSON reader keeps exact."""
 
 _Name: TypeAlias = Annotated[
     str, name_for("write", "The queue's name: printable text up to 255 bytes.")
@@ -48,7 +48,6 @@ class Error(BaseModel):
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": Error, "description": text} for status, text in answers.DESCRIPTIONS.items()
 }
-"""The error responses, for OpenAPI."""
 
 router = APIRouter(responses=ERRORS)
 
@@ -87,10 +86,9 @@ async def pop(
         float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait while the queue is empty.")
     ] = 0,
 ) -> Response:
-    """Pop the first items: the lowest priority first, within a priority the oldest first.
+    """Pop the first items, by priority and age; none if the queue is empty.
 
-    The list is empty if the queue is. If the client disconnects before the response is sent, the
-    items return to their positions.
+    If the client disconnects before the response is sent, the items return to their positions.
     """
     handle = await _queue(served, name)
     return await popped(request, handle, depth, wait, lambda item: found(handle.queue, item))

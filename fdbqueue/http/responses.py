@@ -22,10 +22,8 @@ from fdbqueue.queue.batches import BatchNotFound
 from fdbqueue.queue.steps import TooManyWaiting
 
 REQUEST_ID = "fdbqueue.request_id"
-"""The key of a request's id in its scope."""
 
 GRANT = "fdbqueue.grant"
-"""The key of a request's `Grant` in its scope."""
 
 # Turns of the event loop until it notices that a client has disconnected: it reads the end of the
 # connection, calls `connection_lost`, and resumes the waiting code.
@@ -52,10 +50,7 @@ _STATUSES: dict[type[BaseException], int] = {
     errors.QueueFull: 429,
     errors.StorageError: 503,
 }
-"""The statuses of the library's errors and their subclasses.
-
-Outside of `/v1`, 400 replaces 422.
-"""
+"""The statuses of errors and their subclasses. Outside of `/v1`, 400 replaces 422."""
 
 _LOCATIONS = ("body", "query", "path", "header")
 _NOT_JSON = "send the body as JSON, with `Content-Type: application/json`"
@@ -68,7 +63,7 @@ _CODES: dict[int, tuple[int, str]] = {
     2101: (413, _TOO_LARGE),
     2103: (413, _TOO_LARGE),
 }
-"""The status and the message by FoundationDB's error code; 503 for all others."""
+"""Status and message by FoundationDB's error code; 503 for others."""
 
 
 def json_response(content: dict[str, Any], status: int = 200) -> Response:
@@ -89,9 +84,9 @@ def is_v1(scope: Scope) -> bool:
 def problem(
     scope: Scope, status: int, detail: str, error: Exception | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Return the media type and the content of the response to a failed request.
+    """Return the media type and the content of an error response.
 
-    The class of `error` is the type of the problem, and its fields are included.
+    The class of `error` is the problem's type, and its fields are included.
     """
     # The client's text may contain lone surrogates, which UTF-8 cannot encode.
     clean = detail.encode("utf-8", "replace").decode()
@@ -133,7 +128,7 @@ async def refuse(
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Let an application answer errors with a status and a message."""
+    """Make an application answer errors with a status and a message."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(ClientDisconnect, _gone)
@@ -151,7 +146,7 @@ def answer(
     headers: Any = None,
     error: Exception | None = None,
 ) -> JSONResponse:
-    """Return the response to a failed request."""
+    """Return an error response."""
     if status == 422 and not is_v1(request.scope):
         status = 400
     media_type, content = problem(request.scope, status, detail, error)
@@ -215,9 +210,9 @@ async def _unexpected(request: Request, error: Exception) -> JSONResponse:
 class Delivered(Response):
     """A response with taken items, which return if it cannot be delivered.
 
-    A server discards what is written for a client that has disconnected. So the end of the response
-    waits until the server has had time to notice, and a check after it shows whether it was
-    discarded. If anything fails before, the items return as well.
+    A server discards what is written for a disconnected client. So the end of the response waits
+    until the server has had time to notice, and a later check shows whether it was discarded. If
+    anything fails before, the items also return.
     """
 
     def __init__(
@@ -237,7 +232,7 @@ class Delivered(Response):
                 await self._return()
 
     async def _return(self) -> None:
-        """Return the items; while the disk fails, try again."""
+        """Return the items; retry while the disk fails."""
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -248,7 +243,7 @@ class Delivered(Response):
             pause = min(2 * pause, _LAST_PAUSE)
 
     async def _send(self, answer: Response, receive: Receive, send: Send) -> None:
-        """Send a response. Once its end is written, its items belong to the client."""
+        """Send a response. After its end, its items belong to the client."""
         body = bytes(answer.body)
         head = {"status": answer.status_code, "headers": answer.raw_headers}
         await send({"type": "http.response.start", **head})

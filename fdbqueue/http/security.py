@@ -35,13 +35,13 @@ _OPEN: tuple[BaseRoute, ...] = (
     *(Route(path, _NOTHING) for path in ("/", "/health", "/ready")),
     Mount("/dashboard", _NOTHING),
 )
-"""The paths that reveal nothing about the queues."""
+"""Paths that reveal nothing about the queues."""
 
 _OF_QUEUES = (Mount("/v1", _NOTHING), Mount("/queue", _NOTHING))
-"""The paths below which each route calls `authorize` itself."""
+"""Paths below which each route calls `authorize`."""
 
 Role: TypeAlias = Literal["read", "write", "admin"]
-"""The requests that a token allows; each role includes the ones before it.
+"""What a token allows. Each role includes the ones before it.
 
 `write` pushes, takes and ends items. `admin` changes queues, and items in bulk.
 """
@@ -50,20 +50,14 @@ _ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Grant(NamedTuple):
-    """What a token allows.
-
-    Attributes:
-        token: The token.
-        role: The requests that it allows.
-        queues: The queues that it allows: `*` for all, a name, or the beginning of names and `*`.
-    """
+    """A token's rights. `queues` is `*` for all, a name, or a prefix and `*`."""
 
     token: bytes
     role: Role
     queues: str = "*"
 
     def allows(self, role: Role, queue: str | None) -> bool:
-        """Return whether it allows a role's requests on a queue; `None` for the whole server.
+        """Return whether it allows a role's requests on a queue, or with `None` on the server.
 
         >>> grant = Grant(b"secret", "write", "mail/*")
         >>> grant.allows("read", "mail/out"), grant.allows("admin", "mail/out")
@@ -74,7 +68,7 @@ class Grant(NamedTuple):
         return self.queues == "*" or (queue is not None and self.includes(queue))
 
     def includes(self, queue: str) -> bool:
-        """Return whether it allows a queue."""
+        """Return whether `queues` includes a queue."""
         if self.queues.endswith("*"):
             return queue.startswith(self.queues[:-1])
         return queue == self.queues
@@ -83,11 +77,12 @@ class Grant(NamedTuple):
 class Tokens:
     """The tokens that a request may carry as `Authorization: Bearer ...`.
 
-    Without tokens every request is allowed. A token is printable ASCII without spaces and does not
-    start with `#`. Tokens are compared in constant time.
+    Without tokens, every request is allowed. A token is printable ASCII without spaces and does not
+    start with `#`. Comparisons take constant time.
 
     Args:
-        lines: Tokens. A token's role may follow it (by default `admin`), and its queues.
+        lines: Tokens, each with an optional role (`read`, `write` or `admin`, the default) and
+            queues.
         file: A file of more such lines; empty lines and comments (`#`) are skipped. A changed
             file is read again within a second. If it is invalid, the former tokens stay.
 
@@ -112,7 +107,7 @@ class Tokens:
         return bool(self._fixed or self._file)
 
     def find(self, authorization: bytes) -> Grant | None:
-        """Return the grant of the token in this header, if any."""
+        """Return the grant of the header's token, if any."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip() if scheme.lower() == b"bearer" else b""
         found: Grant | None = None
@@ -154,7 +149,7 @@ class Tokens:
 
 
 def _grant(words: list[str], place: str) -> Grant:
-    """Return the grant of a line; an error's message begins with its place."""
+    """Return the grant of a line; an error begins with its place."""
     token, *rest = words or [""]
     role = rest[0] if rest else "admin"
     for known in _ROLES:
@@ -168,13 +163,13 @@ def _grant(words: list[str], place: str) -> Grant:
 
 
 def grant_of(request: Request) -> Grant | None:
-    """Return the grant of a request, if the server has tokens."""
+    """Return a request's grant, if the server has tokens."""
     grant: Grant | None = request.scope.get(GRANT)
     return grant
 
 
 def authorize(request: Request, role: Role, queue: str) -> None:
-    """Raise a 403 unless the request's token allows this."""
+    """Raise 403 unless the request's token allows this."""
     grant = grant_of(request)
     if grant is not None and not grant.allows(role, queue):
         only = "; it allows only reads" if grant.role == "read" else ""
@@ -238,7 +233,7 @@ class Guard:
             looks_write.reset(may_write)
 
     def _foreign(self, headers: dict[bytes, bytes], method: str) -> str | None:
-        """Return why another site's page may have sent a request, or `None`."""
+        """Return why a request may come from another site's page, or `None`."""
         host = headers.get(b"host", b"").decode("latin-1")
         origin = headers.get(b"origin", b"").decode("latin-1")
         is_own = not origin or origin in self._origins or origin.partition("://")[2] == host
@@ -256,7 +251,7 @@ def _matches(routes: Iterable[BaseRoute], scope: Scope) -> bool:
 
 @functools.lru_cache(1024)
 def is_loopback(host: str) -> bool:
-    """Return whether a Host header or address names the local machine."""
+    """Return whether a Host header or address is the local machine's."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ip_address(name).is_loopback

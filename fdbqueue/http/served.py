@@ -1,4 +1,4 @@
-"""The queues that a server serves, and reads that requests share."""
+"""The served queues, and reads that requests share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 Handle: TypeAlias = aio.PriorityQueue | aio.Queue | aio.TaskQueue
-"""A queue of any kind."""
 
 _KNOWN_FOR = 1.0  # seconds for which a name is taken to be that of the same queue
 
@@ -28,7 +27,7 @@ _KNOWN_FOR = 1.0  # seconds for which a name is taken to be that of the same que
 class SharedReads:
     """Reads of many queues, one at a time, whose results requests share.
 
-    A result was read after its request came, or began at most `max_age` seconds before.
+    A read began at most `max_age` seconds before the request.
     """
 
     def __init__(self, max_age: float = 0.0) -> None:
@@ -63,10 +62,7 @@ class Served:
         self._numbers = SharedReads()
 
     async def page(self, request: Request, limit: int, after: str | None, prefix: str) -> Response:
-        """Return a page of the queues that the request's token allows, with their numbers.
-
-        `prefix` is the beginning of their names.
-        """
+        """Return a page of the queues with this prefix that the token allows, with numbers."""
         grant = grant_of(request)
         allowed = "" if grant is None else grant.queues.removesuffix("*")
         beginning = max(prefix, allowed, key=len)
@@ -81,12 +77,7 @@ class Served:
         return json_response({"queues": page, "next": found[limit - 1][0] if more else None})
 
     async def queue(self, name: str, must_exist: bool = True) -> Handle:
-        """Return the queue of a name, of its stored kind; a new one is a priority queue.
-
-        Raises:
-            QueueNotFound: It must exist and does not.
-            InvalidQueueName: A queue cannot have this name.
-        """
+        """Return the named queue; a new one is a priority queue."""
         validate_encoding(name)
         known_until, queue = self._queues.get(name, (0.0, None))
         now = time.monotonic()
@@ -109,30 +100,29 @@ class Served:
         return queue
 
     def forget(self, name: str) -> None:
-        """Open this queue again at the next request."""
+        """Reopen a queue at the next request."""
         self._queues.pop(name, None)
 
 
 def validate_encoding(name: str) -> None:
-    """Raise `InvalidQueueName` for a name in a path that is not UTF-8."""
+    """Raise `InvalidQueueName` for a name that is not UTF-8."""
     if "\ufffd" in name:
         raise InvalidQueueName(name, "it is not encoded in UTF-8")
 
 
 async def served(request: Request) -> Served:
-    """Return the queues that the server of a request serves."""
+    """Return the queues of a request's server."""
     found: Served = request.app.state.served
     return found
 
 
 ServedQueues: TypeAlias = Annotated[Served, Depends(served)]
-"""The served queues, as a parameter of a route."""
 
 
 async def call_waiting(
     request: Request, handle: Handle, method: str, *args: Any, wait: float = 0, **kwargs: Any
 ) -> Any:
-    """Call a method whose wait ends if the client leaves or the server stops."""
+    """Call a waiting method until the client leaves or the server stops."""
     db = request.app.state.served.db
     if not wait:
         return await getattr(handle, method)(db, *args, **kwargs)
@@ -149,7 +139,7 @@ async def call_waiting(
 
 
 def client_of(request: Request) -> str:
-    """Return the name of a request's client."""
+    """Return the client's name."""
     return "HTTP client" if request.client is None else f"HTTP client {request.client.host}"
 
 
@@ -166,7 +156,7 @@ async def popped(
     as_json: Callable[[Any], dict[str, Any]],
     **options: Any,
 ) -> Response:
-    """Pop items and return the response, which puts them back if undelivered."""
+    """Pop items into a response, which puts them back if undelivered."""
     items = await call_waiting(request, handle, "pop_many", n, wait=wait, **options)
 
     def content() -> dict[str, Any]:

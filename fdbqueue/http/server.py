@@ -1,4 +1,4 @@
-"""The configuration of uvicorn for `fdbq serve`."""
+"""Configuration of uvicorn for `fdbq serve`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 _KEEP_ALIVE = 65
-"""Seconds for which a connection without requests stays open, longer than common proxies do."""
+"""Seconds for which an idle connection stays open: longer than in common proxies."""
 
 _STOP_WITHIN = 30
-"""Seconds that requests in progress have when the server stops."""
+"""Seconds for requests in progress when the server stops."""
 
 
 def server_config(
@@ -30,10 +30,10 @@ def server_config(
 
     Args:
         app: The ASGI application.
-        connections: The most open connections; at the limit, requests are answered 503.
+        connections: Maximum number of connections; further requests are answered 503.
         forwarded_allow_ips: Addresses and networks of trusted proxies, whose `X-Forwarded-For`
             and `X-Forwarded-Proto` are used; `*` for any.
-        verbose: Whether to log the errors of clients, too.
+        verbose: Whether to log clients' errors, too.
         certfile: A PEM file with the server's certificate, for TLS.
         keyfile: A file with its private key, unless `certfile` has it.
 
@@ -71,7 +71,7 @@ def server_config(
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket bound to an address; `OSError` if that cannot be used."""
+    """Return a socket bound to an address, or raise `OSError`."""
     # With the protocol, asyncio knows that it is TCP, and does not delay small answers.
     found = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE

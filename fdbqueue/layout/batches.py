@@ -34,8 +34,8 @@ Ending: TypeAlias = Literal[
 Stage: TypeAlias = Literal["open", "closing", "closed"]
 
 BatchKind: TypeAlias = Literal["then", "after", "run"]
-"""The waiter: an item that gets the counts, an item that runs only if all others were done, or a
-step that gets the results."""
+"""The waiter: an item that gets the counts, an item that runs only if all jobs were done, or a step
+that gets the results."""
 
 
 class End(NamedTuple):
@@ -50,7 +50,7 @@ class StoredBatch(NamedTuple):
     """The definition of a batch, which changes only when it closes or is cancelled.
 
     Attributes:
-        on_dead: What happens to its other jobs when one dies.
+        on_dead: The effect of a dead job on the others.
         stage: A closing batch takes no more jobs, and counts as one job itself.
         cancelled: Whether its jobs, or the waiting item of the kind `"after"`, must not begin.
         job: The first position of the job whose step waits for it.
@@ -79,11 +79,11 @@ class BatchCounts(NamedTuple):
 
     @property
     def ended(self) -> int:
-        """How many have ended in any way."""
+        """The number ended in any way."""
         return self.done + self.dead + self.cancelled
 
     def plus(self, other: BatchCounts) -> BatchCounts:
-        """Return the sum of both."""
+        """Return the sum."""
         return BatchCounts(*map(sum, zip(self, other)))
 
 
@@ -102,8 +102,8 @@ class Membership(NamedTuple):
 
     Attributes:
         subspace: The prefix of the batch's queue; empty for the job's own.
-        id: The first position of the item that waits; random if a step does.
-        cancels: Whether a job that dies cancels the others.
+        id: The first position of the waiting item; random for a step.
+        cancels: Whether a dead job cancels the others.
         step: The step that gets the job's result.
         job: The first position of that step's job.
     """
@@ -149,7 +149,7 @@ def may_be_member(item: object) -> bool:
 
 
 def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
-    """Return a job's payload with a batch's counts as keyword arguments."""
+    """Return a job's payload with the counts as keyword arguments."""
     value: Any = json.loads(payload)
     ends = {"done": counts.done, "dead": counts.dead, "cancelled": counts.cancelled}
     return json_bytes({**value, "kwargs": {**value.get("kwargs", {}), **ends}})
@@ -164,7 +164,7 @@ Change = Callable[[Membership], Membership]
 
 
 def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
-    """Map the references to batches in a row without its queue's prefix; return its value."""
+    """Map a row's references to batches; return its value. The key lacks its queue's prefix."""
 
     def changed(batch: bytes) -> bytes:
         (membership,) = memberships_of(batch)
@@ -198,10 +198,7 @@ def refer(membership: Membership, subspace: bytes | None) -> Membership:
 
 
 def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]) -> bytes:
-    """Map the references to other queues in a row without its queue's prefix; return its value.
-
-    `other` returns a queue's new prefix, if any.
-    """
+    """Map a row's references to other queues; `other` returns a queue's new prefix, if any."""
 
     def changed(membership: Membership) -> Membership:
         of = membership.subspace

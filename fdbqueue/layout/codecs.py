@@ -13,7 +13,6 @@ from fdbqueue.errors import InvalidValue, PayloadTooLarge, UnknownCodec
 from fdbqueue.types import Codec, Json
 
 MAX_NESTING = 100
-"""The maximum depth of a value. Many other JSON libraries stop at 128."""
 
 MAX_RETURNED = 90_000  # bytes of JSON that a handler may return, to be stored as one value
 
@@ -30,7 +29,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text; raise `ValueError`.
+    """Parse a JSON text; raise `ValueError`.
 
     >>> parse_json("[" * 5000 + "]" * 5000)
     Traceback (most recent call last):
@@ -44,7 +43,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def json_bytes(value: object) -> bytes:
-    r"""Return the JSON text, in UTF-8, of any value that a queue holds.
+    r"""Return the JSON text, in UTF-8, of any stored value.
 
     >>> json_bytes({"half a character": chr(0xD83D)})
     b'{"half a character":"\\ud83d"}'
@@ -66,7 +65,7 @@ def encode_returned(value: Any, holder: str = "a result") -> bytes:
 
 
 def decode_json(stored: bytes | None) -> Any:
-    """Return the value of a JSON text; `None` for `None`."""
+    """Parse a JSON text; `None` for `None`."""
     return None if stored is None else JsonCodec().decode(stored)
 
 

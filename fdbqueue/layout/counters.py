@@ -1,4 +1,4 @@
-"""The counters of a queue: levels, totals and tallies."""
+"""A queue's counters: levels, totals and tallies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
 
 
 def totals_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of the counters without `Counters.levels`."""
+    """Return the range of all counters but `Counters.levels`."""
     prefix: bytes = subspace.key()
     return prefix + Layout.totals, prefix + Layout.totals + b"\xff"
 

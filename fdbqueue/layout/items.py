@@ -46,11 +46,7 @@ class Level(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """The filters of a search.
-
-    `agent`, `id`, `error` and `client` match parts of texts, all but `id` in any case. `job` may be
-    the end of a name behind a dot. An empty `group` matches items without one.
-    """
+    """The filters of a search; see `options.Filters`."""
 
     priority: Any = None
     agent: str | None = None
@@ -62,10 +58,7 @@ class Filter(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The matching items in a state, in order, behind `after`.
-
-    Done items begin with the latest.
-    """
+    """The matching items in a state, in order, behind `after`; done items newest first."""
 
     state: State
     wanted: Filter = Filter()
@@ -74,7 +67,7 @@ class Selection(NamedTuple):
 
 
 Rate: TypeAlias = tuple[int, int]
-"""The maximum number of starts in a period, and the period in milliseconds."""
+"""Maximum number of starts in a period, and the period in milliseconds."""
 
 
 class GroupSettings(NamedTuple):
@@ -82,9 +75,9 @@ class GroupSettings(NamedTuple):
 
     Attributes:
         weight: Its share, in proportion to other groups' weights.
-        concurrency: The maximum number of claimed items.
+        concurrency: Maximum number of claimed items.
         in_order: Whether a failed item blocks later ones, at a concurrency of 1.
-        max_size: The maximum number of unfinished items.
+        max_size: Maximum number of unfinished items.
     """
 
     weight: float | None = None
@@ -95,7 +88,7 @@ class GroupSettings(NamedTuple):
     max_size: int | None = None
 
     def over(self, default: GroupSettings) -> GroupSettings:
-        """Return a group's settings, completed by the defaults."""
+        """Return these settings, completed by the defaults."""
         return GroupSettings._make(
             [other if own is None else own for own, other in zip(self, default)]
         )
@@ -106,7 +99,7 @@ class GroupSettings(NamedTuple):
         return self.concurrency == 1 and self.in_order is not False
 
     def step(self, cost: float) -> int:
-        """Return what an item of this cost adds to its group's pass."""
+        """Return the amount that an item of this cost adds to its group's pass."""
         return max(1, round(_PASS_OF_ONE * cost / (self.weight or 1)))
 
 
@@ -167,7 +160,7 @@ class ItemRow(NamedTuple):
         lease: The value of its lease's timer, to be stored.
         error: Why it died, or was discarded or cancelled.
         started_at: When its last client claimed it, if known.
-        client: The name of the client that ended it.
+        client: The client that ended it.
     """
 
     state: State

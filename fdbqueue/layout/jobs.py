@@ -1,4 +1,4 @@
-"""The rows of steps, signals and schedules, and the errors of jobs.
+"""Rows of steps, signals and schedules, and the errors of jobs.
 
 Times are in milliseconds since 1970.
 """
@@ -18,18 +18,18 @@ StepState: TypeAlias = Literal["done", "failed", "timed out", "waiting"]
 
 
 SKEW = 60_000
-"""The milliseconds by which the clocks of clients may differ."""
+"""Milliseconds by which clients' clocks may differ."""
 
 
 class StoredStep(NamedTuple):
     """A step of a job.
 
     Attributes:
-        began_at: When the job first came to it.
+        began_at: When the job first reached it.
         failures: How often its function has failed.
-        due: When the job goes on at the latest; `None` for never.
+        due: When the job continues at the latest; `None` for never.
         key: The key of its signal, or the id of the job that it runs.
-        value: Its result as JSON, once it is done.
+        value: Its result as JSON, once done.
         number: How many steps were stored before it.
         queue: The queue prefix of the job that it runs; empty for its own.
     """
@@ -51,7 +51,7 @@ encode_step, decode_step = record_codec(StoredStep)
 
 
 class StoredSignal(NamedTuple):
-    """A sent signal: its JSON value, and when it is forgotten."""
+    """A sent signal: its JSON value, and its expiry."""
 
     sent_at: int
     ends: int
@@ -69,7 +69,7 @@ class NamedStep(NamedTuple):
 
 
 def is_over(due: int | None, now: int) -> bool:
-    """Return whether a suspended job may go on; `SKEW` allows for a clock that is behind.
+    """Return whether a suspended job may continue; `SKEW` allows for a slow clock.
 
     >>> is_over(10_000, 9_000), is_over(100_000, 9_000), is_over(None, 9_000)
     (True, False, False)
@@ -81,7 +81,7 @@ def is_over(due: int | None, now: int) -> bool:
 
 
 class Timing(NamedTuple):
-    """When a schedule is due: by a cron expression, or `every` so many milliseconds."""
+    """When a schedule is due: by a cron expression, or by an interval (`every`) in milliseconds."""
 
     cron: str = ""
     every: int = 0
@@ -110,7 +110,7 @@ class StoredSchedule(NamedTuple):
         declared_at: When a worker last declared it; `None` if a call added it.
         last: The last tick for which it pushed an item, or `None`.
         position: The position of that item, or empty.
-        skipped: How many ticks found the last item unfinished or the queue full.
+        skipped: Number of ticks that found the last item unfinished or the queue full.
     """
 
     definition: Definition
@@ -131,7 +131,7 @@ encode_schedule, _decode_schedule = record_codec(StoredSchedule)
 
 
 def decode_schedule(value: bytes) -> StoredSchedule:
-    """Return the schedule with this value."""
+    """Decode a schedule."""
     schedule = _decode_schedule(value)
     definition = Definition(*schedule.definition)
     definition = definition._replace(timing=Timing(*definition.timing))
@@ -139,7 +139,7 @@ def decode_schedule(value: bytes) -> StoredSchedule:
 
 
 MAX_ROW = 100_000
-"""The maximum size of a schedule's row."""
+"""Maximum size of a schedule's row, in bytes."""
 
 _STATE_SIZE = 1_500  # bytes of the state of a schedule, apart from the level of its last item
 
@@ -154,7 +154,7 @@ def schedule_size(definition: Definition) -> int:
 
 
 class BatchClosed(FdbqueueError):
-    """A push to a batch that is closed, or gone. Nothing was pushed.
+    """A push to a closed or unknown batch. Nothing was pushed.
 
     Attributes:
         id: The id of the batch.
@@ -169,7 +169,7 @@ class BatchClosed(FdbqueueError):
 
 
 class BatchNotFound(FdbqueueError, LookupError):
-    """A batch that no queue at hand has. It goes with the job that it pushes at its end.
+    """A batch that no known queue has. It is deleted with the job that it pushes.
 
     Attributes:
         id: The id of the batch.
@@ -186,11 +186,11 @@ class BatchNotFound(FdbqueueError, LookupError):
 class TooManyFollowing(FdbqueueError):
     """A push after a job that already has the maximum number of followers.
 
-    The transaction that raises it must not commit.
+    The transaction must not commit.
 
     Attributes:
         id: The id of the job.
-        limit: The number of jobs and batches that may wait for one job.
+        limit: Maximum number of jobs and batches that wait for one job.
     """
 
     id: str
@@ -206,7 +206,7 @@ class TooManySteps(FdbqueueError):
     """The job has reached the step limit.
 
     Attributes:
-        limit: The number of steps that a job may have.
+        limit: Maximum number of steps of a job.
     """
 
     limit: int
@@ -219,7 +219,7 @@ class TooManyWaiting(FdbqueueError):
 
     Attributes:
         name: The name of the signal.
-        limit: The number of jobs that may wait for the same name and key.
+        limit: Maximum number of jobs that wait for the same name and key.
     """
 
     name: str

@@ -21,7 +21,7 @@ from fdbqueue.layout.values import SLOT_OF_QUEUE, pieces_id, time_of, unpack_sta
 from fdbqueue.types import KeyValue, Priority, State
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
-"""The streaming mode of range reads that return all rows at once."""
+"""The streaming mode that returns all rows at once."""
 
 # (count, random) as the tuple layer packs them: an integer from zero, and bytes. And the same after
 # a priority that is an integer of either sign.
@@ -33,20 +33,17 @@ _TEXT = rb"\x02[^\x00]*(?:\x00\xff[^\x00]*)*\x00"
 _GROUP = b"(" + _TEXT + b")?"
 _ITEM_KEY = re.compile(_COUNT_AND_RANDOM, re.DOTALL)
 GROUPED_ITEM_KEY = re.compile(_GROUP + _COUNT_AND_RANDOM, re.DOTALL)
-"""The key of an item behind its priority; match 1 is its packed group."""
+"""An item's key behind its priority; match 1 is its packed group."""
 INTEGER_ITEM_KEY = re.compile(
     rb"(\x14|" + _POSITIVE + b"|" + _NEGATIVE + b")" + _GROUP + _COUNT_AND_RANDOM, re.DOTALL
 )
-"""The key of an item behind the prefix of all items, with an integer priority.
-
-Match 1 is the packed priority, match 2 the packed group.
-"""
+"""An item's key with an integer priority; matches 1 and 2 are the packed priority and group."""
 FIRST_COUNT = b"\x14"
 """The first byte of a packed count, which sorts after all groups."""
 
 
 MAX_PREFIX = 4_900
-"""The maximum size of a queue's prefix in bytes."""
+"""Maximum size of a queue's prefix, in bytes."""
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
@@ -285,7 +282,7 @@ class Layout:
         return _ITEM_KEY.fullmatch(key, len(prefix)) is not None
 
     def item_id(self, key: bytes, origin: bytes | None = None) -> str:
-        """Return an item's id: its first position, `origin`, as text."""
+        """Return an item's id: the text of its first position, `origin`."""
         packed = binascii.b2a_base64(origin or key[len(self.items) :], newline=False)
         return packed.translate(_URL_SAFE).rstrip(b"=").decode()
 
@@ -596,6 +593,6 @@ class Layout:
     def places_between(prefix: bytes, kind: int, begin: int, end: int) -> tuple[bytes, bytes]:
         """Return a range of numbered places to conflict on.
 
-        `kind` is 0 for places that are taken, 1 for those below what was seen taken.
+        `kind` is 0 for taken places, 1 for places below the number seen taken.
         """
         return prefix + fdb_tuple.pack((kind, begin)), prefix + fdb_tuple.pack((kind, end))

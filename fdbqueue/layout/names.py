@@ -1,4 +1,4 @@
-"""The keys of queue names, which lead to the queues' subspaces."""
+"""Keys of queue names, which lead to the queues' subspaces."""
 
 from __future__ import annotations
 
@@ -41,10 +41,7 @@ def default_subspace(name: str, number: int) -> Subspace:
 
 
 def first_name(prefix: bytes) -> str | None:
-    """Return the original name of the queue with this prefix.
-
-    A restored or copied queue has none.
-    """
+    """Return the original name of a prefix's queue; a restored or copied one has none."""
     match ROOT.unpack(prefix) if ROOT.contains(prefix) else ():
         case (str(name),) | (1, str(name), _):
             return name
@@ -53,7 +50,7 @@ def first_name(prefix: bytes) -> str | None:
 
 
 def restored_subspace(uuid: bytes) -> Subspace:
-    """Return the subspace of a restored queue with this UUID."""
+    """Return the subspace of a restored queue."""
     return ROOT[4][uuid]
 
 
@@ -86,5 +83,5 @@ def is_name_key(key: bytes) -> bool:
 
 
 def decode_subspace(value: bytes) -> Subspace:
-    """Return the subspace of a queue from the value of its `name_key`."""
+    """Return the subspace in the value of a `name_key`."""
     return Subspace(rawPrefix=value)

@@ -1,4 +1,4 @@
-"""The conversion of rows to the items and tasks that users see."""
+"""Conversion of rows to the items and tasks that users see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of counters, items and queue options. Times are in milliseconds since 1970.
+"""Values of counters, items and queue options. Times are in milliseconds since 1970.
 
 Source: RFC 9562, section 5.7 (UUIDs of version 7).
 """
@@ -39,7 +39,7 @@ MARKS = (PIECES, HEADER_MARK)
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 
 MAX_INLINE = 10_000
-"""The largest payload, in bytes, that is stored in its item's row."""
+"""The largest payload in an item's row, in bytes."""
 
 # The size of the metadata or the header of an item, which follows; and then its value.
 _SIZE = struct.Struct(">H")
@@ -59,10 +59,7 @@ _KINDS: dict[str | None, Any] = {
 }
 
 _UNSET = {"priorities": None, "max_size": None, "has_groups": True}
-"""The values of options that are not stored, where they are not the defaults.
-
-An old queue may lack the mark for groups.
-"""
+"""Values of unstored options that differ from the defaults: an old queue may have groups."""
 
 
 UNDECODABLE = (
@@ -75,8 +72,8 @@ UNDECODABLE = (
 def record_codec(record: type[_R]) -> tuple[Callable[[_R], bytes], Callable[[bytes], _R]]:
     """Return the functions that encode and decode a record of this type.
 
-    A field is stored behind its number unless it has its default, so a record may get another field
-    at its end. Decoding other bytes raises one of `UNDECODABLE`.
+    A field is stored behind its number unless it has its default: a record may get another field at
+    its end. Decoding other bytes raises one of `UNDECODABLE`.
     """
     kind: Any = record
     # `...` stands for no default; no field has this value.
@@ -104,14 +101,14 @@ def record_codec(record: type[_R]) -> tuple[Callable[[_R], bytes], Callable[[byt
 
 
 class Header(NamedTuple):
-    """The metadata that precede an item's payload in every state. Most items need none.
+    """The metadata before an item's payload, in every state. Most items need none.
 
     Attributes:
         attempts: The number of failed attempts since the last retry by hand.
         unique: The unique key that it holds until it ends, or `None`.
         origin: Its first position, which its id encodes, if it was moved.
-        since: When it became ready, unless that was at its push.
-        cancelled: When it was cancelled, if it is claimed since then.
+        since: When it became ready, unless at its push.
+        cancelled: When it was cancelled while claimed.
         key: Its unique key, if a claim frees it or its period ends it. While the item holds a key
             that a claim frees, `unique` is the same.
         key_ends: When that key's period ends; `None` if a claim frees it.
@@ -119,13 +116,13 @@ class Header(NamedTuple):
         blocks: Whether that schedule's next tick may wait for its end.
         steps: The number of its job's stored steps.
         waits: The signal for which it last waited, as `Layout.signal_wait`.
-        batch: The batch of which it is a job, as `Membership`.
+        batch: Its job's batch, as `Membership`.
         awaits: Whether it waits, or has waited, for the batch with its id.
         cost: What it adds to its group's pass, as a multiple of the usual.
         earlier_attempts: The number of failed attempts before its retry by hand.
         followers: The number of jobs that follow it, each with a row until it ends.
         alone: `NEXT` or `NOW` if it runs alone in its worker after a lease ran out.
-        unknown: When a worker that does not know its job first met it since its last claim.
+        unknown: When a worker that does not know its job first met it, since its last claim.
         step: The step in which its job is suspended.
     """
 
@@ -163,7 +160,7 @@ class Header(NamedTuple):
 
     @property
     def held_while_waiting(self) -> str | None:
-        """The unique key that the item needs in order to wait, or `None`."""
+        """The unique key that the item needs to wait, or `None`."""
         return self.unique or (self.key if self.key_ends is None else None)
 
     def counted(self) -> Header:
@@ -204,7 +201,7 @@ def with_header(header: Header, value: bytes) -> bytes:
 
 
 def pieces_reference(id: bytes, size: int) -> bytes:
-    """Return the content of an item with a payload in pieces."""
+    """Return the content of a payload in pieces."""
     return PIECES + size.to_bytes(_SIZE_BYTES, "big") + id
 
 
@@ -259,13 +256,13 @@ ROW_METADATA: dict[State, tuple[str, ...]] = {
     "dead": ("attempts", "died_at", "error"),
     "done": ("finished_at", "attempts", "outcome", "error", "started_at", "client", "log"),
 }
-"""The fields of `ItemRow` that precede an item's value, in order.
+"""The fields of `ItemRow` before an item's value, in order.
 
-A state gets another field at its end; older rows have its default.
+Add fields only at the end; older rows have the default.
 """
 
 PARKED: tuple[State, ...] = tuple(state for state in ROW_METADATA if state != "claimed")
-"""The states of items that wait for something other than a client."""
+"""The states other than ready and claimed."""
 
 
 def encode_request(pops: Iterable[tuple[int, bool]], is_next: bool) -> bytes:
@@ -317,10 +314,10 @@ def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
 
 
 MAX_LOG = 8_000
-"""The maximum size of the log of an attempt, in bytes."""
+"""Maximum size of an attempt's log, in bytes."""
 
 MAX_TRACEBACK = 30_000
-"""The maximum size of a traceback, in bytes; see also `text_room`."""
+"""Maximum size of a traceback, in bytes; see also `text_room`."""
 
 
 class Report(NamedTuple):
@@ -336,7 +333,7 @@ NO_REPORT = Report()
 
 
 def text_room(n: int) -> int:
-    """Return the maximum bytes of a log or traceback for each of `n` items of a claim."""
+    """Return the maximum bytes of a log or traceback for each of a claim's `n` items."""
     return 1_500_000 // max(1, n)
 
 
@@ -461,7 +458,7 @@ def decode_count(value: bytes | None) -> int:
 
 
 def encode_pass(number: int) -> bytes:
-    """Encode a group's pass in twelve bytes for `decode_count`, because eight may overflow."""
+    """Encode a group's pass in twelve bytes for `decode_count`; eight may overflow."""
     return number.to_bytes(12, "little", signed=True)
 
 
@@ -491,10 +488,10 @@ TALLIES = (
     *("popped", "claimed", "acked", "returned", "failed", "retried", "died", "dead", "delayed"),
     *("expired", "removed", "moved", "put_back", "expiring", "paused", "done", "unknown"),
 )
-"""The tallies of a queue, in the order in which one counter stores them.
+"""The tallies of a queue, in their order in one counter.
 
 - `popped`, `claimed`: items popped and claimed.
-- `acked`, `returned`: claims acknowledged, and claims that ended in any other way.
+- `acked`, `returned`: claims acknowledged, and claims ended in any other way.
 - `failed`: failed attempts. `retried`: items returned after a failure, or from the dead letters.
 - `died`: items that became dead letters. `dead`, `delayed`: the present ones.
 - `expired`, `removed`: items that ended in these ways.
@@ -542,7 +539,7 @@ TIMES = len(TIME_BOUNDS) + 1
 
 
 def encode_times(times: Iterable[int]) -> bytes:
-    """Return times in milliseconds as a change of a histogram."""
+    """Encode times in milliseconds as a change of a histogram."""
     fields = [0] * TIMES
     for time in times:
         fields[bisect_right(TIME_BOUNDS, time)] += 1
@@ -569,7 +566,7 @@ _FIRST_TIME = datetime.min.replace(tzinfo=timezone.utc)
 _LAST_TIME = datetime.max.replace(microsecond=999_000, tzinfo=timezone.utc)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 LAST_MILLISECOND = (_LAST_TIME - _EPOCH) // timedelta(milliseconds=1)
-"""The end of the year 9999, the last time that can be shown."""
+"""The end of the year 9999, the last representable time."""
 
 NEVER = LAST_MILLISECOND + 1
 """The due time of an item that waits without a time-out."""

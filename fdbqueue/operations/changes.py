@@ -44,10 +44,7 @@ class Changes:
         return True
 
     def cancel(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """End a ready or delayed item, kept as done if the queue does so; return true.
-
-        It counts as removed.
-        """
+        """End a ready or delayed item, kept as done if the queue does so; it counts as removed."""
         options = self._items.options.read(tr.snapshot)
         done = None
         if options is not None and options.keeps_done:
@@ -113,7 +110,7 @@ class Changes:
     def ended_at(
         self, tr: ReadTransaction, state: State, rows: Iterable[KeyValue]
     ) -> list[ItemRow]:
-        """Return the ended items of some rows of the index by time."""
+        """Return the ended items of rows of the index by time."""
         layout = self._layout
         times, _ = layout.timers_of[state]
         positions = [layout.unpack_timer_key(times, row.key)[1] for row in rows]

@@ -62,7 +62,7 @@ EndWith: TypeAlias = Callable[[bytes | None], None]
 """Stores a handler's result and notes the ends of its items."""
 
 Extension: TypeAlias = tuple[Claim, Report | None]
-"""A claim to extend, and its client's new report; `None` if unchanged."""
+"""A claim to extend, and its client's new report, if changed."""
 
 
 def _claimed_header(header: Header) -> Header:
@@ -98,8 +98,8 @@ class ClaimRequest(NamedTuple):
 class AckRequest(NamedTuple):
     """An acknowledgement.
 
-    `discarded` is why the items are discarded. If the queue keeps no done items (`may_keep`), the
-    result in `returned` is set only if another job waits for it.
+    `discarded` is why the items are discarded. If the queue keeps no done items (`may_keep`),
+    `returned` is set only if another job waits for the result.
     """
 
     claim: Claim
@@ -125,8 +125,8 @@ class ClaimedItems:
 
     A lease ends when both the versions of the database and the sweeping client's clock say so: a
     recovery advances the versions, and clocks differ. A lease that only its version ends is renewed
-    for the rest of its time. So is a lease of another cluster, whose version lies further ahead
-    than its length.
+    for its remaining time, as is a lease of another cluster, whose version is further ahead than
+    its length.
     """
 
     def __init__(
@@ -265,8 +265,7 @@ class ClaimedItems:
     def ack_first(self, tr: Transaction, now: int, request: AckRequest) -> EndWith:
         """Acknowledge a claim before its handler is called, in the same transaction.
 
-        Returns:
-            A function that stores the result at the end.
+        The returned function stores the result at the end.
         """
         reads = self._begin(tr, request.claim)
         options = self._items.options.begin_read(tr.snapshot) if request.may_keep else None
@@ -426,7 +425,7 @@ class ClaimedItems:
         due: int | None = None,
         **fields: Any,
     ) -> None:
-        """Return the items, now or when due, as if never claimed; `fields` change their headers."""
+        """Return a claim's items, now or when due; `fields` change their headers."""
         changes: list[Change] = []
         state: State = "ready" if due is None else "delayed"
         for row in self._uncancelled(tr, now, claim):
@@ -451,7 +450,7 @@ class ClaimedItems:
     ) -> None:
         """Leave a claim's item to workers that know its job, as if never claimed.
 
-        After `longest` seconds `since` a worker first left it, it dies.
+        It dies `longest` seconds after a worker first left it (`since`).
         """
         since = now if since is None else min(since, now)
         passed = (now - since) / 1000
@@ -468,7 +467,7 @@ class ClaimedItems:
             self.release(tr, now, claim, due, unknown=since)
 
     def take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
-        """Give the starts of a claim back to the rates, before the claim ends."""
+        """Give a claim's starts back to the rates, before it ends."""
         layout, items = self._layout, self._items
         if not items.options.has_any_rate:
             return

@@ -1,4 +1,4 @@
-"""What a failure leads to: the next attempt or a dead letter, and the errors of the attempts."""
+"""Failures: the next attempt or a dead letter, and the errors of attempts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_OPTIONS = Options("", "", None, None)  # of a queue before its first push
 
 
 def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> float:
-    """Return the seconds before a job that a worker does not know is ready again.
+    """Return the seconds before an unknown job is ready again.
 
     >>> [unknown_delay(passed, max) for passed in (0, 60, 100_000)], unknown_delay(60, min)
     ([10.0, 60.0, 3600.0], 30.0)
@@ -83,7 +83,7 @@ def begin_last_error(
 
 
 class Failed(NamedTuple):
-    """A claimed item whose processing failed. `due` is `None` for at once."""
+    """A claimed item that failed; `due` is `None` for at once."""
 
     row: ItemRow
     due: int | None
@@ -92,7 +92,7 @@ class Failed(NamedTuple):
 
 
 class Failures:
-    """The failures of the items of one queue, and the way back from a dead letter."""
+    """The failures of one queue's items, and retries of dead letters."""
 
     def __init__(self, items: Items) -> None:
         self._layout = items.layout
@@ -111,9 +111,8 @@ class Failures:
     ) -> None:
         """Return failed items to their positions, now or when due, or make them dead letters.
 
-        Items die after their last attempt, or at once with `dead`. If `are_lost`, the leases ran
-        out: expired items end, and others run alone next time, in case one of them killed the
-        worker.
+        Items die after their last attempt, or at once with `dead`. With `are_lost`, the leases ran
+        out: expired items end, and others run alone next time, in case one killed the worker.
         """
         if not failed:
             return
@@ -165,8 +164,7 @@ class Failures:
     ) -> bool:
         """Return a dead letter to its position; return false if its unique key is in use.
 
-        Later attempts get higher numbers, but `max_attempts` counts anew. `reserve(tr)` takes a
-        place.
+        Attempt numbers continue, but `max_attempts` counts anew. `reserve(tr)` takes a place.
         """
         layout = self._layout
         header = dead.item.header.counted()

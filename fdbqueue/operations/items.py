@@ -35,10 +35,10 @@ from fdbqueue.types import (
 )
 
 BATCH_BYTES = 1_000_000
-"""The maximum payload of a shared transaction: a tenth of FoundationDB's limit."""
+"""Maximum payload of a shared transaction: a tenth of FoundationDB's limit."""
 
 ITEM_BYTES = 250
-"""The bytes of a transaction that an item takes besides its payload."""
+"""The bytes of an item in a transaction, besides its payload."""
 
 POPPED, EXPIRED = End("popped"), End("expired")
 
@@ -55,7 +55,7 @@ class NewItem(NamedTuple):
 
 
 class Tail:
-    """The end of a level, found by a snapshot read, so pushes never conflict."""
+    """The end of a level, found by a snapshot read: pushes never conflict."""
 
     __slots__ = ("_read", "level", "next_count")
 
@@ -65,7 +65,7 @@ class Tail:
         self._read = snapshot.get_range(level.begin, level.end, limit=1, reverse=True)
 
     def take_count(self, version: int) -> int:
-        """Return the count for the level's next item: the read version, or the last count plus one.
+        """Return the next item's count: the read version, or the last count plus one.
 
         Versions grow faster than clients can push.
         """
@@ -101,7 +101,7 @@ class Items:
     # Totals and counters
 
     def tally(self, tr: Transaction, now: int, **changes: int) -> None:
-        """Add to tallies of the queue, by their names."""
+        """Add to tallies of the queue."""
         self.history.note_change(tr, now)
         tr.add(self.layout.tallies, encode_tallies(**changes))
 
@@ -118,8 +118,7 @@ class Items:
     def at(self, tr: ReadTransaction, position: bytes) -> ItemRow | None:
         """Return the item that has, or first had, this position; `None` if it ended.
 
-        The transaction conflicts with every change of it. Cost: one read if it is ready, otherwise
-        six.
+        Conflicts with every change of it. Cost: one read if it is ready, otherwise six.
         """
         layout = self.layout
         key = layout.items + position
@@ -144,7 +143,7 @@ class Items:
         reverse: bool,
         state: State,
     ) -> Iterator[ItemRow]:
-        """Iterate over the items in a state, except staged ones, reading as needed.
+        """Yield the items in a state, except staged ones, reading as needed.
 
         Keys are given as for ready items; `limit` 0 means all.
         """
@@ -192,8 +191,8 @@ class Items:
     ) -> Callable[[], list[StoredItem]]:
         """Start to read up to `n` items that clients may take, from `begin` to `end`.
 
-        A `start` is `skipped` items, or groups of a priority, behind `begin`; with it, read the
-        options before waiting. Clients take the items `before` first.
+        A `start` is `skipped` items, or groups of a priority, behind `begin`; then read the options
+        before waiting. Clients take the items `before` first.
         """
         if n == 0:  # which means no limit in FoundationDB
             return list
@@ -245,7 +244,7 @@ class Items:
     def put_back(
         self, tr: Transaction, now: int, popped: list[tuple[bytes, bytes, Header]]
     ) -> None:
-        """Return popped items, as key, payload and header, unless they already exist."""
+        """Return popped items to their positions, unless they already exist."""
         layout = self.layout
         items = {key: (payload, header) for key, payload, header in popped}
         pending = [self.begin_look(tr, key, header) for key, (_, header) in items.items()]
@@ -270,9 +269,9 @@ class Items:
         items: Sequence[StoredItem],
         staged: Sequence[StoredItem] = (),
     ) -> None:
-        """Pop ready items that the transaction conflicts on, with all they own.
+        """Pop ready items that the transaction conflicts on.
 
-        Items behind them are `staged` for other processes.
+        The items behind them are `staged` for other processes.
         """
         changes: list[Change] = []
         for item in items:

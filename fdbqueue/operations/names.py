@@ -28,13 +28,13 @@ _MAX_OTHERS = 10
 
 
 def find(tr: Transaction, name: str) -> Subspace | None:
-    """Return the subspace of a name's queue, or `None`."""
+    """Return the named queue's subspace, or `None`."""
     prefix = tr[name_key(name)].value
     return None if prefix is None else decode_subspace(prefix)
 
 
 def find_existing(tr: Transaction, name: str) -> Subspace:
-    """Return the subspace of a name's queue; raise `QueueNotFound`."""
+    """Return the named queue's subspace; raise `QueueNotFound`."""
     subspace = find(tr, name)
     if subspace is not None:
         return subspace
@@ -65,7 +65,7 @@ def name_of(tr: ReadTransaction, prefix: bytes) -> str | None:
 
 
 def location(tr: Transaction, name: str) -> Subspace:
-    """Return the subspace that this name's queue has or would get."""
+    """Return the subspace that the named queue has or would get."""
     return find(tr, name) or _next_subspace(tr, name)[0]
 
 
@@ -75,7 +75,7 @@ def _next_subspace(tr: Transaction, name: str) -> tuple[Subspace, int]:
 
 
 def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
-    """Keep other queues from ever using the subspace of a queue that is being renamed."""
+    """Reserve a queue's subspace for good, before a rename."""
     next_subspace, number = _next_subspace(tr, name)
     if subspace.key() == next_subspace.key():
         tr[renames_key(name)] = encode_count(number + 1)

@@ -38,7 +38,7 @@ def reconcile_options(given: Options, stored: Options) -> Options:
 
 
 def has_kept(options: Options) -> bool:
-    """Return whether done items may be stored, even if none are kept now."""
+    """Return whether done items may be stored, even if none are kept."""
     return (options.keep_seconds, options.keep_number) != (None, None)
 
 
@@ -51,8 +51,8 @@ class StoredOptions:
         has_bounds: Whether they bound the queue or some groups.
         keeps_done: Whether done items are kept; true if unknown.
         may_have_done: The last value of `has_kept`.
-        has_any_rate: Whether this client has found a rate of the queue or a group.
-        has_groups: Whether this client has found that groups have or had items.
+        has_any_rate: Whether this client has found a rate.
+        has_groups: Whether this client has found groups.
     """
 
     def __init__(self, layout: Layout, given: Options) -> None:
@@ -125,7 +125,7 @@ class StoredOptions:
         return options is not None and options.paused
 
     def note_groups(self, tr: Transaction) -> None:
-        """Let claims look for turns of groups from now on."""
+        """Let claims look for turns from now on."""
         options = self.read(tr)
         if options is not None and not options.has_groups:
             tr[self._layout.options] = encode_options(replace(options, has_groups=True))

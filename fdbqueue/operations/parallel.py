@@ -8,7 +8,7 @@ from fdbqueue.types import ReadTransaction
 
 
 def read_all(tr: ReadTransaction, keys: Iterable[bytes]) -> list[bytes | None]:
-    """Return the values of some keys, or `None`, in one round trip."""
+    """Return the values of keys, or `None`, in one round trip."""
     reads = [tr[key] for key in keys]
     return [read.value for read in reads]
 

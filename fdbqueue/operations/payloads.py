@@ -1,4 +1,4 @@
-"""Payloads: small ones in the row of their item, others in pieces."""
+"""Payloads: small ones in their item's row, others in pieces."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
 
 
 def number_of_pieces(content: bytes) -> int:
-    """Return the number of pieces of a content."""
+    """Return the number of a content's pieces."""
     return math.ceil(payload_size(content) / _PIECE_SIZE)
 
 
@@ -63,15 +63,12 @@ def read_payload(tr: ReadTransaction, layout: Layout, content: bytes) -> bytes:
 
 
 def own_id(layout: Layout, key: bytes) -> bytes:
-    """Return an id for the pieces of a payload that is written after the push."""
+    """Return an id for the pieces of a payload written after the push."""
     return hashlib.sha256(layout.position(key)).digest()[:UUID_SIZE]
 
 
 def with_small_row(tr: Transaction, layout: Layout, item: StoredItem) -> StoredItem:
-    """Return an item with a large payload in pieces.
-
-    Clients in other languages may have stored it in the row.
-    """
+    """Return an item with a large payload in pieces; another client may store it in the row."""
     if len(item.content) <= MAX_INLINE:
         return item
     value = write_payload(tr, layout, own_id(layout, item.key), item.content, item.header)

@@ -31,7 +31,7 @@ FindAt: TypeAlias = Callable[[Transaction, int, bytes], ItemRow | None]
 
 
 class PushRequest(NamedTuple):
-    """The items of one push call: all or none, or, with `as_many_as_fit`, the first ones."""
+    """The items of one push call: all or none, or with `as_many_as_fit` the first."""
 
     items: list[NewItem]
     as_many_as_fit: bool = False
@@ -43,7 +43,7 @@ class PushRequest(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """The item that a push stored, or the unfinished holder of its unique key (`found`)."""
+    """The stored item, or the unfinished holder of its unique key (`found`)."""
 
     key: bytes
     found: ItemRow | None
@@ -61,7 +61,7 @@ class Pusher:
         self._bounds = bounds
 
     def note_limited_groups(self, tr: Transaction) -> None:
-        """Let clients look for limits of groups from now on."""
+        """Let clients look for groups' limits from now on."""
         options = self._options.agree(tr)
         if not options.limited_groups:
             tr[self.layout.options] = encode_options(replace(options, limited_groups=True))
@@ -81,10 +81,7 @@ class Pusher:
         return True
 
     def push(self, tr: Transaction, now: int, requests: list[PushRequest]) -> list[list[bytes]]:
-        """Append items to their levels; return the keys of each push's new items.
-
-        Without room, a push has no keys, or, with `as_many_as_fit`, the keys of the items that fit.
-        """
+        """Append items to their levels; return each push's new keys, perhaps fewer without room."""
         begin, end = self.layout.waiters_and_options
         options = self._options
         items = [*chain.from_iterable(map(_items_of, requests))]
@@ -136,7 +133,7 @@ class Pusher:
         """Push items, except where another item holds the unique key; return the items for all.
 
         Without room, the result is empty, or ends before the first item without room. The
-        transaction conflicts with every change of the holders, and with `relies_on_full`, of a full
+        transaction conflicts with every change of the holders and, with `relies_on_full`, of a full
         queue.
         """
         layout = self.layout

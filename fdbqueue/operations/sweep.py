@@ -24,7 +24,7 @@ _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another clust
 
 _FEW = 32
 MAX_SWEPT = 256
-"""The maximum number of items of each kind in one sweep."""
+"""Maximum number of items of each kind in one sweep."""
 
 
 class Swept(NamedTuple):
@@ -38,8 +38,8 @@ class Swept(NamedTuple):
 class Sweep:
     """The sweeps of one queue. A client sweeps before it takes items.
 
-    If many items are due, the earliest become available first, so a client may take an item before
-    one of a lower priority that became due later. Expired items are never taken.
+    If many items are due, the earliest become available first: a client may take an item before one
+    of a lower priority that became due later. Expired items are never taken.
     """
 
     def __init__(self, items: Items, claimed: ClaimedItems, schedules: Schedules) -> None:
@@ -65,8 +65,8 @@ class Sweep:
     ) -> Callable[[], Swept]:
         """Start the reads of a sweep of up to `limit` items of each kind.
 
-        With `may_leave`, a sweep of `limit` leases or items only deletes expired ones: all clients
-        would conflict on the others.
+        With `may_leave`, a sweep that reaches `limit` only deletes expired items: all clients would
+        conflict on the others.
         """
         wrote = False
         # A try of the transaction that fails after this has looked in vain; the next look helps.
@@ -102,7 +102,7 @@ class Sweep:
         return finish
 
     def find(self, tr: Transaction, now: int, reference: bytes) -> ItemRow | None:
-        """Return the item with this reference, swept if its timer is over; `None` if it ended."""
+        """Return an item, swept if its timer is over; `None` if it ended."""
         found = self._items.at(tr, reference)
         timer = found and timer_over(tr, self._layout, found, now)
         if found is None or timer is None:

@@ -1,4 +1,4 @@
-"""Timers, and what becomes of an item whose timer is over (`sweep.py` finds them).
+"""Timers, and the transitions of items whose timers are over (`sweep.py` finds them).
 
 The end of a lease makes its item ready, or a dead letter after the last attempt. The end of a delay
 makes its item ready. An expired item ends.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fdbqueue.layout.keys import Layout
 
 VERSIONS = 1_000_000
-"""The approximate number of read versions per second."""
+"""Approximate read versions per second."""
 
 LEASE_OVER = "its lease ran out"
 
@@ -97,7 +97,7 @@ def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> No
 def drop_ended(
     tr: Transaction, layout: Layout, now: int, ends: bytes, entries: bytes, limit: int
 ) -> int:
-    """Delete up to `limit` rows whose time is over, without conflicts; return their number.
+    """Delete up to `limit` ended rows, without conflicts; return their number.
 
     `entries` is their prefix, `ends` that of their index by end.
     """

@@ -1,6 +1,6 @@
 """The transitions of items from state to state, and everything that follows from them.
 
-Each operation says which transitions it wants. `Transitions` writes the rows and counters; the
+Each operation names the transitions it wants. `Transitions` writes the rows and counters; the
 *maintainers* keep all else that depends on an item. None is called by name. See
 `docs/design/transitions.md`.
 """
@@ -100,7 +100,7 @@ TABLE: dict[tuple[Why, State | None, State | None], dict[str, int]] = {
     ("marked", "claimed", "claimed"): {},
 }
 """Every transition: why, from which state and to which (`None`: no item), and its change of the
-tallies. `moved` counts items that come back without being new."""
+tallies."""
 
 TAKEN: tuple[Why, ...] = ("popped", "claimed", "staged")
 
@@ -138,8 +138,7 @@ class EarlyMaintainer(Protocol):
     def begin(self, tr: Transaction, now: int, changes: Sequence[Change], /) -> Finish | None:
         """Start the reads for some transitions, and add read conflicts, before anything is written.
 
-        Returns:
-            A function that waits and writes, called after the rows are written, or `None`.
+        The returned function, if any, is called after the rows are written; it waits and writes.
         """
         ...
 
@@ -147,7 +146,7 @@ class EarlyMaintainer(Protocol):
 class Transitions:
     """The transitions of one queue's items.
 
-    Only `history` sees plain items, so unused features cost nothing. A plain item has no header, no
+    Only `history` sees plain items: unused features cost nothing. A plain item has no header, no
     group, no slot and a small payload, and is neither dead nor done. For other items, `groups`
     reads before the rows are written, and `followers` follow.
     """
@@ -223,7 +222,7 @@ class Transitions:
                     tr.clear(timer[0])
 
     def _store(self, tr: Transaction, why: Why, row: ItemRow) -> bool:
-        """Store a row and its timer; return whether a sweep has to look at it."""
+        """Store a row and its timer; return whether a sweep must look at it."""
         layout, state, item = self._layout, row.state, row.item
         if state == "ready":
             tr[item.key] = item.value

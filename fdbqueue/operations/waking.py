@@ -1,4 +1,4 @@
-"""Waiting clients: a transaction that brings items wakes as many clients as items."""
+"""Waiting clients: a transaction that brings items wakes a client for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_WOKEN = 16  # by a client that finds items for which nobody was woken
 
 
 class Waiter(NamedTuple):
-    """A waiting client. Another transaction clears its key to wake it.
+    """A waiting client, which another transaction wakes by clearing its key.
 
     The keys of `neighbours` change when clients next to it come or go.
     """
@@ -89,8 +89,8 @@ class Waiters:
     def leave(self, tr: Transaction, key: bytes, *, has_found: bool) -> None:
         """End a wait that no other transaction has ended.
 
-        With `has_found`, the client found an item without a wake-up, so this wakes the sentinel,
-        and others if more items are left.
+        With `has_found`, the client found an item without a wake-up: wake the sentinel, and others
+        if more items are left.
         """
         tr.clear(key)
         if has_found:

@@ -1,1 +1,1 @@
-"""The store: a SQLite database, a lock for its writers, and one sync per commit."""
+"""The store: a SQLite database, a lock for its writers, and syncs."""

@@ -24,9 +24,9 @@ from fdbqueue.errors import (
 )
 
 LONG_LOG = 64 << 20
-"""Bytes to which SQLite cuts its log when it restarts it."""
+"""Bytes to which SQLite truncates a restarted log."""
 CHECKPOINT = 2000
-"""Pages of the log from which SQLite makes a checkpoint after a commit."""
+"""Pages of the log after which a commit makes a checkpoint."""
 
 _BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for one of its own locks
 _MAPPED = 32 << 10  # bytes of the -shm file that SQLite maps into memory
@@ -39,10 +39,10 @@ class Connection(sqlite3.Connection):
 
     Attributes:
         version: The version of the newest commit that the snapshot sees.
-        expires: When all further reads fail, by `time.monotonic()`: `math.inf` while unused,
+        expires: When reads begin to fail, by `time.monotonic()`: `math.inf` while unused,
             `-math.inf` once closed.
         over: The code of the error with which they fail.
-        busy: A lock, held by a thread that reads, commits or closes the connection.
+        busy: A lock, held while a thread reads, commits or closes the connection.
     """
 
     __slots__ = ("__weakref__", "_file", "busy", "expires", "over", "version")
@@ -87,10 +87,9 @@ class Connection(sqlite3.Connection):
             self.execute("ROLLBACK")
 
     def expire(self, now: float, code: int = 1007, patience: float = 0) -> None:
-        """Close the connection if it has expired, unless another thread goes on to use it.
+        """Close an expired connection, unless another thread uses it for `patience` more seconds.
 
-        All further reads fail with `code`. `math.inf` as the time also closes an unused connection.
-        `patience` is the seconds to wait for the other thread.
+        All further reads fail with `code`. `now=math.inf` also closes an unused connection.
         """
         if self.expires <= now and self.busy.acquire(timeout=patience):
             try:
@@ -101,10 +100,7 @@ class Connection(sqlite3.Connection):
                 self.busy.release()
 
     def check_integrity(self, seconds: float | None = None) -> bool:
-        """Run SQLite's integrity check.
-
-        `quick_check` takes as long and does not compare the order of the keys.
-        """
+        """Run SQLite's integrity check; `quick_check` would not compare the order of keys."""
         outcome: list[str | sqlite3.Error] = []
 
         def check() -> None:
@@ -139,7 +135,7 @@ class Connection(sqlite3.Connection):
 
 @contextmanager
 def storage_errors(path: Path) -> Generator[None]:
-    """Turn errors of SQLite and the system into errors with path and advice."""
+    """Raise errors with path and advice instead of SQLite's and the system's."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -147,7 +143,7 @@ def storage_errors(path: Path) -> Generator[None]:
 
 
 def explained(path: Path, error: sqlite3.Error | OSError) -> StorageError:
-    """Return the error to raise for SQLite's or the system's."""
+    """Return the error to raise instead."""
     if isinstance(error, OSError):
         return _of_system(path, error)
     # By its text: SQLite's codes are on the exception only since Python 3.11.
@@ -178,7 +174,7 @@ def _of_system(path: Path, error: OSError) -> StorageError:
 
 
 def _has_no_room(path: Path) -> bool:
-    """Return whether no room is left for the mapped file of SQLite or for another file."""
+    """Return whether there is no room for SQLite's mapped file or for another file."""
     try:
         free = os.statvfs(path if path.exists() else path.parent)
     except OSError:

@@ -103,9 +103,9 @@ def prepare_directory(path: Path, create: bool) -> None:
 
 
 def open_database(path: Path, directory: int) -> None:
-    """Join the processes that have a database open; the first creates or repairs the files.
+    """Join the processes that have a database open, by a shared lock on `directory`.
 
-    A shared lock on `directory` shows that this process is there.
+    The first creates or repairs the files.
     """
     deadline = time.monotonic() + _LONGEST_OPENING
     while True:
@@ -161,10 +161,9 @@ def _create_or_check(database: Path, connection: sqlite3.Connection) -> None:
 def _copy(path: Path) -> None:
     """Replace the database and its log by a readable copy that is certainly on disk.
 
-    If the system lost pages that it could not write, SQLite ends the log there, by their checksums:
-    nobody was told of anything later. The note of the failed sync is an empty file. The complete
-    copy takes its name, so that the next process goes on if this one dies, and then the name of the
-    database.
+    If the system lost unwritten pages, SQLite ends the log there, by their checksums: nobody was
+    told of anything later. The complete copy takes the name of the note of the failed sync, an
+    empty file, and then the name of the database; if this process dies, the next continues.
     """
     copy, failed = path / COPY_FILE, path / FAILED_FILE
     if not failed.stat().st_size:
@@ -194,10 +193,7 @@ def _copy(path: Path) -> None:
 
 
 class OpenFiles:
-    """The files of a database, as this process opened them.
-
-    Device and inode reveal a replaced file, because open files keep their inodes.
-    """
+    """The files of a database, as this process opened them, by device and inode."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -208,12 +204,7 @@ class OpenFiles:
         self._checked: tuple[int, int, int] | None = None
 
     def check(self) -> None:
-        """Raise an error if one of the files is no longer the opened one.
-
-        Raises:
-            FilesReplaced: A file was removed or replaced.
-            SyncFailed: A process has noted that a sync failed.
-        """
+        """Raise `FilesReplaced` for a removed or replaced file, `SyncFailed` for a failed sync."""
         name = DATABASE_FILE
         try:
             found = os.stat(self._directory)
@@ -236,7 +227,7 @@ class OpenFiles:
 
 
 def memory_directory() -> Path:
-    """Create a private directory, in memory if there is a file system with enough room."""
+    """Create a private directory, in memory if there is room."""
     shared_memory = Path("/dev/shm")
     parent = Path(tempfile.gettempdir())
     if shared_memory.is_dir() and os.access(shared_memory, os.W_OK):

@@ -41,10 +41,10 @@ class WritersLock:
     """A lock on a file, which the system releases when its holder dies.
 
     Code that needs the lock is a *section*, a function that `run` calls. `inside` excludes other
-    threads, `flock` other processes. An interrupt may leave `flock` behind; then the next section
-    has it already, or a regular `release` frees it.
+    threads, `flock` other processes. An interrupt may leave `flock` behind: then the next section
+    already has it, or a regular `release` frees it.
 
-    A section with a deadline tries again after random pauses; any other blocks in `flock`.
+    A section with a deadline retries after random pauses; others block in `flock`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -114,7 +114,7 @@ class WritersLock:
                 return  # they look now and then anyway
 
     def close(self, failure: FdbqueueError) -> io.FileIO | None:
-        """Close the lock for good: `run` raises the failure.
+        """Close the lock: `run` raises the failure.
 
         Return its file, which closes once no thread waits for it.
         """
@@ -129,10 +129,9 @@ class WritersLock:
 
 
 def lock_owners(path: Path, kind: str, mode: str, at: range = range(1)) -> dict[int, bool]:
-    """Return the processes that lock a file, and whether each one is stopped.
+    """Return the processes that lock a file, and whether each is stopped.
 
-    `kind` is `FLOCK` or `POSIX`, `mode` is `READ` or `WRITE`, `at` has the possible positions of
-    the first locked byte.
+    `kind` is `FLOCK` or `POSIX`, `mode` `READ` or `WRITE`; `at` has the possible positions.
     """
     owners: dict[int, bool] = {}
     with suppress(OSError):

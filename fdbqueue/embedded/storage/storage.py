@@ -1,8 +1,7 @@
 """Snapshots and commits: optimistic concurrency on SQLite.
 
-A snapshot is a read transaction of SQLite. A commit stores its version and write conflict ranges as
-a row, with the data, and compares its reads with the rows since its snapshot. See
-`docs/design/embedded-engine.md`.
+A commit stores its version and write conflict ranges as a row, with the data, and compares its
+reads with the rows since its snapshot. See `docs/design/embedded-engine.md`.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ _READ_LOCKS = range(123, 128)  # the bytes of the -shm file that readers of the 
 logger = logging.getLogger("fdbqueue")
 
 Changes: TypeAlias = tuple[list[Range], list[Mutation], list[bytes]]
-"""A commit's read conflict ranges, writes in order, and packed write conflict ranges."""
+"""Read conflict ranges, writes in order, and packed write conflict ranges."""
 
 _storages: set[ref[Storage]] = set()
 _inherited: list[Storage] = []
-"""The parent's open storages when this process was forked."""
+"""The parent's open storages at the fork."""
 
 
 def _leave() -> None:
@@ -85,7 +84,6 @@ class Storage:
     """The connection of the section that runs, or that an interrupt has left."""
 
     def __init__(self, path: Path | None, durable: bool, create: bool) -> None:
-        """Open the directory, or a private one in memory."""
         if _inherited:
             raise StorageError(str(path or "memory:"), _FORKED, _SPAWN)
         self._is_private = path is None
@@ -122,7 +120,7 @@ class Storage:
     def close(self) -> None:
         """Close every connection and remove a `memory:` directory.
 
-        After an interrupt, another call does the rest.
+        After an interrupt, another call completes this.
         """
         if self in _inherited:
             return
@@ -153,8 +151,8 @@ class Storage:
     def _must_not_close(self) -> bool:
         """Return whether closing the last connection would do harm.
 
-        After a failed sync, SQLite would write the log into the database. If files were replaced,
-        it would remove another file with the log's name.
+        After a failed sync, SQLite would write the log into the database; after a replacement, it
+        would remove another file with the log's name.
         """
         with suppress(StorageError, OSError):
             self._files.check()
@@ -162,7 +160,7 @@ class Storage:
         return True
 
     def leave(self) -> None:
-        """In a forked child, refuse everything and let go of the parent's locks."""
+        """In a forked child, refuse everything and drop the parent's locks."""
         self.sync.failure = StorageError(str(self.path), _FORKED, _SPAWN)
         # Its descriptors would keep the locks of its parent.
         if (file := self.lock.close(self.sync.failure)) is not None:
@@ -247,7 +245,7 @@ class Storage:
 
         It is below each commit that the snapshot does not see. It is not older than the newest
         commit, nor than ten milliseconds, unless another process stops in its commit. While nobody
-        commits, it can be the present moment, because later commits take theirs from the clock.
+        commits, it can be the present: later commits take theirs from the clock.
         """
         seen = snapshot.version
 
@@ -265,7 +263,7 @@ class Storage:
         return time.monotonic_ns() // 1000 + self._shift
 
     def check_integrity(self, seconds: float | None) -> bool:
-        """Check the database for damage; return whether that ended in time."""
+        """Check the database; return whether that ended in time."""
         with storage_errors(self.path), closing(self._connect()) as connection, connection.busy:
             return connection.check_integrity(seconds)
 
@@ -308,7 +306,7 @@ class Storage:
 
     @classmethod
     def _undo(cls) -> bool:
-        """Undo a section that an interrupt has left; false if it goes on after the interrupt."""
+        """Undo a section that an interrupt has left; false if it continues after the interrupt."""
         if cls._section is not None:
             frame = sys._getframe(1).f_back
             while frame is not None and frame.f_code is not cls.commit.__code__:
@@ -326,7 +324,7 @@ class Storage:
     def _write(self, connection: Connection, changes: Changes) -> int:
         """Write the mutations and the row of the commit if nothing conflicts; return its version.
 
-        If there were commits since the snapshot, SQLite refuses to continue by writing ("locked").
+        After commits since the snapshot, SQLite refuses to continue by writing ("locked").
         """
         reads, mutations, writes = changes
         last = connection.version
@@ -351,7 +349,7 @@ class Storage:
     # Periodic work
 
     def look_after(self) -> bool:
-        """End old snapshots and look at the files; return false once closed."""
+        """End old snapshots and check the files; return false once closed."""
         # SQLite cannot restart its log while there are old snapshots.
         now = time.monotonic()
         for connection in self._open_connections():
@@ -386,7 +384,7 @@ class Storage:
 
 
 def _look_after(reference: ref[Storage]) -> None:
-    """Look after a storage, in a thread, which no signal handler interrupts."""
+    """Look after a storage in a thread, which no signal handler interrupts."""
     while (storage := reference()) is not None and storage.look_after():
         del storage
         time.sleep(_LOOK)

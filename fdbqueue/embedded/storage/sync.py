@@ -18,14 +18,13 @@ _data_sync = getattr(os, "fdatasync", os.fsync)
 
 
 class Sync:
-    """The syncs of this process, one for all threads that wait.
+    """The syncs of this process, one for all waiting threads.
 
     SQLite commits without a sync. A commit, and an answer that depends on one, waits here until a
-    sync that began later has ended. SQLite syncs a commit that it has moved into the database file
-    before it overwrites the log.
+    sync that began later has ended. SQLite syncs the database file before it overwrites the log.
 
-    After a failed sync the kernel may count lost pages as written, so a later success proves
-    nothing. From then on this process refuses everything, and a file tells the others.
+    After a failed sync, the kernel may count lost pages as written: a later success proves nothing.
+    From then on this process refuses everything, and a file tells the others.
     """
 
     def __init__(self, path: Path, is_durable: bool) -> None:
@@ -34,11 +33,11 @@ class Sync:
         self._file = open_file(path / LOG_FILE, os.O_RDONLY)
         self._lock = threading.Lock()
         self.newest = 0
-        """The newest commit of this process that has to be on disk."""
+        """This process's newest commit that must be on disk."""
         self.covered = 0 if is_durable else math.inf
-        """The newest commit that is certainly on disk; infinite if nobody waits for the disk."""
+        """The newest commit certainly on disk; infinite if nobody waits for the disk."""
         self.failure: FdbqueueError | None = None
-        """Why nothing can be read or committed any more; `DatabaseClosed` after an orderly end."""
+        """Why everything is refused; `DatabaseClosed` after an orderly end."""
 
     def wait(self, version: int, deadline: float | None = None) -> None:
         """Return once a commit, and all commits before it, are on disk.
@@ -87,7 +86,7 @@ class Sync:
         return failure
 
     def close(self) -> None:
-        """Sync for the threads that still wait, and close."""
+        """Sync for waiting threads, and close."""
         self._try(self.newest)
         with self._lock:
             self.failure = self.failure or DatabaseClosed()

@@ -29,7 +29,7 @@ _DELETE = "DELETE FROM kv WHERE key = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE key >= ? AND key < ?"
 
 LIFETIME = int(TRANSACTION_LIFETIME * VERSIONS_PER_SECOND)
-"""The versions between a transaction's first read and its latest possible commit."""
+"""Versions between a transaction's first read and its latest possible commit."""
 
 NEWEST = "SELECT max(version) FROM commits"
 FOLLOWING = "SELECT min(version) FROM commits WHERE version > ?"
@@ -43,7 +43,7 @@ _FORGET_EVERY = 64  # commits, on average: the last bits of the time are as good
 def apply(
     connection: sqlite3.Connection, mutations: list[Mutation], version: int, writes: list[bytes]
 ) -> None:
-    """Write a commit within a transaction of SQLite; now and then delete old rows.
+    """Write a commit within SQLite's transaction; now and then delete old rows.
 
     `writes` are the packed write conflict ranges, without versionstamped keys.
     """
@@ -95,11 +95,10 @@ def _stamped(template: bytes, version: int) -> bytes:
 
 
 def compare(connection: sqlite3.Connection, seen: int, reads: list[Range]) -> None:
-    """Compare a transaction's reads with the commits after the newest that it has seen.
+    """Compare a transaction's reads with the commits after version `seen`.
 
     Raises:
-        FDBError: 1020, one of the commits wrote a key of `reads`. 1007, the rows of some of
-            them may have been deleted.
+        FDBError: 1020, a commit wrote a key of `reads`. 1007, rows may have been deleted.
     """
     lowest, highest = min(reads)[0], max(end for _, end in reads)
     keys: RangeSet | None = None
@@ -117,10 +116,7 @@ def compare(connection: sqlite3.Connection, seen: int, reads: list[Range]) -> No
 
 
 def begin_clock(connection: sqlite3.Connection) -> None:
-    """Prepare the clock of versions, in the first process.
-
-    If the clock has begun anew, as after a restart, versions go on from the newest commit.
-    """
+    """Let versions continue from the newest commit after a restart; for the first process."""
     (newest,) = connection.execute(NEWEST).fetchone()
     shift = newest + 1 - time.monotonic_ns() // 1000
     connection.execute("UPDATE clock SET shift = ? WHERE shift < ?", (shift, shift))

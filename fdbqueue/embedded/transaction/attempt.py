@@ -26,10 +26,10 @@ from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeySelector
 
 MOST_ROWS = 256
-"""The most rows that are fetched at once."""
+"""Maximum rows to fetch at once."""
 
 RANGE_SIZE = 24
-"""Bytes that count for a conflict range beside its ends."""
+"""Bytes that a conflict range counts beside its ends."""
 
 # Errors of a read that was performed. Other errors say that its arguments are wrong, or that the
 # transaction is over.
@@ -39,15 +39,15 @@ _FAILED_READS = (1007, 1009, 1036)
 class Attempt:
     """The reads and writes of a transaction since it was created or last restarted.
 
-    Errors are kept as codes: the traceback of an error would keep the transaction alive.
+    Errors are kept as codes: an error's traceback would keep the transaction alive.
 
     Attributes:
-        watches: Keys, the values that it sees, and the futures of watches set by its commit.
+        watches: Keys, the values seen, and the futures of watches set by its commit.
         version: The read version, once the program knows it.
         is_unrestricted: False once `check` may raise.
         deferred: The error of a write, which the next read or the commit raises.
         over: The error that every further operation raises.
-        read_error: The error of the first failed read, with which the commit fails, too.
+        read_error: The error of the first failed read; the commit also fails with it.
         deadline: When to stop waiting for the lock or the disk, by `time.monotonic()`.
         reads_ahead: Whether only the commit waits until what was read is on disk.
     """
@@ -95,7 +95,7 @@ class Attempt:
         return self.over
 
     def end(self, code: int) -> None:
-        """Fail every further operation. The first error stays."""
+        """Fail every further operation, with the first error."""
         self.over = self.over or code
         self.is_unrestricted = False
 
@@ -118,7 +118,7 @@ class Attempt:
         self.storage.end(snapshot)
 
     def finish(self, code: int) -> None:
-        """End the attempt and release everything but the watches."""
+        """End the attempt and release all but the watches."""
         self.end(code)
         self.release()
         if self.stamp is not None:
@@ -133,7 +133,7 @@ class Attempt:
     # Reading
 
     def view(self) -> Connection:
-        """Return the snapshot. The first call takes it."""
+        """Return the snapshot, taken by the first call."""
         if self.snapshot is None:
             self.snapshot = self.storage.begin(self.deadline, self.reads_ahead, self.version)
         return self.snapshot
@@ -141,7 +141,7 @@ class Attempt:
     def resolved(
         self, own: WriteMap | None, selector: KeySelector, snapshot: bool, with_value: bool = False
     ) -> bytes:
-        """Return the key to which a selector leads, or an end of the key space.
+        """Return a selector's key, or an end of the key space.
 
         As in FoundationDB, a key that an own `compare_and_clear` left without a value counts,
         unless `with_value`.
@@ -199,13 +199,13 @@ class Attempt:
     # Own writes
 
     def visible_writes(self, snapshot: bool) -> WriteMap | None:
-        """Return the own writes that a read must see."""
+        """Return the own writes that a read sees."""
         if not self.mutations or self.ryw_disabled or (snapshot and self.snapshot_ryw <= 0):
             return None
         return self.own_writes()
 
     def own_writes(self) -> WriteMap:
-        """Return the map of the own writes, brought up to date."""
+        """Bring the map of own writes up to date and return it."""
         if self._own is None:
             self._own = WriteMap()
         version = self.version or (0 if self.snapshot is None else self.snapshot.version)
@@ -215,7 +215,7 @@ class Attempt:
         return self._own
 
     def trigger_watches(self, kind: int, key: bytes, param: bytes) -> None:
-        """Make the watches ready whose keys an own mutation changes."""
+        """Finish watches whose keys an own mutation changes."""
         for watch in self.watches.copy():
             watched, value, future = watch
             if kind == CLEAR_RANGE:
@@ -229,9 +229,7 @@ class Attempt:
     # Committing
 
     def commit(self, size_limit: int) -> tuple[int, int]:
-        """Commit the writes and end the snapshot.
-
-        Return the version (-1 without writes), and the newest commit that must be on disk first.
+        """Commit; return the version (-1 without writes) and the newest commit to wait for.
 
         Raises:
             FDBError: As for `Storage.commit`; 1031, the deadline passed; 2101, the operations

@@ -1,7 +1,7 @@
 """The results of a transaction's calls, as the official binding's futures.
 
-A read is complete when its call returns; `wait()` or the first use of the value raises its error.
-Only a durable commit, a watch and the delay after an error take time.
+A read is complete when its call returns; `wait()` or the first use raises its error. Only durable
+commits, watches and delays after errors take time.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ _T = TypeVar("_T")
 
 
 def fresh(error: BaseException) -> BaseException:
-    """Return a copy of a stored error, to be raised.
-
-    The traceback of a raised error keeps the transaction and its snapshot alive.
-    """
+    """Return a copy of a stored error; a traceback in it would keep the transaction alive."""
     raised = copy(error)
     raised.__cause__ = error.__cause__
     return raised
@@ -52,7 +49,7 @@ class Future(Generic[_T]):
         return self._result
 
     def is_ready(self) -> bool:
-        """Return whether the result or error is there."""
+        """Return whether the result or error is ready."""
         self.block_until_ready()
         return True
 

@@ -28,7 +28,7 @@ _INT_MAX = 2**31 - 1
 
 @dataclass(slots=True)
 class Settings:
-    """The options that change results, with the values of a new transaction.
+    """The options that change results, as of a new transaction.
 
     Times are in milliseconds. `timeout` 0 and `retry_limit` -1 mean no limit. Snapshot reads see
     own writes if `snapshot_ryw` is positive.
@@ -42,7 +42,7 @@ class Settings:
     snapshot_ryw: int = 1
 
     def deadline(self, created: float) -> float:
-        """Return when the timeout ends, counted from the transaction's creation."""
+        """Return when the timeout from `created` ends."""
         return created + self.timeout / 1000
 
 
@@ -57,7 +57,6 @@ class _Options:
 
     _scope: dict[str, Any]
     _counted: Settings | Attempt
-    """The object that counts enables and disables of reads of own writes."""
 
     def set_snapshot_ryw_enable(self) -> None:
         """Let snapshot reads see own writes. Undoes one disable."""
@@ -107,11 +106,11 @@ class DatabaseOptions(_Options):
 
 
 class TransactionOptions(_Options):
-    """The options of one transaction. All this is as in FoundationDB.
+    """The options of one transaction, with FoundationDB's semantics.
 
     Timeout, retry limit and maximum delay persist through `on_error`; the others last for one
-    attempt. The next read or the commit reports an invalid value. After the error of a write,
-    options have no effect until the next attempt.
+    attempt. The next read or the commit reports an invalid value. After a write's error, options
+    have no effect until the next attempt.
     """
 
     _scope = fdboptions.TransactionOption

@@ -28,14 +28,11 @@ _FIRST_ROWS = {
     mode: MOST_ROWS if name in ("want_all", "exact", "serial") else 16
     for name, (mode, *_) in fdboptions.StreamingMode.items()
 }
-"""The rows of the first batch, by streaming mode. Each later batch is larger."""
+"""The rows of the first batch, by streaming mode."""
 
 
 class FDBRange:
-    """The rows of a range read, fetched in batches during iteration.
-
-    The call reads the first batch.
-    """
+    """The rows of a range read. The call fetches the first batch, iteration the others."""
 
     __slots__ = ("_arguments", "_error", "_reads", "_rest", "_rows")
 
@@ -126,7 +123,6 @@ class TransactionRead:
     is_snapshot = False
 
     db: types.Database
-    """The database of the transaction."""
     _attempt: Attempt
 
     if not TYPE_CHECKING:
@@ -186,10 +182,10 @@ class TransactionRead:
         Args:
             begin: A key or key selector; `None` for the first key.
             end: A key or key selector; `None` for the end of the keys.
-            limit: The most rows to return; 0 or -1 for no limit.
+            limit: Maximum number of rows; 0 or -1 for no limit.
             reverse: Whether to return the last row first.
             streaming_mode: How many rows to read first; later batches are larger. The
-                transaction conflicts with all rows read, even rows that the caller has not reached.
+                transaction conflicts with all rows read, even if the caller has not reached them.
                 `exact` requires a limit (2210).
         """
         return FDBRange(

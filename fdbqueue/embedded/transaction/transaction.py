@@ -1,7 +1,4 @@
-"""Transactions of the embedded engine.
-
-Names and rules are the official Python binding's; its `api-python.rst` has the details.
-"""
+"""Transactions, with the official Python binding's names and rules; see its `api-python.rst`."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
 _RETRYABLE = frozenset({1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
 
 _MUTATION_SIZE = 68
-"""Bytes that count for a mutation in addition to its key and parameter."""
+"""Bytes that a mutation counts beside its key and parameter."""
 
 _DONE = Future(None)
 
@@ -57,7 +54,7 @@ class _Database(types.Database, Protocol):
 
 
 class Transaction(TransactionRead, Writes):
-    """A transaction on an embedded database, created by `Database.create_transaction`.
+    """A transaction on an embedded database.
 
     It reads at the version of its first read and sees its own writes. It commits only if no other
     transaction has since written a key that it read (1020). The next read or the commit reports a
@@ -90,10 +87,7 @@ class Transaction(TransactionRead, Writes):
     # Writing
 
     def mutate(self, kind: int, key: KeyLike, param: ValueLike, end: bytes | None = None) -> None:
-        """Buffer a mutation.
-
-        The end of a range is `param` and, checked by the caller, `end`.
-        """
+        """Buffer a mutation. A range ends at `param` and, checked by the caller, `end`."""
         attempt = self._attempt
         if type(key) is not bytes:
             key = as_key(key)
@@ -222,7 +216,7 @@ class Transaction(TransactionRead, Writes):
         return self._committed_version
 
     def get_versionstamp(self) -> Key:
-        """Return a future for the versionstamp. Call this before the commit."""
+        """Return a future for the versionstamp; call this before the commit."""
         try:
             self._attempt.check()
         except FDBError as error:
@@ -241,8 +235,7 @@ class Transaction(TransactionRead, Writes):
     def read_ahead(self) -> None:
         """Let reads return before what they saw is on disk.
 
-        The caller must tell nobody what it has read until the commit's future or `confirm_reads` is
-        done.
+        The caller must tell nobody of it until the commit's future or `confirm_reads` is done.
         """
         self._reads_ahead = self._attempt.reads_ahead = True
 
@@ -258,11 +251,11 @@ class Transaction(TransactionRead, Writes):
             attempt.storage.sync.wait(attempt.snapshot.version, attempt.deadline)
 
     def watch(self, key: KeyLike) -> WatchFuture:
-        """Return a future that is ready once the key's value differs from what was seen here.
+        """Return a future that is ready once the key's value differs from the value seen here.
 
-        This reads the key, and that read can conflict. A later write of this transaction that
-        changes the value, or is atomic, makes the future ready; changes by others do so after the
-        commit. If the commit fails, so does the watch.
+        This read can conflict. A later write of this transaction that changes the value, or is
+        atomic, makes the future ready; changes by others do so after the commit. If the commit
+        fails, so does the watch.
         """
         future = WatchFuture(self._database)
         try:
@@ -288,8 +281,8 @@ class Transaction(TransactionRead, Writes):
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
         The writes are visible when this returns. If the database is durable, the writes and
-        everything that was read are on disk once the future is ready; the first call that asks for
-        its result waits. The result is known unless the disk fails or is slower than the timeout
+        everything read are on disk once the future is ready; the first call that asks for its
+        result waits. The result is known unless the disk fails or is slower than the timeout
         (`CommitUnknownResult`, 1021). Such a transaction is not retried.
         """
         attempt = self._attempt
@@ -333,9 +326,8 @@ class Transaction(TransactionRead, Writes):
     def on_error(self, error: BaseException | int) -> Future[None]:
         """Prepare the next attempt after a retryable error, or fail with the error.
 
-        The first call that asks for the future's result sleeps. The delay is FoundationDB's,
-        growing from 10 ms to a second; after a conflict, from the duration of the attempt, if that
-        is shorter.
+        The first call that asks for the future's result sleeps. The delay is FoundationDB's, from
+        10 ms to a second; after a conflict, it grows from the attempt's duration, if shorter.
         """
         if isinstance(error, int):
             error = FDBError(error)
@@ -385,7 +377,7 @@ class Transaction(TransactionRead, Writes):
     # Options
 
     def change_settings(self, **changed: int) -> None:
-        """Change options of this transaction."""
+        """Change options."""
         self._settings = replace(self._settings, **changed)
         attempt = self._attempt
         attempt.ended()  # a timeout that has expired stays expired

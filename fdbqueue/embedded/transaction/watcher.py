@@ -1,7 +1,7 @@
 """Watches: futures that become ready when a key changes.
 
 Each commit ends with a write to the lock's file. While there are watches, one thread waits for such
-writes, which Linux reports, and reads the watched keys. Elsewhere it polls.
+writes (on Linux; elsewhere it polls) and reads the watched keys.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Watcher:
                 self._look(watches)
 
     def _look(self, watches: dict[WatchFuture, tuple[bytes, bytes | None]]) -> None:
-        """Finish the watches whose keys changed; all of them, if the database cannot be read.
+        """Finish the watches whose keys changed; all, if the database cannot be read.
 
         A read that follows waits until the change is on disk.
         """
@@ -124,7 +124,7 @@ def file_changes(path: Path, longest: float) -> Generator[None, None, None]:
 
 
 def _begin_notices(path: Path) -> int | None:
-    """Return a descriptor of notices of changes, if the system has one to give."""
+    """Return a descriptor of notices of changes, if the system has any."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)

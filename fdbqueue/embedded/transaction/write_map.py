@@ -21,7 +21,7 @@ from fdbqueue.errors import FDBError
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 SeenRow: TypeAlias = tuple[bytes, bytes | None]
-"""A key and its value; `None` after an own `compare_and_clear`."""
+"""A key and its value, or `None` after an own `compare_and_clear`."""
 
 
 def stamped_key_range(key: bytes, read_version: int) -> Range:
@@ -39,12 +39,12 @@ class WriteMap:
         self._operations: dict[bytes, list[tuple[int, bytes]]] = {}
         self._keys: list[bytes] = []  # of the operations, sorted
         self.known = RangeSet()
-        """The keys that were set or cleared: reads of them do not depend on the database."""
+        """The keys set or cleared: reads of them do not depend on the database."""
         self._unreadable = RangeSet()
-        """The keys whose contents only the commit determines."""
+        """The keys that only the commit determines."""
 
     def add(self, kind: int, key: bytes, param: bytes, read_version: int) -> None:
-        """Add the next write of the transaction."""
+        """Add the next write."""
         if kind == CLEAR_RANGE:
             self._forget(key, param)
             self._unreadable.remove(key, param)

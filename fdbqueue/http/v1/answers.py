@@ -1,4 +1,4 @@
-"""The answers of the routes below `/v1`: the library's records."""
+"""The answers of the routes below `/v1`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Claims(BaseModel):
 
 @with_fields(ItemInfo)
 class Info(BaseModel):
-    """Everything about an item; a task also has the fields of a task."""
+    """Everything about an item or a task."""
 
     item: Any = Field(description="Its value, or its payload.")
     priority: Any
@@ -69,7 +69,7 @@ class Info(BaseModel):
 
 
 class Infos(BaseModel):
-    """The items that match, in order."""
+    """The matching items, in order."""
 
     items: list[Info]
     next: str | None = Field(description="The `after` of the next page, or null.")
@@ -83,7 +83,7 @@ class Position(BaseModel):
 
 
 class Result(BaseModel):
-    """What the handler of a done item returned."""
+    """A done item's result."""
 
     result: Any
 
@@ -207,7 +207,7 @@ class History(BaseModel):
 
 
 class Job(_ByState):
-    """A job's items in a sample, by state, and how often and how long it ran."""
+    """A job's items in a sample by state, and its runs."""
 
     name: str
     failed_attempts: int
@@ -265,14 +265,14 @@ class WorkerList(BaseModel):
 
 
 class Me(BaseModel):
-    """The token's role, and its queues: a name, or the beginning of names and `*`."""
+    """The token's role and queues: a name, or a prefix and `*`."""
 
     role: Literal["read", "write", "admin"]
     queues: str
 
 
 class Problem(BaseModel):
-    """The reason why a request failed (RFC 9457); some types have further fields."""
+    """The reason why a request failed (RFC 9457); some types have more fields."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -37,7 +37,7 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     def given(self) -> dict[str, Any]:
-        """Return the fields that the request has, by name."""
+        """Return the request's fields by name."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
@@ -126,7 +126,7 @@ class Extend(_Logged):
 
 
 class Release(OfClaim):
-    """A claim to return as if it had never been made."""
+    """A claim to undo."""
 
     delay: Duration | None = Field(None, description="Seconds until the item is ready again.")
 
@@ -139,7 +139,7 @@ class Move(Body):
 
 @with_fields(Filters)
 class ChangeAll(Body):
-    """A change of all items that match."""
+    """A change of all matching items."""
 
     change: Literal["remove", "retry", "run_now", "release", "cancel", "reprioritize"]
     state: types.State
@@ -172,7 +172,7 @@ class Check(Body):
 
 @with_fields(GroupSettings)
 class NewGroupSettings(Body):
-    """The settings of a group to change; null stands for the setting of all groups."""
+    """The settings to change; null stands for the setting of all groups."""
 
 
 @with_fields(ScheduleOptions, LateOptions)
@@ -184,7 +184,7 @@ class NewSchedule(Body):
 
 
 class RetryFrom(Body):
-    """A retry of a dead letter that goes on with a step."""
+    """A retry of a dead letter from a step on."""
 
     step: str | None = Field(
         None, description="This step, and all that were stored later, are forgotten."

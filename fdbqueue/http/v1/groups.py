@@ -56,7 +56,7 @@ async def groups(
 async def change_group(
     served: ServedQueues, name: AdminOf, group: _Group, body: bodies.NewGroupSettings
 ) -> Response:
-    """Change settings of a group; `null` stands for the setting of all groups."""
+    """Change a group's settings; `null` stands for the setting of all groups."""
     return await _set(served, name, decoded(group), body)
 
 
@@ -72,7 +72,7 @@ async def change_all_groups(
 async def change_ungrouped(
     served: ServedQueues, name: AdminOf, body: bodies.NewGroupSettings
 ) -> Response:
-    """Change the weight of items without a group; `null` stands for that of all groups."""
+    """Change the weight of items without a group; `null` stands for the weight of all groups."""
     return await _set(served, name, "", body)
 
 
@@ -100,7 +100,7 @@ async def cancel_group(served: ServedQueues, name: AdminOf, group: _Group) -> Re
 async def retry_group(
     request: Request, served: ServedQueues, name: AdminOf, group: _Group
 ) -> Response:
-    """Return a group's dead letters to their places, with all their attempts again."""
+    """Retry a group's dead letters."""
     return await _change(served, name, group, "retry", state="dead", by=client_of(request))
 
 

@@ -31,7 +31,6 @@ from fdbqueue.types import MatchCount, State
 router = new_router()
 
 _RETRIES: dict[str, State] = {"retry": "dead", "run_now": "delayed"}
-"""The states of items that `retry` and `run_now` make ready."""
 
 
 def _chosen(handle: Handle, query: Counting) -> dict[str, Any]:
@@ -51,8 +50,8 @@ async def items(
 ) -> Response:
     """Return the items in a state that match all filters, page by page; done items newest first.
 
-    A request looks at up to `scan` items, so a page may have fewer items than `limit`, or none,
-    although more match. The last page has `next` null.
+    A request reads up to `scan` items: a page may have fewer items than `limit`, or none, although
+    more match. The last page has `next` null.
     """
     handle = await served.queue(name)
     page = await handle.search(served.db, **_chosen(handle, query))
@@ -64,9 +63,9 @@ async def items(
 async def count(
     served: ServedQueues, name: ReadOf, query: Annotated[Counting, Query()]
 ) -> Response:
-    """Return how many items in a state match all filters, among up to `scan` items.
+    """Count the items in a state that match all filters, among up to `scan` items.
 
-    With the `next` of an answer as `after`, count the items that follow.
+    To count further items, pass the answer's `next` as `after`.
     """
     handle = await served.queue(name)
     return json_response(asdict(await handle.count(served.db, **_chosen(handle, query))))
@@ -97,7 +96,7 @@ async def position(served: ServedQueues, name: ReadOf, item_id: str) -> Response
 async def result(
     request: Request, served: ServedQueues, name: ReadOf, item_id: str, wait: Wait = 0
 ) -> Response:
-    """Return what the handler of a done item returned; with `wait`, wait for it.
+    """Return a done item's result; with `wait`, wait for it.
 
     404 if the queue does not know the item, 409 if it has not ended, or is a dead letter.
     """
@@ -137,8 +136,8 @@ async def retry(
 ) -> Response:
     """Return a dead letter to its place in the queue, with all its attempts again.
 
-    Its failed attempts stay, and the last one notes the retry, with the client's address. With
-    `step`, its job forgets this step and all later ones, and goes on there.
+    Its failed attempts stay; the last one notes the retry and the client's address. With `step`,
+    its job forgets this step and all later ones, and continues there.
     """
     handle, by = await served.queue(name), client_of(request)
     if body is None or body.step is None:
@@ -180,7 +179,7 @@ async def cancel(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
 
 @router.patch("/queues/{name}/items/{item_id}", status_code=204)
 async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.Move) -> Response:
-    """Move a ready, delayed or dead item behind the last one of a priority; it keeps its id."""
+    """Move a ready, delayed or dead item behind the last of a priority; it keeps its id."""
     handle: Any = await served.queue(name)
     if options_of(handle.queue).kind == "fifo":
         raise HTTPException(409, "the items of a FIFO queue have no priorities")
@@ -194,10 +193,10 @@ async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.M
 async def change_all(
     request: Request, served: ServedQueues, name: AdminOf, body: bodies.ChangeAll
 ) -> Response:
-    """Make the same change to all items that match, 100 per transaction.
+    """Change all matching items, 100 per transaction.
 
     The changes are `remove`, `retry` (dead letters), `run_now` (delayed items), `release` (claimed
-    ones), `cancel` and `reprioritize`.
+    items), `cancel` and `reprioritize`.
     """
     handle = await served.queue(name)
     given = body.model_dump()
@@ -217,7 +216,7 @@ async def change_all(
 
 @router.get("/queues/{name}/items/{item_id}/steps", response_model=answers.StepList)
 async def item_steps(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
-    """Return the steps of a job in the order in which they were stored, if any."""
+    """Return a job's steps, in the order in which they were stored."""
     steps = steps_of((await served.queue(name)).queue)
     found = await aio.run(steps.all, served.db, item_id)
     return json_response({"steps": [*map(as_json, found)]})
@@ -227,9 +226,9 @@ async def item_steps(served: ServedQueues, name: ReadOf, item_id: str) -> Respon
 async def item_batches(
     request: Request, served: ServedQueues, name: ReadOf, item_id: str
 ) -> Response:
-    """Return the batch that a job waits for, and those in which it counts, if any.
+    """Return the batch that a job waits for, and the batches in which it counts.
 
-    Batches whose waiting job is in a queue that the token cannot read are left out.
+    Batches whose waiting job is in a queue that the token cannot read are omitted.
     """
     queue = (await served.queue(name)).queue
     grant = grant_of(request)
@@ -251,7 +250,7 @@ async def close_batch(served: ServedQueues, name: WriteOf, item_id: str) -> Resp
 
 @router.post("/queues/{name}/signals", response_model=answers.Signalled)
 async def signal(served: ServedQueues, name: WriteOf, body: bodies.NewSignal) -> Response:
-    """Send a signal. In the same transaction, the jobs that wait for its name and key go on."""
+    """Send a signal; jobs that wait for its name and key continue in the same transaction."""
     steps = steps_of((await served.queue(name)).queue)
     n = await aio.run(steps.signal, served.db, **body.model_dump())
     return json_response({"signalled": n})

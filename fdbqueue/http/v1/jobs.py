@@ -65,8 +65,8 @@ async def push_one(
 ) -> Response:
     """Push an item; the first push creates a priority queue.
 
-    For a day, a request repeated with the same `Idempotency-Key` stores nothing more and gets the
-    same id. 429 if the queue is full.
+    For a day, a request with the same `Idempotency-Key` stores nothing more and gets the same id.
+    429 if the queue is full.
     """
     id, is_new = await push_item(request, handle, body, idempotency_key)
     return json_response({"id": id, "is_new": is_new}, 201)
@@ -76,7 +76,7 @@ async def push_one(
 async def push_batch(
     request: Request, handle: _PushedTo, body: bodies.Batch, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Push several items in one transaction: all of them or none, or as many as fit."""
+    """Push several items in one transaction: all, or as many as fit."""
     items, as_many_as_fit = body.items, body.as_many_as_fit
     store = partial(push_all, queue=handle.queue, bodies=items, as_many_as_fit=as_many_as_fit)
     return json_response({"ids": await push_once(request, handle, idempotency_key, store)}, 201)
@@ -86,8 +86,8 @@ async def push_batch(
 async def pop(request: Request, handle: _Existing, body: _Pop) -> Response:
     """Pop the first items, in order; with `wait`, wait until there is one.
 
-    The items are removed once the response is sent. If the client disconnects before that, they
-    return to their positions. Work that must survive the client's death needs a claim.
+    If the client disconnects before the response is sent, the items return to their positions. Work
+    that must survive the client's death needs a claim.
     """
     kind = options_of(handle.queue).kind
     if body.max and kind != "priority":
@@ -103,7 +103,7 @@ async def claim(
     handle: _Existing,
     body: _Claim,
 ) -> Response:
-    """Claim the first items for the time of a lease; with `wait`, wait until there is one.
+    """Claim the first items under a lease; with `wait`, wait until there is one.
 
     Each item has a `token`. Send it to `ack` when the job is done, to `nack` when it failed, to
     `extend` when it needs more time, or to `release` to return the item. After the lease, the item
@@ -134,8 +134,8 @@ async def ack(
 ) -> Response:
     """Acknowledge a claim: its job is done. Push the items of `then` in the same transaction.
 
-    The answer has the ids of the pushed items. 409 if the claim is over: another worker may have
-    the job, and nothing was pushed. 429 if a queue of `then` is full: nothing has changed.
+    The answer has their ids. 409 if the claim is over: another worker may have the job, and nothing
+    was pushed. 429 if a queue of `then` is full: nothing has changed.
     """
     queue = handle.queue
     claim = claim_from_text(queue, body.token)
@@ -166,7 +166,7 @@ async def nack(served: ServedQueues, handle: _Existing, body: bodies.Nack) -> Re
 
 @router.post("/queues/{name}/extend", status_code=204)
 async def extend(served: ServedQueues, handle: _Existing, body: bodies.Extend) -> Response:
-    """Restart the lease of a claim: it lasts for `lease` seconds from now.
+    """Restart the lease of a claim, for `lease` seconds from now.
 
     `progress` and `log` report on the work. The item shows the last report until the claim ends.
     """
@@ -178,7 +178,7 @@ async def extend(served: ServedQueues, handle: _Existing, body: bodies.Extend) -
 
 @router.post("/queues/{name}/release", status_code=204)
 async def release(served: ServedQueues, handle: _Existing, body: bodies.Release) -> Response:
-    """Return the item of a claim to its place, as if it had never been claimed."""
+    """Return a claim's item to its place, as if it had never been claimed."""
     claim = claim_from_text(handle.queue, body.token)
     await handle.release(served.db, claim, delay=body.delay)
     return Response(status_code=204)

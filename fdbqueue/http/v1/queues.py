@@ -49,7 +49,7 @@ async def queues(
         str, Query(max_length=255, description="The beginning of the names to list.")
     ] = "",
 ) -> Response:
-    """Return the queues, sorted by name, page by page, with their numbers."""
+    """Return the queues by name, page by page, with their numbers."""
     return await served.page(request, limit, after, prefix)
 
 
@@ -157,9 +157,9 @@ async def clear(served: ServedQueues, name: AdminOf) -> Response:
 
 @router.delete("/queues/{name}", response_model=answers.Dropped)
 async def drop(served: ServedQueues, name: AdminOf) -> Response:
-    """Drop a queue with all its items. Return how many there were, or null if not known.
+    """Drop a queue with all its items. Return how many there were, or null if unknown.
 
-    Jobs of other queues that wait for its jobs go on as if these were cancelled.
+    Jobs of other queues that wait for its jobs continue as if these were cancelled.
     """
     validate_encoding(name)
     found = await aio.overview(served.db, prefix=name, limit=1)
@@ -185,7 +185,7 @@ async def rename(
 
 @router.post("/queues/{name}/check", response_model=CheckReport)
 async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Response:
-    """Compare the counters and indexes of a queue with its items; `repair` corrects them."""
+    """Compare a queue's counters and indexes with its items; `repair` corrects them."""
     handle = await served.queue(name)
     report = await aio.run(partial(check_queue, repair=body.repair), served.db, handle.queue)
     return json_response(dataclasses.asdict(report))
@@ -193,14 +193,14 @@ async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Resp
 
 @router.get("/queues/{name}/stats", response_model=answers.QueueNumbers)
 async def stats(served: ServedQueues, name: ReadOf) -> Response:
-    """Return the number of items in each state, the limits and the totals of a queue."""
+    """Return a queue's items by state, limits and totals."""
     handle = await served.queue(name)
     return json_response(stats_as_json(await handle.stats(served.db)))
 
 
 @router.get("/queues/{name}/history", response_model=answers.History)
 async def history(served: ServedQueues, name: ReadOf) -> Response:
-    """Return what happened in a queue in the last 5 minutes, hour and day."""
+    """Return a queue's activity in the last 5 minutes, hour and day."""
     handle = await served.queue(name)
     windows = await handle.history(served.db)
     return json_response({"windows": [*map(as_json, windows)]})
@@ -208,10 +208,7 @@ async def history(served: ServedQueues, name: ReadOf) -> Response:
 
 @router.get("/queues/{name}/jobs", response_model=answers.Jobs)
 async def jobs(served: ServedQueues, name: ReadOf) -> Response:
-    """Return the jobs of a queue by name, from a sample of up to 500 items in each state.
-
-    Of done items, these are the newest.
-    """
+    """Return a queue's jobs by name, from up to 500 items in each state (the newest done ones)."""
     handle = await served.queue(name)
     return json_response(await aio.run(by_job, served.db, handle.queue))
 
@@ -220,7 +217,7 @@ async def jobs(served: ServedQueues, name: ReadOf) -> Response:
 async def scale(served: ServedQueues, name: ReadOf) -> Response:
     """Return the load of a queue, for an autoscaler such as KEDA.
 
-    Cost: reads the counters of the queue and scans nothing.
+    Cost: reads counters and scans nothing.
     """
     handle = await served.queue(name)
     numbers = await handle.stats(served.db)
@@ -246,7 +243,7 @@ async def scale(served: ServedQueues, name: ReadOf) -> Response:
 
 @router.get("/workers", response_model=answers.WorkerList)
 async def workers(request: Request, served: ServedQueues) -> Response:
-    """Return the running workers of all queues, in the order of their start."""
+    """Return the running workers of all queues, by start time."""
     return _shown(request, await aio.workers(served.db))
 
 
@@ -278,9 +275,9 @@ def _shown(request: Request, workers: list[WorkerInfo]) -> Response:
 
 @router.get("/me", response_model=answers.Me)
 async def me(request: Request) -> Response:
-    """Return the role of the request's token, and the queues that it allows.
+    """Return the role and the queues of the request's token.
 
-    Without tokens every request has the role `admin`.
+    Without tokens, every request has the role `admin`.
     """
     grant = grant_of(request)
     if grant is None:

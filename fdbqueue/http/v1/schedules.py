@@ -45,7 +45,7 @@ def _found(is_found: bool, schedule: str) -> Response:
 
 @router.get(_PATH, response_model=answers.ScheduleList)
 async def schedules(served: ServedQueues, name: ReadOf) -> Response:
-    """Return the schedules of a queue, by name, each with up to five of its next ticks."""
+    """Return a queue's schedules by name, each with up to five next ticks."""
     schedules = await _schedules(served, name)
 
     def found() -> list[dict[str, Any]]:
@@ -58,9 +58,9 @@ async def schedules(served: ServedQueues, name: ReadOf) -> Response:
 async def put_schedule(
     served: ServedQueues, name: AdminOf, schedule: _Schedule, body: bodies.NewSchedule
 ) -> Response:
-    """Add a schedule, or change the one of this name; this may create the queue.
+    """Add or change a schedule; this may create the queue.
 
-    An existing schedule keeps its state, and its next tick unless its timing changes.
+    A changed schedule keeps its state, and its next tick unless its timing changes.
     """
     queue = await _queue(served, name, must_exist=False)
     options = {name: option for name, option in body.given().items() if option is not None}
@@ -76,28 +76,28 @@ async def put_schedule(
 
 @router.delete(_ONE, status_code=204)
 async def remove_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedule) -> Response:
-    """Remove a schedule; items that it has pushed stay."""
+    """Remove a schedule; its pushed items stay."""
     schedules = await _schedules(served, name)
     return _found(await aio.run(schedules.remove, served.db, decoded(schedule)), schedule)
 
 
 @router.post(f"{_ONE}/pause", status_code=204)
 async def pause_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedule) -> Response:
-    """Let a schedule push nothing until it is resumed."""
+    """Pause a schedule."""
     schedules = await _schedules(served, name)
     return _found(await aio.run(schedules.pause, served.db, decoded(schedule)), schedule)
 
 
 @router.post(f"{_ONE}/resume", status_code=204)
 async def resume_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedule) -> Response:
-    """Let a schedule go on with its next tick. Ticks in between are not made up for."""
+    """Resume a schedule with its next tick; ticks in between are skipped."""
     schedules = await _schedules(served, name)
     return _found(await aio.run(schedules.resume, served.db, decoded(schedule)), schedule)
 
 
 @router.post(f"{_ONE}/run", status_code=201, response_model=answers.ScheduleRun)
 async def run_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedule) -> Response:
-    """Push the item of a schedule now, and return its id.
+    """Push a schedule's item now, and return its id.
 
     409 if its ticks do not overlap and the last item has not ended.
     """

@@ -1,4 +1,4 @@
-"""Items between JSON and queues."""
+"""Conversion between JSON and items."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ IdempotencyKey: TypeAlias = Annotated[
 """The header of a push that may be repeated."""
 
 AnyQueue: TypeAlias = BaseQueue[Any]
-"""A queue of any kind."""
 
 _MAX_UNCHANGED = 1000  # ids in a response
 
@@ -49,7 +48,7 @@ _SHARED = PushOptions.__annotations__.keys() - {"group", "unique"}
 
 
 def change_report(results: dict[str, bool]) -> dict[str, Any]:
-    """Return the number of changed items, and up to 1,000 unchanged ones."""
+    """Return the number of changed ids, and up to 1,000 unchanged ones."""
     unchanged = [item_id for item_id, is_changed in results.items() if not is_changed]
     return {"changed": len(results) - len(unchanged), "unchanged": unchanged[:_MAX_UNCHANGED]}
 
@@ -60,7 +59,7 @@ def options_of(queue: AnyQueue) -> Options:
 
 
 def json_queue(queue: AnyQueue) -> AnyQueue:
-    """Return a queue, if its items are JSON."""
+    """Return a queue of JSON items."""
     codec = options_of(queue).codec
     if codec not in _JSON:
         raise HTTPException(
@@ -70,7 +69,7 @@ def json_queue(queue: AnyQueue) -> AnyQueue:
 
 
 def steps_of(queue: AnyQueue) -> JobSteps[Any]:
-    """Return the steps of the jobs of a queue, except of tasks."""
+    """Return a queue's steps; tasks have none."""
     known: Any = json_queue(queue)
     if options_of(known).kind == "task":
         raise HTTPException(422, "the jobs of a task queue have no steps")
@@ -115,7 +114,7 @@ def push(tr: Transactor, queue: Any, body: Push) -> tuple[str, bool]:
 
 
 def pushed(queue: AnyQueue, item: Item | str | None) -> tuple[str, bool]:
-    """Return the id that a push returned, and whether it is new; `None` raises `QueueFull`."""
+    """Return the id of a push, and whether it is new; `None` raises `QueueFull`."""
     if item is None:
         raise full(queue)
     return (item, True) if isinstance(item, str) else (item.id, item.is_new)
@@ -165,7 +164,7 @@ def _push_many(
 
 
 async def push_item(request: Request, handle: Any, body: Push, key: str | None) -> tuple[str, bool]:
-    """Push an item once for an idempotency key; return its id, and whether it is new."""
+    """Push an item once per idempotency key; return its id, and whether it is new."""
     db, queue = request.app.state.served.db, handle.queue
     if key is not None:
         id, *known = await push_once(request, handle, key, partial(_push_ids, queue, body))
@@ -202,7 +201,7 @@ def found(queue: AnyQueue, item: Item | Task) -> dict[str, Any]:
 
 
 def found_info(queue: AnyQueue, info: ItemInfo) -> dict[str, Any]:
-    """Return everything about an item as JSON; other values as their `repr`."""
+    """Return an `ItemInfo` as JSON; other values as their `repr`."""
     content = item_as_json(info.item)
     if options_of(queue).codec not in _JSON:
         content["item"] = repr(content["item"])

@@ -23,23 +23,23 @@ from fdbqueue.operations.timers import set_timer
 from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
 PUNCTUAL = 60_000
-"""The milliseconds after which a tick counts as missed."""
+"""Milliseconds after which a tick counts as missed."""
 
 MAX_MISSED = 1_000
-"""The maximum number of missed ticks that are pushed."""
+"""Maximum number of missed ticks to push."""
 
 FAST = 3 * 3_600_000
-"""The milliseconds by which a clock may be fast, as in Debian's cron."""
+"""Milliseconds by which a clock may be fast, as in Debian's cron."""
 
 DECLARED = 86_400_000
-"""The milliseconds for which a declared schedule goes on."""
+"""Milliseconds for which a declaration is valid."""
 
 _MAX_BYTES = 3_000_000  # of schedules and their items that one transaction stores
 _PUSHED = 100  # ticks of a schedule that one transaction pushes
 
 
 def has_stopped(schedule: StoredSchedule, now: int) -> bool:
-    """Return whether a declared schedule's last declaration is too old."""
+    """Return whether a schedule's last declaration is too old."""
     return schedule.declared_at is not None and schedule.declared_at + DECLARED <= now
 
 
@@ -50,7 +50,7 @@ def _first_tick(schedule: StoredSchedule, now: int) -> int | None:
 
 
 def _is_wrong(schedule: StoredSchedule, now: int) -> bool:
-    """Return whether the next tick is too late, because a clock was set back."""
+    """Return whether the next tick is too late, after a clock was set back."""
     soon = next_tick(schedule.definition.timing, now + FAST)
     return soon is not None and schedule.next is not None and schedule.next > soon
 
@@ -66,7 +66,7 @@ class Schedules:
     # Read
 
     def get(self, tr: ReadTransaction, name: str) -> StoredSchedule | None:
-        """Return the schedule of this name, or `None`."""
+        """Return a schedule, or `None`."""
         value = tr[self._layout.entry_key(self._layout.schedules, name)].value
         return None if value is None else decode_schedule(value)
 
@@ -88,9 +88,9 @@ class Schedules:
         definition: Definition,
         declared_at: int | None = None,
     ) -> None:
-        """Add a schedule, or give it another definition.
+        """Add or change a schedule.
 
-        An existing one keeps its state, and its next tick unless its timing changed or a clock was
+        A changed one keeps its state, and its next tick unless its timing changed or a clock was
         set back.
         """
         before = self.get(tr, name)
@@ -140,7 +140,7 @@ class Schedules:
             self._set_timer(tr, name, stored.next)
 
     def tick_all(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> bool:
-        """Push what is due of these deleted timers' schedules; return whether more is due."""
+        """Push due items of these deleted timers' schedules; return whether more is due."""
         layout = self._layout
         references = (layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers)
         names = filter(None, map(layout.unpack_schedule_reference, references))

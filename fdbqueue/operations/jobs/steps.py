@@ -64,7 +64,7 @@ class DurableSteps:
     # Under the claim of the job
 
     def begin(self, tr: ReadTransaction, claim: Claim, name: str) -> tuple[StoredStep | None, int]:
-        """Return a step of a claimed job, if any, and its number of steps; raise `LeaseLost`."""
+        """Return a claimed job's step, if any, and its number of steps; raise `LeaseLost`."""
         row = self._claimed.claimed(tr, claim)
         return self._get(tr, self._layout.position(row.key), name), row.item.header.steps
 
@@ -114,9 +114,9 @@ class DurableSteps:
         *,
         lease: float,
     ) -> StoredStep | None:
-        """Take a signal that was sent, end the wait for it, or suspend the job.
+        """Take a sent signal, time out, or suspend the job.
 
-        The last of the `steps` is the wait. Return it if it has ended; `None` if the job is
+        The last of the `steps` is the wait. Return it if it has ended, or `None` if the job is
         suspended.
         """
         layout, claim = self._layout, extension[0]
@@ -155,9 +155,9 @@ class DurableSteps:
     ) -> list[StoredStep] | None:
         """Return the steps that run other jobs, or push missing jobs and suspend this one.
 
-        The jobs are a batch: each stores its end in its step, and the last one makes this job
-        ready. `push(numbers)` pushes the jobs of these steps, and returns their queues' prefixes
-        and ids. The result is `None` if this job is suspended.
+        The jobs are a batch: each stores its end in its step, and the last makes this job ready.
+        `push(numbers)` pushes the jobs of these steps, and returns their queues' prefixes and ids.
+        The result is `None` if this job is suspended.
         """
         row = self._claimed.claimed(tr, claim)
         position = self._layout.position(row.key)

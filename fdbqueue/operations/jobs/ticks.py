@@ -28,7 +28,7 @@ def ticks_after(timing: Timing, after: int) -> Iterator[int]:
     Debian's cron does: with fixed minutes and hours, a tick at a skipped hour comes right after it,
     and a tick at a repeated hour comes once. If the minutes or hours begin with `*`, or with six
     fields, it ticks whenever it matches. Some ticks around a change of less than an hour, or at a
-    broken hour, are left out.
+    broken hour, are omitted.
 
     >>> from itertools import islice
     >>> night = Timing("30 2 * * *", tz="Europe/Lisbon")

@@ -28,7 +28,7 @@ class Room(NamedTuple):
 
     @property
     def left(self) -> int:
-        """How many more items it may have."""
+        """The room left."""
         return max(0, self.bound - self.taken)
 
 
@@ -36,8 +36,8 @@ class Bounds:
     """The bounds of one queue and its groups.
 
     An item occupies one place from its push until it ends. Only pushes, schedules and retries of
-    dead letters take places; `put_back` may exceed the bound. `Places` keeps pushes below a bound.
-    A push reads its groups' settings only if some group has a bound.
+    dead letters take places; `put_back` may exceed the bound. A push reads its groups' settings
+    only if some group has a bound.
     """
 
     def __init__(self, items: Items, places: Places) -> None:
@@ -48,7 +48,7 @@ class Bounds:
     def begin(
         self, tr: Transaction, options: Options, groups: Iterable[str | None]
     ) -> Callable[[], Rooms] | None:
-        """Start to read the bounds of the queue and some groups, if any."""
+        """Start to read bounds of the queue and groups, if any."""
         if options.max_size is None and not options.limited_groups:
             return None
         names = [group for group in {*groups} if group is not None and options.limited_groups]
@@ -86,7 +86,7 @@ class Bounds:
     def fitting(
         self, tr: Transaction, pushes: Sequence[PushRequest], rooms: Mapping[str | None, Room]
     ) -> list[list[NewItem]]:
-        """Take places for the items of each push that fit; return these items."""
+        """Take places for the fitting items of each push; return these items."""
         left = {group: room.left for group, room in rooms.items()}
         fitting: list[list[NewItem]] = []
         rejected = 0

@@ -22,7 +22,7 @@ class Places:
 
     Places are never written. A transaction reads the number of taken places by a snapshot, and
     chooses places at random between it and the bound. Two transactions conflict if they choose the
-    same place, or if one chooses a place below the number that the other read.
+    same place, or if one chooses a place below the number read by the other.
 
     The bound is never exceeded if all other operations leave the number of taken places unchanged
     or lower it (proof: `docs/design/bounded-pushes.md`). A transaction that also ends items may
@@ -73,8 +73,8 @@ class Places:
 class Slots:
     """The slots of one queue, which enforce its concurrency limit.
 
-    Each claimed item holds one. `Places` keeps claims below the limit. A claim conflicts with the
-    release of a slot only if it saw no free one.
+    Each claimed item holds one. A claim conflicts with the release of a slot only if it saw no free
+    one.
     """
 
     def __init__(self, items: Items, places: Places) -> None:

@@ -22,8 +22,8 @@ _FOREIGN = 1 << 62  # milliseconds
 class Starts:
     """When items of one queue, or of its groups, were started.
 
-    A group is a name, or `None` for the queue. Each transaction that started items of a group with
-    a rate left a row; a counter has their sum. A start is forgotten once it is older than the
+    A group is a name, or `None` for the queue. Each transaction that starts items of a group with a
+    rate leaves a row; a counter has their sum. A start is forgotten once it is older than the
     rate's period, by both the versions of the database and the client's clock. So by versions, no
     period has more starts than the rate allows; after a recovery, the clocks decide.
     """
@@ -40,7 +40,7 @@ class Starts:
         return decode_count(reads[self.counter(group)].value)
 
     def add(self, tr: Transaction, now: int, group: str | None, n: int) -> None:
-        """Record that the transaction starts `n` items of a group."""
+        """Record `n` starts of a group's items."""
         key = self._layout.start_key(group, now, tr.get_read_version().wait())
         tr.add(key, encode_count(n))
         tr.add(self.counter(group), encode_count(n))
@@ -57,7 +57,7 @@ class Starts:
     def room(
         self, tr: Transaction, now: int, group: str | None, rate: Rate, n: int = 0
     ) -> tuple[int, int]:
-        """Return how many items of a group may start now, and the time when more may.
+        """Return how many items of a group may start now, and when more may.
 
         Forgets old starts unless more than `n` may start anyway. Conflicts with all starts of the
         group.
@@ -109,8 +109,8 @@ class Starts:
 class QueueRate:
     """The rate of one queue.
 
-    A queue over its rate has a timer: the sweep that finds it wakes clients. Pops look for a rate
-    once the last sweep of their process has found one.
+    A queue over its rate has a timer, at which a sweep wakes clients. Pops look for a rate once the
+    last sweep of their process has found one.
     """
 
     def __init__(self, layout: Layout, options: StoredOptions) -> None:
@@ -126,7 +126,7 @@ class QueueRate:
         return min(n, self._starts.room(tr, now, None, rate, n - 1)[0])
 
     def note(self, tr: Transaction, now: int, options: Options | None, n: int) -> None:
-        """Record that the transaction starts `n` items."""
+        """Record `n` starts."""
         rate = _rate_of(options)
         if rate is None or n == 0:
             return
@@ -145,7 +145,7 @@ class QueueRate:
         return self.room(tr, now, self._options.read(tr), n) if self._options.has_any_rate else n
 
     def note_popped(self, tr: Transaction, now: int, n: int) -> None:
-        """Record that the transaction pops `n` items."""
+        """Record `n` pops."""
         self.note(tr, now, self._options.read(tr), n)
 
     def may_pop(self, tr: Transaction, now: int) -> bool:

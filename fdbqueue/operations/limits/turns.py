@@ -1,4 +1,4 @@
-"""Whose turn it is: the next items of a priority's groups.
+"""The turns of a priority's groups, and their next items.
 
 Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
 """
@@ -34,12 +34,12 @@ _FIRST_ROWS = 2  # of the items without a group: the next one, and whether anoth
 
 
 class Turn:
-    """The next items of a group in one priority, as its turn lets clients find them.
+    """The next items of a group in one priority.
 
     Attributes:
         key: The key that every change of the turn changes.
         passes: The passes of the found items, and of the next one.
-        is_limited: Whether a limit allows no more than these.
+        is_limited: Whether a limit allows no more.
         following: The row behind the items to take.
         stale: The turns met in vain on the way to this one.
         is_idle: Whether the items without a group are known to be gone.
@@ -93,7 +93,7 @@ class Turn:
         return self.passes[-1], self.level.group or ""
 
     def may_go_on(self, taken: Counter[str | None]) -> bool:
-        """Return whether it has one more item, after the items in `taken`."""
+        """Return whether it has one more item, after those `taken`."""
         number = len(self.passes) - 1
         room = min(self.claimed_left, self.started_left)
         self.is_limited = taken[self.level.group] + number >= room
@@ -202,10 +202,9 @@ class Turns:
         before: list[StoredItem],
         skipped: int = 0,
     ) -> list[StoredItem]:
-        """Return up to `n` (at least 1) next items of a priority, in the order of the turns.
+        """Return up to `n` (at least 1) next items of a priority, as `in_turns` does.
 
-        Conflicts with every change of the turns up to theirs, unless `tr` is a snapshot. The other
-        arguments are those of `in_turns`.
+        Conflicts with every change of the turns up to theirs, unless `tr` is a snapshot.
         """
         taken = Counter(item.level.group for item in before)
         turns = self._all(tr, level, n, skipped)

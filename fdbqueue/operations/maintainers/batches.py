@@ -4,7 +4,7 @@ That item is delayed and never due. Either it follows the jobs of the batch, and
 is the batch's id, or it is a job that waits for others in its steps, which get their results.
 
 The definition of a batch changes when it closes, is cancelled or, if so configured, when a job
-dies. Its counts change by atomic adds, so neither pushes nor ends conflict with each other.
+dies. Its counts change by atomic adds: neither pushes nor ends conflict with each other.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _FAILED: dict[Ending, str] = {
     "removed": "the job was cancelled",
     "expired": "the job has expired",
 }
-"""The errors of steps whose jobs ended without one."""
+"""The errors of steps with jobs that ended without one."""
 
 _PLACES = Places()
 # One for all queues: jobs of one batch that are in several queues may end in one transaction.
@@ -107,7 +107,7 @@ def count_pushed(tr: Transaction, layout: Layout, position: bytes, id: str, n: i
 
 
 def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
-    """Do one of the two steps of closing a batch; return whether another one follows.
+    """Do one of the two steps of closing a batch; return whether another follows.
 
     The first lets no more jobs in. The second, in another transaction, ends the batch's own part.
     """
@@ -140,7 +140,7 @@ def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End)
     """Count an item's end in its batches, and delete the rows of its followers.
 
     Each transition that ends an item or makes it a dead letter calls this. Removing a dead letter
-    or a done item is no second end. A retried dead letter can end again.
+    or a done item does not count; a retried dead letter can end again.
     """
     header, position = item.header, own.position(item.key)
     if header is NO_HEADER:
@@ -208,11 +208,11 @@ _MAX_ENDED = 50  # batches: their items, of up to 100,000 bytes each, are stored
 
 
 def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes | None:
-    """Count jobs of a queue that will be emptied as cancelled, in other queues' batches.
+    """Before a queue is emptied, count its jobs as cancelled in other queues' batches.
 
-    Their rows forget these batches, so each job counts once. A queue without such jobs costs one
-    read. `after` is the last key of the previous call, at first empty; the result is that of this
-    call, or `None` at the end.
+    Their rows forget these batches, so each job counts once. Without such jobs, this costs one
+    read. Pass the result, the last key seen, as the next `after` (at first empty), until it is
+    `None`.
     """
     if not tr[own.linked].present():
         return None
@@ -255,7 +255,7 @@ def _waiting_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict
 def end_batch(
     tr: Transaction, layout: Layout, now: int, id: bytes, batch: StoredBatch, counts: BatchCounts
 ) -> None:
-    """Make the item of a batch ready whose jobs have all ended."""
+    """Make a batch's item ready, after the end of all its jobs."""
     tr.add_read_conflict_key(layout.batch_counts + id)
     make_ready(tr, layout, now, batch.job or id, batch.kind, counts)
     if batch.kind == "run":
@@ -263,7 +263,7 @@ def end_batch(
 
 
 def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> None:
-    """Make an item ready that waits for nothing. Its waiting steps fail."""
+    """Make an item ready that waits for nothing; its waiting steps fail."""
     for step in _waiting_steps(tr, layout, position):
         _store_result(tr, layout, now, position, step, _GONE)
     delay, value = decode_metadata(tr[layout.delayed + position].value or b"")
@@ -274,7 +274,7 @@ def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> Non
 
 
 def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes) -> bool:
-    """Return whether its own batch, or an awaited one, keeps an item from beginning."""
+    """Return whether an item's own batch, or an awaited one, keeps it from beginning."""
     batches = [each for each in memberships_of(header.batch) if each.cancels]
     awaited = get_batch(tr, own, first) if header.awaits else None
     if awaited is not None and awaited.kind == "after" and awaited.cancelled:
@@ -313,10 +313,9 @@ def _end_some(
     Return whether they are last. Without a job in `ended`, the batch ends its own part now; a batch
     that is created closed has already done so. `counts` come from a snapshot read.
 
-    The batch counts as one more job, which ends when it is closed, so P jobs have T = P + 1 ends.
-    Each end that commits after the first step of closing calls this function. It sees m earlier
-    ends, and either takes one of T - 1 places (see `Places`), or, if m = T - 1, makes the item
-    ready.
+    The batch counts as one more job, which ends when it is closed: P jobs have T = P + 1 ends. Each
+    end that commits after the first step of closing calls this function. It sees m earlier ends,
+    and either takes one of T - 1 places (see `Places`), or, if m = T - 1, makes the item ready.
 
     Proof that exactly one transaction makes it ready: P, and the number of ends before the first
     step of closing, are final, because pushes and ends read the definition, which that step
@@ -347,7 +346,7 @@ def make_ready(
     kind: BatchKind,
     counts: BatchCounts,
 ) -> None:
-    """Make the item that waits for a batch due now, with the counts if it follows the batch."""
+    """Make a batch's item due now; an item that follows the batch gets the counts."""
     stored = tr[layout.delayed + position].value
     if stored is None:
         moved = tr[layout.moved + position].value

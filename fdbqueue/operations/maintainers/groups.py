@@ -1,4 +1,4 @@
-"""Groups: the stored turns, and which groups are held, until when."""
+"""Groups: stored turns and holds."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Groups:
     def begin(
         self, tr: Transaction, now: int, changes: Sequence[Change]
     ) -> Callable[[], None] | None:
-        """Start the reads for transitions of items of groups.
+        """Start the reads for transitions of grouped items.
 
         An item that becomes ready conflicts with changes to whether its group has ready items.
         """
@@ -112,7 +112,7 @@ class Groups:
         return finish
 
     def prefetch(self, tr: Transaction, level: Level) -> Value:
-        """Start to read whether a group has ready items, for the client's cache."""
+        """Start to read whether a group has ready items, into the client's cache."""
         return tr[self._layout.group_members + level.packed_group + level.rest]
 
     # Taking
@@ -120,7 +120,7 @@ class Groups:
     def begin_taking(self, tr: Transaction, items: list[StoredItem], are_claimed: bool) -> Taking:
         """Add read conflicts for items found in turns; return how many are taken in each turn.
 
-        Call it before any write: the engine compares a read conflict with earlier writes.
+        Call this before any write: the engine compares read conflicts with earlier writes.
         """
         turns: Taking = Counter(filter(None, map(_turn_of, items)))
         if not turns:
@@ -176,7 +176,7 @@ class Groups:
     def _take(
         self, tr: Transaction, now: int, turn: Turn, n: int, n_so_far: int, are_claimed: bool
     ) -> None:
-        """Move back the turn of a group from which `n` items were taken.
+        """Move back a group's turn after `n` items were taken.
 
         `n_so_far` includes items taken in its other turns.
         """
@@ -221,7 +221,7 @@ class Groups:
         self._begin_shares_again(tr, rest, pass_)
 
     def _forget_idle(self, tr: Transaction, now: int, rest: bytes) -> None:
-        """Forget some idle groups, after recording the transaction's starts."""
+        """Forget some idle groups; record the transaction's starts first."""
         layout = self._layout
         # A pass that is not above the highest one that was taken is no disadvantage any more.
         taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
@@ -316,7 +316,7 @@ class Groups:
         self._settle_from(tr, now, _FIRST_GROUP)
 
     def is_settling(self, reads: ReadTransaction) -> bool:
-        """Return whether the next sweeps have groups to settle."""
+        """Return whether groups are left to settle."""
         return reads[self._progress].present()
 
     def _settle_from(self, tr: Transaction, due: int, group: bytes) -> None:
@@ -343,16 +343,13 @@ class Groups:
             tr.clear(self._progress)
 
     def take_back(self, tr: Transaction, position: bytes, time: int) -> None:
-        """Forget the start of an item at a time, before its slot is freed."""
+        """Forget the start of an item, before its slot is freed."""
         group = self._levels.level_of(self._layout.items + position).group
         if group is not None:
             self._starts.take_back(tr, group, time)
 
     def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
-        """Hold a group that may have no more items claimed or started; release any other.
-
-        `is_new_rate` says that its timer may be too late.
-        """
+        """Hold or release a group, by its limits; with `is_new_rate`, its timer may be too late."""
         held = tr[self._held(group)].value
         settings = read_settings(tr, self._layout, group)
         is_full, due = self._is_full(tr, group, settings), None
@@ -373,14 +370,14 @@ class Groups:
             self._release(tr, group)
 
     def _is_full(self, reads: ReadTransaction, group: str, settings: GroupSettings) -> bool:
-        """Return whether a group may have no more items claimed."""
+        """Return whether no more items of a group may be claimed."""
         if settings.paused or (settings.is_sequence and reads[self._awaited(group)].present()):
             return True
         limit = settings.concurrency
         return limit is not None and decode_count(reads[self._slot(group)].value) >= limit
 
     def is_held_wrongly(self, reads: ReadTransaction, group: str) -> bool:
-        """Return whether a group without a timer is held although it may go on, or the reverse."""
+        """Return whether a group without a timer is held, or not held, against its limits."""
         settings = read_settings(reads, self._layout, group)
         held, is_full = reads[self._held(group)].value, self._is_full(reads, group, settings)
         if held:
@@ -396,7 +393,7 @@ class Groups:
         self.set_held(tr, group, due)
 
     def set_held(self, tr: Transaction, group: str, due: int | None) -> None:
-        """Record that a group has no turns, until it is due or something is freed."""
+        """Record that a group has no turns until it is due or something is freed."""
         layout = self._layout
         tr[self._held(group)] = b"" if due is None else encode_count(due)
         if due is not None:

@@ -1,8 +1,7 @@
 """The history of a queue: samples of its totals, waiting times and run times, within a day.
 
-The events of a period are the difference between two samples. The first transaction of a period
-that changes the totals stores their old values. Nothing happened in a period without a sample. See
-`docs/design/history.md`.
+The first transaction of a period that changes the totals stores their old values as a sample. The
+events of a period are the difference between two samples. See `docs/design/history.md`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _ENDED = ("acked", "failed", "lease over")
 
 _SHORT, _LONG = 30, 900
 _KEPT = {_SHORT: 120, _LONG: 96}
-"""The number of samples that are kept, by their periods in seconds."""
+"""The number of samples kept, by period in seconds."""
 
 _WINDOWS = ((300, _SHORT), (3_600, _SHORT), (86_400, _LONG))
 
@@ -43,10 +42,7 @@ def _number(seconds: int, now: int) -> int:
 
 
 class History:
-    """The samples and times that one client records.
-
-    It looks for a sample once in 30 seconds, and records times once a second.
-    """
+    """The samples (one look in 30 seconds) and times (once a second) that one client records."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -67,7 +63,7 @@ class History:
             tr[key] = encode_sample(())
 
     def note_change(self, tr: Transaction, now: int) -> None:
-        """Store missing samples of present periods, before the transaction changes the totals."""
+        """Store missing samples of the present periods, before the totals change."""
         if now < self._known_until:
             return
         layout, snapshot = self._layout, tr.snapshot
@@ -88,7 +84,7 @@ class History:
         self._sampled_by = weakref.ref(tr)
 
     def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
-        """Store a sample before transitions; count for how long items were ready, or ran."""
+        """Store a sample before transitions; count how long items were ready, or ran."""
         if now >= self._known_until:
             self.note_change(tr, now)
         counts_waits = not 0 < abs(now - self._waits_noted) < _BETWEEN_NOTES
@@ -186,12 +182,7 @@ def _larger(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _quantile(times: Sequence[int], part: float) -> float | None:
-    """Return the time in seconds that this part of the items did not exceed, or `None`.
-
-    >>> times = decode_times(encode_times([1000] * 9 + [60_000]))
-    >>> round(_quantile(times, 0.5), 1), round(_quantile(times, 0.95))
-    (1.1, 70)
-    """
+    """Return the seconds that this part of the items did not exceed, or `None`."""
     rank = part * sum(times)
     if not rank:
         return None

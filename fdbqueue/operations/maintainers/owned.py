@@ -1,4 +1,4 @@
-"""The rows that an item owns besides its own, and that are deleted with it.
+"""The rows that an item owns besides its own, deleted with it.
 
 These are the pieces of a payload, failed attempts, a job's steps, its wait for a signal and its own
 batch, a done item's result, and the way from a moved item's first position.

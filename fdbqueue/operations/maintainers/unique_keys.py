@@ -1,4 +1,4 @@
-"""Unique keys: at most one item that has not ended holds a key.
+"""Unique keys: at most one unfinished item holds a key.
 
 An item holds its key while ready or delayed, and while claimed unless a claim frees the key. The
 key's row has the position of the holder.
@@ -20,16 +20,13 @@ _MAX_DROPPED = 100  # keys whose periods are over that a push with a period dele
 
 
 class UniqueKeys:
-    """The unique keys of one queue.
-
-    The next tick that waits for an item is due once the item frees its key, or ends.
-    """
+    """The unique keys of one queue. A tick that waits for an item is due once its key is free."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def follow(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
-        """Store and clear the keys of items; delete some whose periods are over."""
+        """Store and clear the keys of items; delete some after their periods."""
         layout, has_period = self._layout, False
         for why, before, after, _ in changes:
             if why == "pushed" and after is not None:
@@ -62,19 +59,19 @@ class UniqueKeys:
         return True
 
     def end_period(self, tr: Transaction, name: str, ends: int) -> None:
-        """Free a key whose period is over."""
+        """Free a key after its period."""
         tr.clear(self._layout.unique_key(name))
         tr.clear(self._layout.entry_key(self._layout.unique_ends, ends, name))
 
     def drop_ended_periods(self, tr: Transaction, now: int, limit: int = _MAX_DROPPED) -> int:
-        """Delete up to `limit` keys whose periods are over, without conflicts; count them."""
+        """Delete up to `limit` keys after their periods, without conflicts; count them."""
         layout = self._layout
         return drop_ended(tr, layout, now, layout.unique_ends, layout.unique_keys, limit)
 
     # Items that return
 
     def hold_again(self, tr: Transaction, changes: list[Change]) -> list[Change]:
-        """Give returning items the unique keys that their claims have freed, if still free."""
+        """Give returning items the unique keys freed by their claims, if still free."""
         freed = [_freed_by(after) for _, _, after, _ in changes]
         keys = [key for key in freed if key is not None]
         values = read_all(tr, map(self._layout.unique_key, keys))

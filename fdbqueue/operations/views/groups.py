@@ -22,15 +22,14 @@ class GroupInfo:
         ready: The number of its ready items.
         claimed: The number of its claimed items.
         weight: Its share of a priority, in proportion to other groups' weights.
-        concurrency: The maximum number of claimed items; `None` for no limit.
-        rate: The maximum number of starts in a period, and the period in seconds; `None` for no
-            limit.
-        in_order: Whether a failed item is tried again before later ones, at a concurrency of 1.
+        concurrency: Maximum number of claimed items; `None` for no limit.
+        rate: Maximum number of starts in a period, and the period in seconds; `None` for no limit.
+        in_order: Whether a failed item is retried before later ones, at a concurrency of 1.
         held_by: What holds its ready items back: `"paused"`, `"concurrency"`, `"rate"`, or
             `"retry"` while a failed item waits for its next attempt; `None` for nothing.
         held_until: When its rate allows more items to start, if that holds it.
         delayed: The number of its delayed items.
-        max_size: The maximum number of ready, delayed and claimed items; `None` for no bound.
+        max_size: Maximum number of ready, delayed and claimed items; `None` for no bound.
     """
 
     name: str
@@ -59,10 +58,7 @@ def held_by(settings: GroupSettings, claimed: int, due: bytes) -> HeldBy:
 def list_groups(
     tr: ReadTransaction, layout: Layout, after: str | None, limit: int
 ) -> list[GroupInfo]:
-    """Return up to `limit` (at least 1) groups after a name, in order of their names.
-
-    They have unfinished items or settings.
-    """
+    """Return up to `limit` (at least 1) groups with unfinished items or settings, by name."""
     spaces = layout.group_counts, layout.group_slots, layout.group_settings, layout.group_delays
     begun = [
         tr.get_range(

@@ -1,4 +1,4 @@
-"""Everything known of an item, why it waits, and whether a search finds it."""
+"""Everything about an item, why it waits, and whether a search finds it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ItemInfos(Generic[_T]):
     def begin(
         self, tr: ReadTransaction, found: ItemRow, counts_ahead: bool = False
     ) -> Callable[[], ItemInfo]:
-        """Start to read everything known of an item."""
+        """Start to read everything about an item."""
         state, key, header = found.state, found.key, found.item.header
         is_done = found.finished_at > 0
         position = self._layout.position(key)
