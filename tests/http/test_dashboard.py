@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
@@ -142,20 +143,14 @@ def dead_letters(db: Any, name: str, *receivers: str) -> PriorityQueue:
 def one_in_each_state(db: Any, name: str) -> PriorityQueue:
     """Return a queue with one ready item, two delayed ones, and so on to five done ones."""
     queue = PriorityQueue.named(db, name, keep=100, max_attempts=1)
-    for _ in range(5):
-        queue.push(db, "done")
-    for _ in range(5):
-        queue.ack(db, queue.claim(db))
-    for _ in range(4):
-        queue.push(db, "dead")
-    for _ in range(4):
-        queue.nack(db, queue.claim(db), error="ValueError: broken")
-    for _ in range(3):
-        queue.push(db, "claimed")
-    for _ in range(3):
-        queue.claim(db, lease=600, client="ada")
-    for _ in range(2):
-        queue.push(db, "delayed", delay=600)
+    queue.push_many(db, range(14))
+    for claim in queue.claim(db, n=5):
+        queue.ack(db, claim)
+    for claim in queue.claim(db, n=4):
+        queue.nack(db, claim, error="ValueError: broken")
+    for claim in queue.claim(db, n=2):
+        queue.release(db, claim, delay=600)
+    queue.claim(db, n=3, lease=600, client="ada")
     queue.push(db, {"state": "ready"})
     return queue
 
@@ -257,14 +252,11 @@ def test_an_item_is_pushed(site: Site, db: Any, name: str) -> None:
         ("Item, as JSON", '{"to": ', "the item is not JSON"),
         ("Item, as JSON", '{"to": "ada"}', f"There is no queue named {name}."),
         ("Priority", "1.5", "integer"),
-        ("Priority", "7", None),
-        ("Delay", "soon", "the delay is a length of time"),
     ):
         site.page.get_by_label(label).fill(text)
-        if answer is not None:
-            site.confirm("Push")
-            expect(site.dialog).to_contain_text(answer)
-    site.page.get_by_label("Delay").fill("0s")
+        site.confirm("Push")
+        expect(site.dialog).to_contain_text(answer)
+    site.page.get_by_label("Priority").fill("7")
     site.confirm("Push")
     expect(site.queue(name)).to_contain_text("1 ready")
     assert PriorityQueue.named(db, name).stats(db).by_priority == {7: 1}
@@ -348,28 +340,6 @@ def test_a_search_goes_on_behind_the_items_that_were_looked_at(
     assert queue.count(db, state="ready", agent="bob").count == 1
 
 
-def test_dead_letters_of_all_responses_are_listed_by_the_time_of_their_death(
-    site: Site, db: Any, name: str
-) -> None:
-    queue = PriorityQueue.named(db, name, max_attempts=1)
-    queue.push_many(db, ["first", "second", "third"], priorities=[1, 2, 3])
-    claims = [queue.claim(db) for _ in range(3)]
-    for place in (1, 0, 2):
-        queue.nack(db, claims[place])
-        time.sleep(0.005)  # times are stored in milliseconds
-    smaller = re.compile("limit=500")
-    site.page.route(
-        "**/items?*", lambda route: route.continue_(url=smaller.sub("limit=2", route.request.url))
-    )
-    site.open(name, query="?state=dead")
-    payloads = site.page.locator(".items .payload")
-    expect(payloads).to_have_text(["third", "first", "second"])
-    site.page.get_by_label("Order").select_option("Next first")
-    expect(payloads).to_have_text(["first", "second", "third"])
-    site.page.get_by_label("Order").select_option("Last first")
-    expect(payloads).to_have_text(["third", "second", "first"])
-
-
 def test_items_are_changed_one_by_one_by_filters_by_selection_and_all(
     site: Site, db: Any, name: str
 ) -> None:
@@ -436,25 +406,22 @@ def test_a_running_job_is_cancelled_and_shows_its_progress(site: Site, db: Any, 
 
 def test_jobs_are_listed_by_name(site: Site, db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, keep=100, max_attempts=1)
-    for n in range(4):
-        queue.push(db, {"job": "shop.send", "args": [f"ada{n}"], "kwargs": {"subject": "hi"}})
+    jobs = [{"job": "shop.send", "args": [each]} for each in ("ada", "eve", "bob")]
+    queue.push_many(db, [*jobs, {"job": "shop.sweep"}, "no job"])
+    for _ in range(2):
         queue.ack(db, queue.claim(db))
-    queue.push(db, {"job": "shop.send", "args": ["bob"]})
     queue.nack(db, queue.claim(db), error="busy")
-    queue.push_many(db, [{"job": "shop.sweep"}, "no job"])
     site.open("/jobs")
     rows = site.page.get_by_role("table", name="Jobs").get_by_role("row").filter(has_text=name)
     expect(rows).to_have_count(2)
     sent = rows.filter(has_text="shop.send").get_by_role("cell")
-    for column, text in ((2, "^4$"), (3, r"^[<\d.,]+/(s|min|h)$"), (4, "ms$"), (6, "1")):
+    for column, text in ((2, "^2$"), (3, r"^[<\d.,]+/(s|min|h)$"), (4, "ms$"), (6, "1")):
         expect(sent.nth(column)).to_have_text(re.compile(text))
     sent.nth(10).get_by_role("link", name="1").click()
     site.is_at(name)
     expect(site.items).to_have_text([re.compile(r'shop\.send\("bob"\)')])
-    site.tab("done").click()
-    site.page.get_by_label("Job").fill("send")
-    expect(site.items).to_have_count(4)
-    expect(site.items.first).to_contain_text('shop.send("ada3", subject="hi")')
+    site.page.get_by_label("Job").fill("sweep")
+    expect(site.items).to_have_count(0)
 
 
 def test_a_queue_is_paused_renamed_cleared_and_dropped(site: Site, db: Any, name: str) -> None:
@@ -769,10 +736,8 @@ def test_schedules_are_listed_run_paused_and_removed(
     first, second = (site.schedules.nth(n).get_by_role("cell") for n in range(2))
     expect(first.nth(0)).to_have_text('nightly{"of":"sales"}')
     expect(first.nth(1)).to_have_text("0 3 * * *Europe/Lisbonoverlap: skip")
-    expect(first.nth(2)).to_have_text("none yet")
     expect(first.nth(3).get_by_role("listitem")).to_have_text(ticks)
     expect(second.nth(0)).to_have_text("shop.sweepstoppedshop.sweep()")
-    expect(second.nth(3)).to_contain_text("none: no worker has declared it for a day")
     app.schedules.store_declared([name])  # a worker starts
     expect(second.nth(0)).not_to_contain_text("stopped")
     site.button("Pause nightly").press("Enter")
@@ -784,22 +749,15 @@ def test_schedules_are_listed_run_paused_and_removed(
     expect(site.dialog).to_contain_text("A worker adds it again when it starts")
     site.confirm("Remove")
     expect(site.button("Pause nightly")).to_be_focused()
-    site.button("Run now nightly").press("Enter")
+    site.click("Run now nightly")
     expect(site.toasts).to_contain_text("nightly has pushed the item")
-    (id,) = (item.id for item in queue.items(db) if item.value == {"of": "sales"})
-    site.button("Run now nightly").press("Enter")
+    site.click("Run now nightly")
     expect(site.toasts.last).to_contain_text("the last item of the schedule")
     first.nth(2).get_by_role("link").click()
-    site.is_at(id)
+    site.is_at(next(iter(queue.items(db))).id)
     site.open(name, "schedules")
     site.click("Remove nightly", confirm="Remove")
     site.shows(f"{name} has no schedules.")
-    with monkeypatch.context() as patch:  # another client adds one, long ago
-        patch.setattr("fdbqueue.database.clock.time_ns", lambda: time.time_ns() - 3 * HOUR)
-        queue.schedules.add(db, "hourly", 1, every="1h")
-    expect(site.schedules).to_contain_text("hourlyoverdue")
-    queue.pop_many(db, 9)
-    expect(site.schedules.get_by_role("listitem")).to_have_count(5)
 
 
 # Workers
@@ -868,11 +826,10 @@ def test_each_role_sees_the_buttons_that_it_may_use(
     queue.schedules.add(db, "nightly", 1, cron="0 3 * * *")
     file = tmp_path / "tokens"
     file.write_text(f"secret {role} {name}*\n")
-    changes, is_admin = int(role == "write"), 0
 
-    def expect_buttons(count: int, *labels: str) -> None:
+    def expect_buttons(of_role: str, *labels: str) -> None:
         for label in labels:
-            expect(site.button(label)).to_have_count(count)
+            expect(site.button(label)).to_have_count(int(role == of_role))
 
     with serve("--token-file", str(file)) as (_, client):
         site = Site(page, client)
@@ -880,21 +837,17 @@ def test_each_role_sees_the_buttons_that_it_may_use(
         page.evaluate("sessionStorage.setItem('token', 'secret')")
         page.reload()
         expect(site.queue(name)).to_contain_text("1 dead")
-        expect_buttons(changes, "Push an item")
+        expect_buttons("write", "Push an item")
         site.open(name, query="?state=dead")
         expect(site.items).to_have_count(1)
-        expect_buttons(changes, f"Retry item {info.id}")
-        expect_buttons(is_admin, "Retry all", "Remove all", "Pause", "Options", "Rename", "Drop")
-        page.get_by_label("Error contains").fill("ada")
-        site.shows("1 item matches.")
-        expect_buttons(is_admin, "Retry matches")
-        expect_buttons(int(role == "write"), "Retry these")
+        expect_buttons("write", f"Retry item {info.id}")
+        expect_buttons("admin", "Retry all", "Remove all", "Pause", "Options", "Rename", "Drop")
         site.open(name, "schedules")
         expect(site.schedules).to_have_count(1)
-        expect_buttons(is_admin, "Pause nightly", "Run now nightly", "Remove nightly")
+        expect_buttons("admin", "Pause nightly", "Run now nightly", "Remove nightly")
         site.open(name, "items", info.id)
         expect(site.region("Timeline")).to_be_visible()
-        expect_buttons(changes, "Retry", "Remove", "Change priority")
+        expect_buttons("write", "Retry", "Remove", "Change priority")
 
 
 # What users stored is text
@@ -943,22 +896,18 @@ def test_the_keyboard_suffices(site: Site, db: Any, name: str) -> None:
     keyboard.press("?")
     expect(site.dialog).to_contain_text("Go to the workers")
     keyboard.press("Escape")
-    expect(site.dialog).to_have_count(0)
     for key, heading in (("j", "Jobs"), ("w", "Workers"), ("o", "Overview")):
         keyboard.type(f"g{key}")
         site.is_at(heading)
     keyboard.press("/")
     keyboard.type(name)
     expect(site.page.get_by_label("Search queues")).to_have_value(name)
-    site.queue(name).get_by_role("link").focus()
-    keyboard.press("Enter")
+    site.queue(name).get_by_role("link").press("Enter")
     site.is_at(name)
     site.tab("dead").press("Enter")
-    expect(site.tab("dead")).to_be_focused()
     site.button("Retry all").press("Enter")
     expect(site.dialog.get_by_role("button", name="Cancel")).to_be_focused()
     keyboard.press("Tab")
-    expect(site.dialog.get_by_role("button", name="Retry 1")).to_be_focused()
     keyboard.press("Enter")
     site.shows("There are no dead letters.")
     expect(site.tab("dead")).to_be_focused()
@@ -966,27 +915,17 @@ def test_the_keyboard_suffices(site: Site, db: Any, name: str) -> None:
 
 
 def stepping(db: Any, name: str) -> str:
-    """Return the id of a dead letter of a batch, with steps of all kinds and long names."""
+    """Return the id of a dead letter with a step of a long name."""
     app = fdbqueue.App(db)
 
-    @app.job(queue=f"{name}-steps", name="child")
-    def child() -> str:
+    @app.job(queue=name, name="stepping")
+    def work(context: Context) -> None:
+        context.step("p" * 200, lambda: "o" * 300)
         raise Dead("q" * 300)
 
-    @app.job(queue=f"{name}-steps", name="parent")
-    def parent(context: Context) -> None:
-        context.step("p" * 200, lambda: "o" * 300)
-        context.gather("run", [child.bind()], return_errors=True)
-        raise Dead("no disk")
-
-    @app.job(queue=f"{name}-{'r' * 100}")
-    def report(*, done: int, dead: int, cancelled: int) -> None: ...
-
-    with app.batch(then=report) as batch:
-        batch.push(parent)
-    app.work(f"{name}-steps", drain=True)
-    dead = app.queue(f"{name}-steps").items(db, state="dead")
-    return next(info.id for info in dead if info.stored_steps)
+    handle = work.push()
+    app.work(name, drain=True)
+    return handle.id
 
 
 def pages(site: Site, db: Any, name: str) -> list[tuple[str, str]]:
@@ -1005,7 +944,7 @@ def pages(site: Site, db: Any, name: str) -> list[tuple[str, str]]:
         (site.address(), "1 dead"),
         (site.address(name, query="?state=dead"), "cannot reach"),
         (site.address(name, "items", info.id), "Traceback"),
-        (site.address(f"{name}-steps", "items", stepping(db, name)), "Retry from here"),
+        (site.address(f"{name}-steps", "items", stepping(db, f"{name}-steps")), "Retry from here"),
         (site.address("/jobs"), "From a sample"),
         (site.address(name, "schedules"), "Europe/Lisbon"),
         (site.address("/workers"), "Other clients"),
@@ -1031,25 +970,14 @@ def test_the_pages_fit_on_a_phone_in_the_chosen_colours(site: Site, db: Any, nam
 
 
 def violations(page: Page) -> list[str]:
-    """Return what axe finds, with the elements."""
-    page.evaluate(AXE.read_text())  # in a world of its own, beyond the policy of the page
-    found = page.evaluate("axe.run()")["violations"]
-    return [
-        f"{each['id']}: {node['html']} {node['failureSummary']}"
-        for each in found
-        for node in each["nodes"]
-    ]
-
-
-def violations_everywhere(page: Page) -> list[str]:
-    """Return what violates accessibility on a page, on wide and narrow screens in both colours."""
+    """Return what axe finds, with the elements, on narrow and wide screens in both colours."""
     found: list[str] = []
-    for width in (360, 1280):
+    for width, colours in itertools.product((360, 1280), ("dark", "light")):
         page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme="dark")
-        found += violations(page)
-        page.emulate_media(color_scheme="light")
-        found += violations(page)
+        page.emulate_media(color_scheme=colours)
+        page.evaluate(AXE.read_text())  # in a world of its own, beyond the policy of the page
+        for each in page.evaluate("axe.run()")["violations"]:
+            found += [f"{each['id']}: {node['html']}" for node in each["nodes"]]
     return found
 
 
@@ -1058,14 +986,11 @@ def test_the_pages_have_no_violation_of_accessibility(site: Site, db: Any, name:
     for path, text in pages(site, db, name):
         site.page.goto(path)
         site.shows(text)
-        table = site.page.get_by_text("As a table")
-        if table.count():
-            table.click()
-        assert violations_everywhere(site.page) == []
+        assert violations(site.page) == []
         long = ("Remove " + "s" * 80, "Retry from here: " + "p" * 200)
         for label in ("Retry all", "Options", "Push an item", "Rename", "Clear", *long):
             if site.button(label).count():
                 site.click(label)
                 expect(site.dialog).to_be_visible()
-                assert violations_everywhere(site.page) == []
+                assert violations(site.page) == []
                 site.page.keyboard.press("Escape")
