@@ -354,9 +354,8 @@ def test_items_are_changed_one_by_one_by_filters_by_selection_and_all(
     site.shows("No item matches")
     site.page.get_by_label("Error contains").fill("")
     expect(site.items).to_have_count(4)
-    boxes = site.items.get_by_role("checkbox")
     for n in (1, 3):
-        boxes.nth(n).check()
+        site.items.get_by_role("checkbox").nth(n).check()
     site.click("Retry 2 selected")
     expect(site.dialog).to_contain_text(f"2 dead letters of {name}, which you selected.")
     site.confirm("Retry 2")
@@ -367,18 +366,13 @@ def test_items_are_changed_one_by_one_by_filters_by_selection_and_all(
     assert queue.stats(db).dead == 2
     site.click("Retry all", confirm="Retry 2")
     site.shows("There are no dead letters.")
-    expect(site.tab("ready")).to_have_text("ready6")
     for client in ("mail-1", "mail-2", "images"):
         queue.claim(db, lease=600, client=client)
     site.tab("claimed").click()
     site.page.get_by_label("Held by").fill("MAIL")
-    expect(site.items).to_have_count(2)
     site.click("Release matches", confirm="Release 2")
     site.shows("No item matches the filters.")
-    site.page.get_by_label("Held by").fill("")
-    site.click("Release all", confirm="Release 1")
-    expect(site.toasts).to_contain_text("1 item was released.")
-    assert queue.stats(db).by_priority == {5: 6}
+    assert (queue.stats(db).ready, queue.stats(db).claimed) == (5, 1)
 
 
 def test_a_running_job_is_cancelled_and_shows_its_progress(site: Site, db: Any, name: str) -> None:
@@ -505,8 +499,8 @@ def test_what_does_not_exist_is_explained(site: Site, db: Any, name: str) -> Non
 
 def test_the_history_shows_what_came_in_went_out_and_failed(site: Site, db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, max_attempts=1)
-    queue.push_many(db, range(1200))
-    queue.pop_many(db, 700)
+    queue.push_many(db, range(12))
+    queue.pop_many(db, 6)
     queue.nack(db, queue.claim(db, n=3), error="broken")
     site.open(name)
     card = site.region("Items in and out")
@@ -516,14 +510,10 @@ def test_the_history_shows_what_came_in_went_out_and_failed(site: Site, db: Any,
     expect(rows.first).to_be_visible()
     # The 30 seconds may have ended between the calls above.
     cells = [row.locator("td").all_text_contents() for row in rows.all()]
-    sums = [
-        sum(int(text.replace(",", "")) for text in column) for column in zip(*cells, strict=True)
-    ]
-    assert sums == [1200, 703, 3]
+    assert [sum(map(int, column)) for column in zip(*cells, strict=True)] == [12, 9, 3]
     card.get_by_role("radio", name="1 hour").check()
+    site.page.reload()  # which keeps the choice
     expect(card.get_by_role("img")).to_have_attribute("aria-label", re.compile("last hour: in .*"))
-    site.page.reload()
-    expect(card.get_by_role("radio", name="1 hour")).to_be_checked()
 
 
 # An item
@@ -531,6 +521,7 @@ def test_the_history_shows_what_came_in_went_out_and_failed(site: Site, db: Any,
 
 def test_an_item_shows_its_attempts_and_is_changed(site: Site, db: Any, name: str) -> None:
     queue = dead_letters(db, name, "ada")
+    queue.configure(db, keep=10)
     (info,) = queue.items(db, state="dead")
     site.open(name, query="?state=dead")
     site.items.get_by_role("link").click()
@@ -554,27 +545,19 @@ def test_an_item_shows_its_attempts_and_is_changed(site: Site, db: Any, name: st
     site.fill("Priority", "8")
     site.confirm("Change")
     expect(site.region("Facts")).to_contain_text("Priority8")
-    site.click("Remove", confirm="Remove")
-    site.shows("The item is gone.")
-    assert queue.stats(db).is_empty
-
-
-def test_an_item_runs_now_is_released_and_has_a_result(site: Site, db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=10)
-    item = queue.push(db, [1, 2], delay=600)
-    site.open(name, "items", item.id)
-    expect(site.region("Facts")).to_contain_text("Duein 9 min")
+    claim = queue.claim(db, lease=600, client="eve")
+    expect(site.main).to_contain_text("Held by eve")
+    expect(site.button("Remove")).to_have_count(0)
+    queue.release(db, claim, delay=600)
     site.click("Run now")
     expect(site.main).to_contain_text("Ahead of it0 items")
-    queue.claim(db, lease=600, client="ada")
-    expect(site.main).to_contain_text("Held by ada")
-    expect(site.main).to_contain_text("The lease ends in 9 min")
-    expect(site.button("Remove")).to_have_count(0)
+    queue.claim(db, lease=600)
     site.click("Release")
-    expect(site.button("Remove")).to_be_visible()
+    expect(site.main).to_contain_text("Ahead of it0 items")
     queue.ack(db, queue.claim(db), result={"sum": 3})
     expect(site.region("Result")).to_contain_text("sum: 3")
-    expect(site.region("Timeline")).to_contain_text("Done")
+    site.click("Remove", confirm="Remove")
+    site.shows("The item is gone.")
 
 
 # Steps and batches
@@ -668,19 +651,15 @@ def test_groups_are_shown_with_what_holds_them_back_and_changed(
     jobs.push_many(db, [1, 2, 3, 4], groups=["ada", "ada", "b/b", "b/b"])
     jobs.claim(db)
     jobs.push(db, 5)
-    ada = ["ada", "1", "1", "1", "5 in 1m30s", "9", "2.5", "at its concurrency"]
-    other = ["b/b", "2", "0", "no limit", "5 in 1m30s", "9", "1", "waits for its turn"]
     site.open(name, "groups")
     rows = site.page.locator(".groups tbody tr")
 
     def expect_row(number: int, *texts: str) -> None:
         expect(rows.nth(number).get_by_role("cell")).to_have_text([*texts, re.compile("Limits")])
 
-    expect(rows).to_have_count(2)
-    expect_row(0, *ada)
-    expect_row(1, *other)
+    expect_row(0, "ada", "1", "1", "1", "5 in 1m30s", "9", "2.5", "at its concurrency")
+    expect_row(1, "b/b", "2", "0", "no limit", "5 in 1m30s", "9", "1", "waits for its turn")
     site.click("Pause b/b")
-    expect_row(1, *other[:-1], "paused")
     site.shows("2 groups on this page, 1 paused, 1 held back by limits.")
     rows.nth(1).get_by_role("link").click()
     expect(site.items).to_have_count(2)
@@ -766,9 +745,6 @@ def test_schedules_are_listed_run_paused_and_removed(
 def test_workers_are_listed_with_what_they_hold(site: Site, db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     item = queue.push(db, "held")
-    other = PriorityQueue.named(db, f"{name}other")
-    other.push(db, "claimed")
-    other.claim(db, lease=600, client="script")
     may_end = threading.Event()
     worker = Worker(db, queue, lambda item: may_end.wait(60), name="mailer", concurrency=3)
     thread = threading.Thread(target=worker.run)
@@ -780,7 +756,6 @@ def test_workers_are_listed_with_what_they_hold(site: Site, db: Any, name: str) 
             expect(card).to_contain_text(text)
         expect(card.get_by_role("link", name=item.id[-12:])).to_be_visible()
         expect(card.get_by_role("button", name="Release")).to_be_visible()
-        expect(site.region("Other clients")).to_contain_text(f"script in {name}other")
     finally:
         may_end.set()
         worker.stop()
@@ -932,19 +907,18 @@ def pages(site: Site, db: Any, name: str) -> list[tuple[str, str]]:
     """Return the address of each page, and a text that is shown when it has loaded."""
     queue = dead_letters(db, name, "x" * 300)
     (info,) = queue.items(db, state="dead")
-    queue.push_many(db, [{"y" * 60: "z" * 300}, 1], priorities=[1, 2])
-    queue.push(db, {"job": "v" * 80, "args": ["u" * 300]}, 3)
+    queue.push_many(db, [{"y" * 60: "z" * 300}, {"job": "v" * 80, "args": ["u" * 300]}])
     queue.claim(db, lease=600, client="w" * 80)
     queue.schedules.add(db, "s" * 80, ["t" * 300], cron="0 3 * * *", tz="Europe/Lisbon")
     queue.schedules.run_now(db, "s" * 80)
     queue.set_group(db, None, concurrency=3, rate=(10, 60), max_size=1000)
-    for group in ("g" * 80, "customer 7"):
-        queue.push(db, 1, group=group)
+    queue.push(db, 1, group="g" * 80)
+    steps = f"{name}-steps"
     return [
         (site.address(), "1 dead"),
         (site.address(name, query="?state=dead"), "cannot reach"),
         (site.address(name, "items", info.id), "Traceback"),
-        (site.address(f"{name}-steps", "items", stepping(db, f"{name}-steps")), "Retry from here"),
+        (site.address(steps, "items", stepping(db, steps)), "Retry from here"),
         (site.address("/jobs"), "From a sample"),
         (site.address(name, "schedules"), "Europe/Lisbon"),
         (site.address("/workers"), "Other clients"),

@@ -142,16 +142,3 @@ def test_a_read_is_shared_by_the_requests_that_came_before_it_began() -> None:
         assert await shared.get(read, "c") == 5
 
     asyncio.run(main())
-
-
-def test_a_result_is_kept_for_the_given_time() -> None:
-    async def main() -> tuple[list[int], list[int]]:
-        numbers = iter(range(9))
-
-        async def read() -> int:
-            return next(numbers)
-
-        kept, fresh = SharedReads(3600.0), SharedReads()
-        return [await kept.get(read) for _ in range(3)], [await fresh.get(read) for _ in range(3)]
-
-    assert asyncio.run(main()) == ([0, 0, 0], [1, 2, 3])
