@@ -13,7 +13,7 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded.directory import LOCK_FILE
 from tests.support.server import serving
-from tests.support.shell import Shell, has_locked_a_file, has_received
+from tests.support.shell import Shell, has_locked_a_file
 from tests.support.started import fdbq, kill_started, start
 from tests.support.waiting import MAX_WAIT, wait_until
 
@@ -50,8 +50,9 @@ def test_every_fatal_signal_leaves_an_unprinted_item_in_the_queue(
     assert local.output("pop", "jobs") == f'"{value}"\n'
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("number", "unbuffered"), [(signal.SIGHUP, ""), (signal.SIGINT, "1"), (signal.SIGTERM, "")]
+)
 def test_a_signal_during_printing_splits_the_items_into_printed_and_kept(
     fdbq: Shell, name: str, db: Any, number: int, unbuffered: str
 ) -> None:
@@ -120,17 +121,6 @@ def test_a_worker_that_a_signal_stopped_has_time_for_the_functions_of_atexit(
     process.send_signal(number)
     assert process.wait(MAX_WAIT) == 0
     assert "left" in process.stdout.read()
-
-
-def test_a_second_signal_ends_a_worker_whose_jobs_do_not(fdbq: Shell, name: str, db: Any) -> None:
-    fdbqueue.PriorityQueue.named(db, name).push(db, 1)
-    process = start(fdbq, "work", name, "--exec", "echo begun; exec sleep 60 > /dev/null 2>&1")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    process.send_signal(signal.SIGINT)
-    wait_until(lambda: has_received(process, signal.SIGINT))
-    process.send_signal(signal.SIGINT)
-    assert process.wait(MAX_WAIT) in (130, -signal.SIGINT)
 
 
 @pytest.mark.parametrize(

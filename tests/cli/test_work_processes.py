@@ -135,20 +135,22 @@ def test_a_function_that_hangs_in_a_thread_of_a_coroutine_does_not_hold_up_the_e
     assert "0 done, 1 failed" in workers.log
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+@pytest.mark.parametrize(
+    ("number", "processes"), [(signal.SIGINT, ()), (signal.SIGTERM, ("--processes", "2"))]
+)
 def test_a_second_signal_kills_commands(
-    db: Any, name: str, workers: Workers, fdbq: Shell, processes: tuple[str, ...]
+    db: Any, name: str, workers: Workers, fdbq: Shell, number: int, processes: tuple[str, ...]
 ) -> None:
     push(db, name, 1)
     script = "echo $$ > pid; mv pid command; sleep 3600; true"
     parent = workers.start(name, "--exec", script, "--grace", "1h", *processes)
     command = fdbq.path / "command"
     wait_until(command.exists)
-    parent.send_signal(signal.SIGTERM)
+    parent.send_signal(number)
     wait_until(lambda: "stopping; waiting for" in workers.log)
     assert is_alive(int(command.read_text()))
-    parent.send_signal(signal.SIGTERM)
-    assert parent.wait(MAX_WAIT) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    parent.send_signal(number)
+    assert parent.wait(MAX_WAIT) in (-number, 128 + number)
     wait_until(lambda: not is_alive(int(command.read_text())))
 
 

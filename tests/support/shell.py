@@ -162,13 +162,6 @@ def has_handlers(process: subprocess.Popen[str] | Forked) -> bool:
     )  # no mask: the process has ended
 
 
-def has_received(process: subprocess.Popen[str], number: int) -> bool:
-    """Return whether a signal that was sent is delivered, so that the next one is another one."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    pending = [int(line.split()[1], 16) for line in status.split("\n") if "Pnd" in line]
-    return not any(mask >> (number - 1) & 1 for mask in pending)
-
-
 def has_locked_a_file(process: subprocess.Popen[str]) -> bool:
     """Return whether a process has the lock of a file, as one that has opened a database."""
     locks = Path("/proc/locks").read_text().split("\n")
