@@ -531,9 +531,6 @@ $ push ${q}other 1
 $ task pop ${q}other
 ...is not a task queue...
 [2]
-$ task push $q 1 --cost -1
-...cost...
-[2]
 $ task push $q 1 --deadline tomorrow
 ...deadline...
 [2]
