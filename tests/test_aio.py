@@ -137,6 +137,7 @@ TAKING: dict[str, tuple[Any, Any]] = {
     "pop": (_jobs, lambda jobs, db: jobs.pop(db, wait=60)),
     "pop_many": (_jobs, lambda jobs, db: jobs.pop_many(db, 3)),
     "claim": (_jobs, lambda jobs, db: jobs.claim(db, lease=600, n=2, wait=60)),
+    "pop of a task": (_tasks, lambda tasks, db: tasks.pop(db, wait=60)),
     "claim of a task": (_tasks, lambda tasks, db: tasks.claim(db, lease=600, wait=60)),
 }
 

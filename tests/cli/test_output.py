@@ -534,6 +534,9 @@ $ task pop ${q}other
 $ task push $q 1 --deadline tomorrow
 ...deadline...
 [2]
+$ task push $q 1 --deadline 0001-01-01T00:00+14:00
+...must be in the years 1 to 9999 of UTC...
+[2]
 $ schedule add $q bills 1 --every 1h
 ...task...
 [2]

@@ -356,6 +356,11 @@ def test_system_checks(options: dict[str, Any], ids: list[str]) -> None:
         assert "fdbqueue.W001" in [message.id for message in backend.check()]
 
 
+def test_threads_share_the_database_in_memory() -> None:
+    first, second = (FdbqueueBackend("a", {"OPTIONS": {"database": "memory:"}}) for _ in range(2))
+    assert first.app.db is second.app.db
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
