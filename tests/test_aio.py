@@ -90,22 +90,9 @@ def test_no_call_makes_a_transaction_in_the_thread_of_the_event_loop(
     run(main())
 
 
-def test_more_calls_wait_than_there_are_threads(db: Any, name: str, asleep: Asleep) -> None:
-    async def main() -> None:
-        jobs = await aio.PriorityQueue.named(db, name)
-        begun = asleep.count
-        waits = [asyncio.ensure_future(jobs.claim(db, n=50, wait=60)) for _ in range(60)]
-        await until(lambda: asleep.count >= begun + 60)
-        await asyncio.wait_for(jobs.push(db, "late"), 60)
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for each in waits:
-            each.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-
-    run(main())
-
-
 def test_a_push_wakes_a_waiting_pop(db: Any, space: Subspace, asleep: Asleep) -> None:
+    """More calls wait than there are threads."""
+
     async def main() -> None:
         mail = aio.Queue(fdbqueue.Queue(space))
         waiting = [asyncio.ensure_future(mail.dequeue(db, wait=30)) for _ in range(100)]
@@ -135,21 +122,20 @@ def test_each_call_takes_effect_once_despite_lost_replies(
 
 
 async def _tasks(db: Any, name: str) -> aio.TaskQueue:
-    tasks = await aio.TaskQueue.named(db, f"{name}tasks")
+    tasks = await aio.TaskQueue.named(db, name)
     await tasks.push_many(db, [{"payload": n} for n in range(40)])
     return tasks
 
 
 async def _jobs(db: Any, name: str) -> aio.PriorityQueue:
-    jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
+    jobs = await aio.PriorityQueue.named(db, name)
     await jobs.push_many(db, list(range(40)))
     return jobs
 
 
 TAKING: dict[str, tuple[Any, Any]] = {
     "pop": (_jobs, lambda jobs, db: jobs.pop(db, wait=60)),
-    "pop_max": (_jobs, lambda jobs, db: jobs.pop_max(db)),
-    "pop_many": (_jobs, lambda jobs, db: jobs.pop_many(db, 3, wait=60)),
+    "pop_many": (_jobs, lambda jobs, db: jobs.pop_many(db, 3)),
     "claim": (_jobs, lambda jobs, db: jobs.claim(db, lease=600, n=2, wait=60)),
     "pop of a task": (_tasks, lambda tasks, db: tasks.pop(db, wait=60)),
     "claim of a task": (_tasks, lambda tasks, db: tasks.claim(db, lease=600, wait=60)),
@@ -260,8 +246,8 @@ def test_a_cancel_ends_a_wait_although_a_push_arrives_at_the_same_time(
 
 def test_a_worker_runs_its_handlers_in_its_own_event_loop(db: Any, name: str) -> None:
     async def main() -> None:
-        jobs = await aio.PriorityQueue.named(db, f"{name}jobs", max_attempts=1)
-        await jobs.push_many(db, range(10))
+        jobs = await _jobs(db, name)
+        await jobs.configure(db, max_attempts=1)
         loops = []
 
         async def work(item: fdbqueue.Item) -> None:
@@ -271,9 +257,9 @@ def test_a_worker_runs_its_handlers_in_its_own_event_loop(db: Any, name: str) ->
 
         worker = aio.Worker(db, jobs, work, concurrency=4)
         report = await worker.run(drain=True)
-        assert (report.done, report.failed) == (9, 1)
+        assert (report.done, report.failed) == (39, 1)
         assert worker.report == report
-        assert loops == 10 * [asyncio.get_running_loop()]
+        assert loops == 40 * [asyncio.get_running_loop()]
         assert [info.item.value for info in await jobs.items(db, state="dead")] == [3]
 
     run(main())
@@ -284,8 +270,7 @@ def test_a_cancelled_worker_finishes_running_jobs_and_starts_no_others(
     db: Any, name: str, cancels: int
 ) -> None:
     async def main() -> None:
-        tasks = await aio.TaskQueue.named(db, f"{name}tasks", max_attempts=1)
-        await tasks.push_many(db, [{"payload": n} for n in range(10)])
+        tasks = await _tasks(db, name)
         began, go_on, ended = asyncio.Event(), asyncio.Event(), []
 
         async def work(task: fdbqueue.Task) -> None:
@@ -302,9 +287,8 @@ def test_a_cancelled_worker_finishes_running_jobs_and_starts_no_others(
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await worker
-        assert len(ended) == 1
-        assert await tasks.size(db) == 9
-        assert await tasks.items(db, state="dead") == []
+        assert (len(ended), await tasks.size(db)) == (1, 39)
+        assert await tasks.items(db, state="delayed") == []
 
     run(main())
 

@@ -28,15 +28,7 @@ _OPERATIONS = {
 # The rooms that each room may import from. Every room may import `errors`, `options` and
 # `types`. The rooms within a room may import the modules beside them that `BESIDE` names.
 ROOMS = {
-    "cli": {
-        "admin",
-        "aio",
-        "embedded",
-        "http",
-        "jobs",
-        "queue",
-        "worker",
-    },
+    "cli": {"admin", "aio", "embedded", "http", "jobs", "queue", "worker"},
     "http": {"aio", "http.v1", "queue"},
     "http.v1": {"aio", "queue", "worker"},
     "aio": {"admin", "queue", "worker"},
@@ -159,20 +151,6 @@ def test_imports_point_down() -> None:
             found[dotted(path)] = outside
     assert found == EXCEPTIONS
     assert len(EXCEPTIONS) <= 2
-
-
-def test_the_embedded_engine_is_a_library_of_its_own() -> None:
-    """In the library one module opens it, besides the commands; it knows nothing of queues."""
-    rooms_from: dict[str, set[str]] = {}
-    for path in [*MODULES, *COMMANDS]:
-        names = imported(ast.parse(path.read_text()))
-        rooms_from[dotted(path)] = {name.split(".")[0] for name in names}
-    users = {module for module, rooms in rooms_from.items() if "embedded" in rooms}
-    own = {module for module in rooms_from if module.split(".")[0] == "embedded"}
-    of_commands = {dotted(path) for path in COMMANDS}
-    assert users - own - of_commands == {"database.opening"}
-    used = {room for module in own for room in rooms_from[module]}
-    assert used == {"embedded", "errors", "types"}
 
 
 def test_imports_have_no_cycles() -> None:
@@ -318,11 +296,6 @@ def test_importing_the_library_loads_no_client_library_and_selects_no_api_versio
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_importing_the_library_does_not_import_the_standard_queue_module() -> None:
-    program = "import sys, fdbqueue; assert 'queue' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
 def test_a_push_imports_only_the_modules_it_needs(tmp_path: Path) -> None:
     unneeded = {"asyncio", "http", "importlib.metadata", "msgspec", "prometheus_client", "rich"}
     program = (
@@ -335,26 +308,3 @@ def test_a_push_imports_only_the_modules_it_needs(tmp_path: Path) -> None:
         "assert fdbqueue.Worker.__module__ in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_the_top_level_has_only_known_entries() -> None:
-    listed = subprocess.run(
-        ["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=True
-    ).stdout.split()
-    assert {name.split("/")[0] for name in listed if not name.startswith(".")} <= {
-        "fdbqueue",
-        "cli",
-        "pytest_fdbqueue",
-        "tests",
-        "recipes",
-        "docs",
-        "docker",
-        "pyproject.toml",
-        "setup.py",
-        "README.md",
-        "LICENSE",
-        "CHANGELOG.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "conftest.py",
-    }

@@ -53,39 +53,30 @@ def registry(db: Database) -> None:
     report = fdbqueue.admin.check(db, PriorityQueue.named(db, "jobs"))
     assert_type(report, fdbqueue.admin.CheckReport)
     assert_type(fdbqueue.__version__, str)
-    fdbqueue.existing_queue("db", "jobs")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     fdbqueue.admin.overview("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    fdbqueue.admin.queue_names("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def priority_queue(db: Database, tr: Transaction) -> None:
     q = PriorityQueue.named(db, "jobs", priorities=(int, float), codec="json")
     assert_type(q, PriorityQueue)
     assert_type(PriorityQueue.existing(db, "jobs"), PriorityQueue)
-    assert_type(PriorityQueue.named(db, Subspace(("jobs",))), PriorityQueue)
     assert_type(q.push(db, {"any": "value"}, (1, 2.5)), Item)
     assert_type(q.push(tr, 1, unique="k", unique_until="claimed"), Item)
     assert_type(q.push_many(tr, [1, 2], priorities=[1, 2], unique=["k", None]), list[Item])
     assert_type(q.pop(db), Item | None)
-    assert_type(q.pop_min(tr), Item | None)
     assert_type(q.pop_max(tr, wait=1), Item | None)
     assert_type(q.pop_many(tr, 2), list[Item])
     assert_type(q.peek(tr), Item | None)
-    assert_type(q.peek_many(tr, 2), list[Item])
     assert_type(q.items(tr, after="id"), Iterator[Item])
     assert_type(q.claim(tr, n=2), Claim[Item] | None)
     assert_type(q.options(tr), Options)
     assert_type(q.items(tr, state="dead"), Iterator[ItemInfo])
     assert_type(q.size(tr), int)
-    assert_type(q.size(tr.snapshot), int)
     assert_type(q.peek(tr.snapshot), Item | None)
-    assert_type(q.items(tr.snapshot), Iterator[Item])
     q.push("not a db", 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     q.push(db, 1, prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     q.pop(3.14)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     q.pop(tr.snapshot)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    q.push(db, 1, if_full="drop")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    q.push_many(db, [1], uniques=["k"])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     q.push(db, 1, ttl=b"1m")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     q.configure(db, maxsize=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     q.search(db, state="dead", errors="x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -111,13 +102,11 @@ class Pages:
 def typed_values(db: Database, tr: Transaction) -> None:
     q = PriorityQueue.named(db, "pages", codec=Pages())
     assert_type(q, PriorityQueue[Page])
-    assert_type(PriorityQueue(Subspace(("pages",)), codec=Pages()), PriorityQueue[Page])
     assert_type(Queue.named(db, Subspace(("pages",)), codec=Pages()), Queue[Page])
     declared: PriorityQueue[Page] = PriorityQueue.named(db, "pages")
     assert_type(declared.push(db, Page()), Item[Page])
     assert_type(q.push(tr, Page(), group="ada"), Item[Page])
     assert_type(q.pop(tr), Item[Page] | None)
-    assert_type(q.peek_many(tr, 2), list[Item[Page]])
     assert_type(q.items(tr), Iterator[Item[Page]])
     assert_type(q.claim(tr), Claim[Item[Page]] | None)
     if claim := q.claim(tr):
@@ -143,7 +132,6 @@ def typed_handlers(
     Worker(db, q, of_attempt, timeout="1m", grace=5)
     Worker(db, q, one)
     Worker(db, q, two)
-    Worker(db, q, print)
     Worker(db, q, other)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Worker(db, q, free)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
@@ -153,14 +141,10 @@ def fifo(db: Database) -> None:
     assert_type(q, Queue)
     assert_type(q.enqueue(db, 1), Item)
     assert_type(q.dequeue(db), Item | None)
-    assert_type(q.dequeue_many(db, 2), list[Item])
-    assert_type(q.items(db), Iterator[Item])
     q.enqueue(db, 1, priority=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     q.pop_max(db)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-    q.pop_many(db, 2, max=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     q.reprioritize(db, "id", 3)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     Queue.named(db, "mail", priorities=int)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    Queue.named("db", "mail")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def task_queue(db: Database, tr: Transaction) -> None:
@@ -170,13 +154,10 @@ def task_queue(db: Database, tr: Transaction) -> None:
     assert_type(q.pop(tr), Task | None)
     assert_type(q.pop_many(tr, 2), list[Task])
     assert_type(q.get_all_tasks(tr), Iterator[Task])
-    assert_type(q.get_task(tr, "id"), Task | None)
     assert_type(q.counts(tr), dict[TaskPriority, int])
     assert_type(q.get_stats(tr), TaskStats)
-    assert_type(q.position(tr.snapshot, "id"), int | None)
     q.push(db, prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     q.reprioritize(db, "id", prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    TaskQueue.named("db", "tasks")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def asynchronous(db: Database) -> None:
@@ -192,31 +173,21 @@ async def asynchronous(db: Database) -> None:
     assert_type(await q.options(db), Options)
     await q.push(db, 1, prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await q.search(db, state="dead", errors="x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    await q.pop("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     mail = await aio.Queue.existing(db, "mail")
     assert_type(mail, aio.Queue)
     assert_type(await mail.enqueue(db, 1), Item)
-    assert_type(await mail.dequeue(db), Item | None)
     tasks = await aio.TaskQueue.named(db, Subspace(("tasks",)))
     assert_type(tasks, aio.TaskQueue)
     assert_type(await tasks.push(db, payload=1), str | None)
-    assert_type(await tasks.pop(db), Task | None)
-    assert_type(await tasks.get_all_tasks(db), list[Task])
     await tasks.push(db, prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     assert_type(await aio.existing_queue(db, "jobs"), aio.PriorityQueue | aio.Queue | aio.TaskQueue)
-    assert_type(await aio.queue_names(db), list[str])
     assert_type(await aio.run(fdbqueue.admin.queue_names, db), list[str])
     assert_type(await aio.Worker(db, q, print).run(drain=True), WorkerReport)
     aio.Worker(db, PriorityQueue.named(db, "jobs"), print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     pages: aio.PriorityQueue[Page] = await aio.PriorityQueue.named(db, "pages", codec=Pages())
     assert_type(await pages.push(db, Page()), Item[Page])
-    assert_type(await pages.pop(db), Item[Page] | None)
-    assert_type(await pages.claim(db), Claim[Item[Page]] | None)
     assert_type(await pages.items(db), list[Item[Page]])
     await pages.push(db, 7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    sheets: aio.TaskQueue[Page] = await aio.TaskQueue.named(db, "sheets")
-    assert_type(await sheets.pop(db), Task[Page] | None)
-    await sheets.push(db, payload=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 @transactional
@@ -253,10 +224,7 @@ def transactions(db: Database, tr: Transaction, service: Service) -> None:
     end_once(db, "claim")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(service.work(db, b"k"), int)
     assert_type(service.work_once(tr, b"k"), int)
-    work("nonsense", b"k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    work_once("nonsense", b"k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     service.work("nonsense", b"k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    service.work_once("nonsense", b"k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     work(db, "text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     work(db, b"k", repeat=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
@@ -310,7 +278,6 @@ def steps_of_a_job(context: jobs.Context) -> None:
     context.commit("note", note, 3, n=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(context.wait("shipped", timeout="3d"), Signal)
     assert_type(context.run("send", send, "ada@example.com", subject="hi"), int)
-    assert_type(context.run("fetch", fetch.using(priority=1), "https://example.com"), bytes)
     assert_type(context.gather("send", [send.bind("a", subject="b")]), list[int])
     some = context.gather("fetch", [fetch.bind("https://example.com")], return_errors=True)
     assert_type(some, list[bytes | jobs.ChildFailed])
@@ -319,7 +286,6 @@ def steps_of_a_job(context: jobs.Context) -> None:
 
 async def steps_of_a_coroutine(context: jobs.Context) -> None:
     assert_type(await context.aio.step("fetch", fetch_text, "https://example.com"), str)
-    assert_type(await context.aio.step("count", len, "abc"), int)
     assert_type(await context.aio.commit("note", note, "target", n=3), int)
     assert_type(await context.aio.run("fetch", fetch, "https://example.com"), bytes)
     assert_type(await context.aio.gather("send", [send.bind("a", subject="b")]), list[int])
@@ -351,16 +317,13 @@ def declared_jobs(tr: Transaction) -> None:
     assert_type(send.using(after=after).push("a", subject="b"), jobs.Handle[int])
     assert_type(fetch.push("https://example.com").result(wait=10), bytes)
     assert_type(store.push(b"page").result(), list[int])
-    assert_type(build.push("all").result(), str)
     assert_type(build.push("all").state(), fdbqueue.types.State | None)
     assert_type(app.work("mail", drain=True), WorkerReport)
     app.work("mail", "jobs", at_most={"jobs": 2}, weights={"mail": 3, "jobs": 0.5}, health=9200)
     send.push(1, subject="hi")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     send.push("ada@example.com")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    send.push("a", subjekt="hi")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     send.push("a", subject="hi", priority=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     send.using(tr, delay="5m").push("a")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    assert_type(send.using(unique=True, unique_for="1h").push("a", subject="b"), jobs.Handle[int])
     send.using(unique="k", unique_until="done")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     send.using(urgent=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     fetch.push(b"https://example.com")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -18,15 +18,12 @@ from tests.support.shell import Shell, commands, error_of
 
 MISTAKES = [
     (("oush",), "No such command 'oush'; did you mean 'push'? (see fdbq --help)"),
-    (("list",), "No such command 'list'; did you mean 'ls'? (see fdbq --help)"),
     (("worker",), "No such command 'worker'; did you mean 'workers' or 'work'?"),
-    (("group", "lss"), "fdbq group: No such command 'lss'; did you mean 'ls'?"),
     (("group", "list"), "fdbq group: No such command 'list'; did you mean 'ls'?"),
     (("frobnicate",), "No such command 'frobnicate' (see fdbq --help)"),
     (("retry", "jobs"), "give either the ids of items, or --state"),
     (("retry", "jobs", "x", "--error", "Timeout"), "--error needs --state"),
     (("work", "jobs", "os"), "'os' does not name a function; write os:FUNCTION"),
-    (("work", "jobs", ":f"), "':f' does not name a module; write MODULE:f"),
     (("push", "jobs", "1", "--delay", "-5"), "the time must be at least 0 seconds, not -5"),
     (("push", "jobs", "1", "--ttl", "0"), "--ttl is a number of seconds over 0, below"),
     (
@@ -39,17 +36,8 @@ MISTAKES = [
         "write the path of a directory or of a cluster file, 'embedded:/path' or 'memory:'",
     ),
     (("push", "jobs", "1", "-p", "[" * 100_000), "is not an integer"),
-    (
-        ("limit", "jobs", "--create", "--size", str(10**30)),
-        "--size is a number from 1, or None, not 1000000",
-    ),
     (("limit", "jobs", "--create", "--size", "0"), "--size is a number from 1, or None, not 0"),
-    (
-        ("limit", "jobs", "--create", "--concurrency", "20000"),
-        "--concurrency is a number from 1 to 10,000, or None, not 20000",
-    ),
     (("top", "-n", "2", "--interval", "nan"), "is not a length of time"),
-    (("top", "-n", "2", "--interval", "inf"), "at most 1,000,000 seconds, not inf"),
     (("pop", "jobs", "--wait", "-1"), "to an option as --option=VALUE"),
     (("serve", "--token-file", sys.executable), "is not UTF-8 text"),
     (("serve", "--host", "no.such.host.invalid", "--token-file", "/etc/hostname"), "cannot listen"),
@@ -57,7 +45,6 @@ MISTAKES = [
     (("push", "jobs", "hello"), "is not JSON"),
     (("push", "jobs"), "give the value"),
     (("push", "jobs", "1", "--priority", "high"), "'high' is not an integer or a list"),
-    (("push", "jobs", "1", "--priority", str(2**63)), "must be a 64-bit integer"),
     (("push", "", "1"), "cannot be the name of a queue"),
     (("push", "jobs", "NaN"), "cannot be stored"),
     (("push", "jobs", "--file", "missing.json"), "missing.json"),
@@ -69,28 +56,17 @@ MISTAKES = [
     (("ls", "--db", "embedded:"), "needs a path"),
     (("ls", "--db", "postgres://host"), "does not name a database"),
     (("ls", "--db", "nowhere.cluster"), "no cluster file"),
-    (("ls", "--db", "/dev/null/db"), "/dev/null"),
-    (("ls", "--timeout", "-1"), "at least 0 and at most 1,000,000 seconds, not -1"),
-    (("rm", "jobs"), "give either the ids of items, or --state"),
-    (("rm", "jobs", "x", "-p", "1"), "--priority needs --state"),
     (("rm", "jobs", "--state", "claimed"), "'--state'"),
     (("reprioritize", "jobs", "x", "1"), "is not the id of an item"),
     (("limit", "jobs", "--keep-for", "99999999999d"), "at most 10,000,000,000"),
     (("limit", "jobs", "--keep-for", "10ms"), "shorter than a second"),
     (("limit", "jobs", "--rate", "5"), "'5' is not a number and a time"),
-    (("limit", "jobs", "--keep-attempts", "0"), "from 1 to 1,000"),
-    (("limit", "jobs", "--keep-traceback", "30001"), "from 0 to 30,000"),
-    (("push", "jobs", "1", "--at", "2100-01-01T00:00:00"), "a time zone"),
     (("push", "jobs", "1", "--at", "tomorrow"), "is not an ISO 8601 time"),
-    (("push", "jobs", "1", "--delay", "1e10"), "from 0, below 10,000,000,000, not 1"),
     (("signal", "jobs", "shipped", "{"), "not JSON"),
     (("signal", "jobs", "a", "--key", "x" * 300), "text of 0 to 255"),
     (("group", "pause", "jobs", "x" * 256), "a group is text of 0 to 255 bytes"),
-    (("copy", "jobs"), "'--to'"),
     (("work", "jobs", "m:f", "--processes", "0"), "0 is not in the range"),
-    (("work", "jobs", "m:f", "--max-jobs", "0"), "0 is not in the range"),
     (("work", "jobs", "m:f", "--max-memory", "much"), "number of bytes, such as 500M or 2G"),
-    (("work", "jobs", "m:f", "--max-memory", "0"), "'0' is not a number of bytes"),
     (("work", "--app", "shop"), "'shop' does not name an app"),
     (("work", "--app", "shop:app", "--exec", "x"), "--exec is for the items"),
     (("work",), "give QUEUE with MODULE:FUNCTION"),
@@ -101,7 +77,6 @@ MISTAKES = [
     (("work", "jobs", "m:f", "--health-port", "localhost"), "an address is PORT or HOST:PORT"),
     (("work", "jbos", "--exec", "true", "--drain"), "named 'jbos'; did you mean 'jobs'?"),
     (("drop", "jbos", "-y"), "named 'jbos'; did you mean 'jobs'?"),
-    (("limit", "jbos", "--size", "3"), "named 'jbos'; did you mean 'jobs'?"),
 ]
 
 
@@ -214,30 +189,28 @@ def test_completion_knows_commands_and_queues(fdbq: Shell) -> None:
     for shell in ("bash", "zsh", "fish"):
         assert "_FDBQ_COMPLETE" in fdbq.output("completion", shell)
     database = fdbq.environment["FDBQ_DB"]
-    for words, number, completed in (
-        ("fdbq pe", 1, "plain,peek"),
-        ("fdbq pop job", 2, "plain,jobs"),
-        ("fdbq oush mail", 2, ""),
-        (f"fdbq pop --db {database} job", 4, "plain,jobs"),
+    for words, completed in (
+        ("fdbq pe", "plain,peek"),
+        ("fdbq pop job", "plain,jobs"),
+        ("fdbq oush mail", ""),
+        (f"fdbq pop --db {database} job", "plain,jobs"),
     ):
-        fdbq.environment |= {"_FDBQ_COMPLETE": "bash_complete", "COMP_WORDS": words}
-        fdbq.environment |= {"COMP_CWORD": str(number)}
-        if "--db" in words:
-            fdbq.environment["FDBQ_DB"] = str(fdbq.path / "another")
+        number = str(len(words.split()) - 1)
+        given = {"_FDBQ_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": number}
+        fdbq.environment |= given | ({"FDBQ_DB": "another"} if "--db" in words else {})
         done = fdbq()
         assert (done.returncode, done.stdout.strip(), done.stderr) == (0, completed, "")
 
 
 @contextmanager
-def in_terminal(fdbq: Shell, columns: int, *arguments: str) -> Iterator[tuple[int, int]]:
-    """Run `fdbq` in a terminal; yield the process and the other end of the terminal."""
+def in_terminal(fdbq: Shell, columns: int, script: str) -> Iterator[tuple[int, int]]:
+    """Run a script in a terminal; yield the process and the other end of the terminal."""
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(fdbq.path)
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         environment = {k: v for k, v in fdbq.environment.items() if k not in ("COLUMNS", "LINES")}
-        program = [sys.executable, "-m", "fdbq", *arguments]
-        os.execve(sys.executable, program, {**environment, "TERM": "xterm"})
+        os.execve("/bin/bash", ["bash", "-c", script], {**environment, "TERM": "xterm"})
     try:
         yield process, terminal
     finally:
@@ -253,33 +226,17 @@ def read_until(terminal: int, end: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("columns", "more"),
-    [
-        (40, set[str]()),
-        (80, {"in/s", "out/s", "oldest", "done"}),
-    ],
+    ("columns", "more"), [(40, set[str]()), (80, {"in/s", "out/s", "oldest", "done"})]
 )
-def test_top_cuts_no_title(fdbq: Shell, columns: int, more: set[str]) -> None:
-    with in_terminal(fdbq, columns, "top", "--interval", "1000") as (process, terminal):
-        shown = read_until(terminal, b"jobs")
-        titles = set(shown.split("jobs")[0].split())
+def test_top_cuts_no_title_and_leaves_the_terminal_as_it_was(
+    fdbq: Shell, columns: int, more: set[str]
+) -> None:
+    top = "stty -a > before; fdbq top --interval 1000; echo $? > code; stty -a > after"
+    with in_terminal(fdbq, columns, f"trap : INT; {top}") as (process, terminal):
+        titles = set(read_until(terminal, b"jobs").split("jobs")[0].split())
         assert titles == {"queue", "ready", "delayed", "claimed", "dead"} | more
         os.write(terminal, b"\x03")
         read_until(terminal, b"\0")  # to the end
-        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 130
-
-
-def test_top_leaves_the_terminal_as_it_was_after_a_signal(fdbq: Shell) -> None:
-    script = "stty -a > before; fdbq top --interval 1000; stty -a > after"
-    process, terminal = pty.fork()
-    if process == 0:
-        os.chdir(fdbq.path)
-        os.execve("/bin/bash", ["bash", "-c", script], fdbq.environment)
-    try:
-        read_until(terminal, b"jobs")
-        os.write(terminal, b"\x03")
-        read_until(terminal, b"\0")
         os.waitpid(process, 0)
-    finally:
-        os.close(terminal)
-    assert (fdbq.path / "before").read_text() == (fdbq.path / "after").read_text()
+    before, code, after = ((fdbq.path / each).read_text() for each in ("before", "code", "after"))
+    assert (code, before) == ("130\n", after)

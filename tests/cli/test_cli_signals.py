@@ -6,7 +6,6 @@ import fcntl
 import json
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded.directory import LOCK_FILE
 from tests.support.server import serving
-from tests.support.shell import Shell, has_locked_a_file, has_received
+from tests.support.shell import Shell, has_locked_a_file
 from tests.support.started import fdbq, kill_started, start
 from tests.support.waiting import MAX_WAIT, wait_until
 
@@ -51,8 +50,9 @@ def test_every_fatal_signal_leaves_an_unprinted_item_in_the_queue(
     assert local.output("pop", "jobs") == f'"{value}"\n'
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("number", "unbuffered"), [(signal.SIGHUP, ""), (signal.SIGINT, "1"), (signal.SIGTERM, "")]
+)
 def test_a_signal_during_printing_splits_the_items_into_printed_and_kept(
     fdbq: Shell, name: str, db: Any, number: int, unbuffered: str
 ) -> None:
@@ -78,13 +78,12 @@ def test_an_ignored_signal_stays_ignored(local: Shell) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-def test_a_command_that_waits_for_a_lock_is_interrupted(tmp_path: Path, number: int) -> None:
+def test_a_command_that_waits_for_a_lock_is_interrupted(local: Shell, number: int) -> None:
     """Closing the database on the way out must not wait for the same lock."""
-    fdbq = Shell(tmp_path, f"embedded:{tmp_path / 'db'}")
-    fdbq.output("push", "jobs", "1")
-    with (tmp_path / "db" / LOCK_FILE).open("rb") as lock:
+    local.output("push", "jobs", "1")
+    with (local.path / "db" / LOCK_FILE).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        process = start(fdbq, "push", "jobs", "2", "--timeout", "0")
+        process = start(local, "push", "jobs", "2", "--timeout", "0")
         # It has opened the database. Next, it waits for the lock in a loop.
         wait_until(lambda: has_locked_a_file(process))
         process.send_signal(number)
@@ -93,10 +92,7 @@ def test_a_command_that_waits_for_a_lock_is_interrupted(tmp_path: Path, number: 
     assert process.stderr.read() == INTERRUPTED
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT])
-def test_a_main_thread_that_never_returns_to_python_is_interrupted(
-    fdbq: Shell, name: str, number: int
-) -> None:
+def test_a_main_thread_that_never_returns_to_python_is_interrupted(fdbq: Shell, name: str) -> None:
     (fdbq.path / "endless.py").write_text(
         "import sqlite3\n"
         "print('in C', flush=True)\n"
@@ -107,8 +103,8 @@ def test_a_main_thread_that_never_returns_to_python_is_interrupted(
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "in C\n"
-    process.send_signal(number)
-    assert process.wait(MAX_WAIT) == 128 + number
+    process.send_signal(signal.SIGINT)
+    assert process.wait(MAX_WAIT) == 128 + signal.SIGINT
     assert process.stderr.read() == INTERRUPTED
 
 
@@ -125,17 +121,6 @@ def test_a_worker_that_a_signal_stopped_has_time_for_the_functions_of_atexit(
     process.send_signal(number)
     assert process.wait(MAX_WAIT) == 0
     assert "left" in process.stdout.read()
-
-
-def test_a_second_signal_ends_a_worker_whose_jobs_do_not(fdbq: Shell, name: str, db: Any) -> None:
-    fdbqueue.PriorityQueue.named(db, name).push(db, 1)
-    process = start(fdbq, "work", name, "--exec", "echo begun; exec sleep 60 > /dev/null 2>&1")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    process.send_signal(signal.SIGINT)
-    wait_until(lambda: has_received(process, signal.SIGINT))
-    process.send_signal(signal.SIGINT)
-    assert process.wait(MAX_WAIT) in (130, -signal.SIGINT)
 
 
 @pytest.mark.parametrize(

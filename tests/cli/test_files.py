@@ -46,15 +46,14 @@ def test_import_and_export_round_trip(fdbq: Inside, db: Any, name: str) -> None:
     assert [{**line, "id": ""} for line in again] == [{**plain, "id": ""}, {**grouped, "id": ""}]
     assert fdbq.output("export", name, "--after", first.id) == exported.splitlines()[1] + "\n"
     assert error_of(fdbq("export", name, "no/such/out.jsonl")).endswith("/no/such\n")
-    queue.pop_many(db, 2)
-    fdbq.output("export", name, "out.jsonl")
-    assert (fdbq.path / "out.jsonl").read_text() == ""
 
 
-def test_a_full_queue_or_group_imports_what_fits(fdbq: Inside, name: str) -> None:
+def test_an_import_is_stored_once_for_each_source_as_far_as_it_fits(
+    fdbq: Inside, name: str
+) -> None:
     fdbq.output("limit", name, "--size", "3", "--create")
-    fdbq.output("group", "set", name, "ada", "--size", "1")
     (fdbq.path / "f.jsonl").write_text("1\n2\n3\n4\n5\n")
+    (fdbq.path / "g.jsonl").write_text("six\n")
     follow(
         fdbq,
         """
@@ -67,26 +66,22 @@ $ pop $q -n 3
 3
 $ import $q f.jsonl
 stored 2 lines, skipped 3 that were stored before
-$ pop $q -n 2
-4
-5
+$ import $q f.jsonl
+stored 0 lines, skipped 5 that were stored before (another --source stores them again)
+$ group set $q ada --size 1
+...
 $ import $q f.jsonl --group ada --source again
 stored 1 line; the queue, or a group of it, is full and lines remain
 [1]
 $ import $q f.jsonl --group ''
 ...a group is text of 1 to 255 bytes...
 [2]
+$ import $q g.jsonl
+...line 1:...
+[2]
 """,
     )
-
-
-def test_an_import_is_stored_once_for_each_source(fdbq: Inside, db: Any, name: str) -> None:
-    (fdbq.path / "f.jsonl").write_text("1\n2\n")
-    assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines\n"
-    second = fdbq.output("import", name, "f.jsonl")
-    hint = "(another --source stores them again)"
-    assert second == f"stored 0 lines, skipped 2 that were stored before {hint}\n"
-    assert fdbq.output("import", name, "f.jsonl", "--source", "again") == "stored 2 lines\n"
+    fdbq.output("limit", name, "--size", "none")
     for _ in range(2):
         assert fdbq.output("import", name, "-", stdin="1\n2\n") == "stored 2 lines\n"
     named = ("import", name, "--source", "nightly")
@@ -94,11 +89,6 @@ def test_an_import_is_stored_once_for_each_source(fdbq: Inside, db: Any, name: s
     assert (
         fdbq.output(*named, stdin="3\n4\n") == "stored 1 line, skipped 1 that were stored before\n"
     )
-    assert PriorityQueue.named(db, name).size(db) == 10
-    assert "line 2:" in error_of(fdbq("import", name, stdin="4\nfour\n"))
-    (fdbq.path / "f.jsonl").write_text("1\n7\n")
-    changed = fdbq.output("import", name, "f.jsonl")
-    assert changed == "stored 1 line, skipped 1 that were stored before\n"
 
 
 def test_a_file_whose_path_is_not_utf_8_is_imported_once(shell: Shell, name: str) -> None:
@@ -156,8 +146,6 @@ def test_backup_and_restore_round_trip(shell: Shell, db: Any, name: str) -> None
     restored = json.loads(shell.output("restore", "q.jsonl", "--json"))
     assert (restored["queue"], restored["dead"], len(restored["digest"])) == (name, 1, 64)
     assert shell.output("stats", name, "--json") == before
-    shell.output("pop", f"{name}piped")
-    assert "already exists" in error_of(shell("restore", "q.jsonl", name, "--as", f"{name}piped"))
     assert f"did you mean '{name}'" in error_of(shell("restore", "q.jsonl", f"{name}x"))
     assert "--as" in error_of(shell("restore", "q.jsonl", "--as", "x"))
     (shell.path / "q.jsonl").write_text("no backup\n")
@@ -184,12 +172,7 @@ def test_own_keys_are_backed_up_and_restored(fdbq: Inside, db: Any, name: str) -
     db[f"{name}/sold/1".encode()] = b"other"
     refused = error_of(fdbq("restore", "keys", "--prefix", f"{name}/sold/"))
     assert f"b'{name}/sold/1'" in refused
-    assert "another value" in refused
-    assert fdbq.output("restore", "keys", "--prefix", f"{name}/sold/2", "--json") == (
-        f'{{"prefix":"{name}/sold/2","keys":0}}\n'
-    )
     assert "\\xNN" in error_of(fdbq("backup", "other", "--prefix", "a\\b"))
-    assert "belong to queues" in error_of(fdbq("backup", "other", "--prefix", "\\x02fdbqueue\\x00"))
     assert "omit QUEUE" in error_of(fdbq("backup", "other", name, "--all"))
 
 
@@ -216,21 +199,11 @@ def test_copy_to_another_database_and_back(
     before = shell.output("items", name, "--state", "claimed", "--json")
     there = ("--from", shared_url, "--to", "other")
     assert shell.output("copy", name, *there) == f"copied {name}: {STATES_OF_ALL}\n"
-    back = json.loads(
-        shell.output(
-            "copy", name, "--db", "other", "--to", shared_url, "--as", f"{name}2", "--json"
-        )
-    )
-    assert (back["queue"], back["ready"]) == (f"{name}2", 2)
+    back = ("copy", name, "--db", "other", "--to", shared_url, "--as", f"{name}2", "--json")
+    assert json.loads(shell.output(*back))["ready"] == 2
     assert shell.output("items", f"{name}2", "--state", "claimed", "--json") == before
-    shell.output("pop", name)
     assert "already exists" in error_of(shell("copy", name, *there))
-    assert "'--to'" in error_of(shell("copy", name))
-    onto_itself = error_of(shell("copy", name, "--from", shared_url, "--to", shared_url))
-    assert f"a queue named '{name}' already exists" in onto_itself
-    assert "no queue named" in error_of(shell("copy", f"{name}nope", *there))
-    shell.output("push", f"{name}3", "1")
-    two = ("copy", f"{name}2", f"{name}3", "--from", shared_url, "--to", "third")
+    two = ("copy", name, f"{name}2", "--from", shared_url, "--to", "third")
     assert shell.output(*two).count("copied") == 2
     assert "--as gives a name to one QUEUE" in error_of(shell(*two, "--as", "one"))
 
@@ -256,57 +229,43 @@ $q: 2 ready, ok
 # Runs `fdbq` in Python, and writes the order of its syncs and renames to the file `calls`. $FAILING
 # is what cannot be synced: the new file, or the name of it in its directory.
 _RECORDER = """
-import errno, glob, json, os
+import errno, glob, os
 fsync, replace = os.fsync, os.replace
-def record(call, status):
+def record(call, number):
     with open("calls", "a") as calls:
-        print(json.dumps([call, status.st_ino, status.st_size]), file=calls)
+        print(call, number, file=calls)
 def recorded_fsync(descriptor):
-    status = os.fstat(descriptor)
+    number = os.fstat(descriptor).st_ino
     failing = {"file": glob.glob(".out.*"), "name": ["."]}.get(os.environ.get("FAILING"), [])
-    if status.st_ino in [os.stat(path).st_ino for path in failing]:
+    if number in [os.stat(path).st_ino for path in failing]:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
     fsync(descriptor)
-    record("fsync", status)
+    record("fsync", number)
 def recorded_replace(source, target):
     replace(source, target)
-    record("replace", os.stat(target))
+    record("replace", os.stat(target).st_ino)
 os.fsync, os.replace = recorded_fsync, recorded_replace
 from fdbq.__main__ import main
 main()
 """
 
-_WRITING = (("backup", "out"), ("export", "{}", "out"))
 
-
-@pytest.mark.parametrize("command", _WRITING, ids=" ".join)
-def test_a_file_is_on_disk_when_the_command_that_writes_it_ends(
-    local: Shell, command: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("command", ["backup out jobs", "export jobs out"])
+def test_a_file_is_on_disk_when_the_command_that_writes_it_ends(local: Shell, command: str) -> None:
     local.output("push", "jobs", "1")
-    arguments = [argument.format("jobs") for argument in command]
-    done = local.start(*arguments, program=("-c", _RECORDER))
+    done = local.start(*command.split(), program=("-c", _RECORDER))
     assert (done.communicate()[1], done.returncode) == ("", 0)
-    file, directory = (local.path / "out").stat(), local.path.stat()
-    calls = [json.loads(line) for line in (local.path / "calls").read_text().splitlines()]
-    assert [call for call in calls if call[1] == file.st_ino] == [
-        ["fsync", file.st_ino, file.st_size],
-        ["replace", file.st_ino, file.st_size],
-    ]
-    named = calls.index(["replace", file.st_ino, file.st_size])
-    assert ["fsync", directory.st_ino] in [call[:2] for call in calls[named + 1 :]]
-
-
-@pytest.mark.parametrize("failing", ["file", "name"])
-def test_a_backup_whose_sync_fails_is_an_error(local: Shell, failing: str) -> None:
-    local.output("push", "jobs", "1")
-    local.output("backup", "out", "jobs")
+    file, directory = (path.stat().st_ino for path in (local.path / "out", local.path))
+    calls = (local.path / "calls").read_text().splitlines()
+    steps = [calls.index(each) for each in (f"fsync {file}", f"replace {file}")]
+    assert steps == sorted(steps)
+    assert f"fsync {directory}" in calls[steps[-1] :]
     before = (local.path / "out").read_text()
     local.output("push", "jobs", "3")
-    local.environment["FAILING"] = failing
-    failed = local.start("backup", "out", "jobs", program=("-c", _RECORDER))
-    output, errors = failed.communicate()
-    assert (output, failed.returncode) == ("", 2)
-    assert errors.endswith("fdbq: cannot write to out: Input/output error\n")
-    assert ((local.path / "out").read_text() == before) is (failing == "file")
-    assert not list(local.path.glob(".out*"))
+    for failing in ("file", "name"):
+        local.environment["FAILING"] = failing
+        failed = local.start(*command.split(), program=("-c", _RECORDER))
+        assert failed.communicate()[1].endswith("fdbq: cannot write to out: Input/output error\n")
+        assert failed.returncode == 2
+        assert ((local.path / "out").read_text() == before) is (failing == "file")
+        assert not list(local.path.glob(".out*"))

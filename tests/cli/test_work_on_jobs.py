@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shell import Shell, error_of
+from tests.support.shell import Shell, error_of, follow
 
 SHOP = """
 import fdbqueue
@@ -94,46 +94,43 @@ def test_a_drain_of_a_queue_that_does_not_exist_fails(local: Shell) -> None:
     assert f"{queue}x" not in local.output("ls").split()
 
 
-@pytest.mark.parametrize("command", ["work", "jobs"])
 @pytest.mark.parametrize(
     ("code", "message"),
     [
         ("import sys\nsys.exit()", "SystemExit ("),
-        ("raise SystemExit(0)", "SystemExit: 0 ("),
         ("raise KeyboardInterrupt", "KeyboardInterrupt ("),
         ("def __getattr__(name):\n    raise SystemExit(name)", "SystemExit: app ("),
     ],
 )
 def test_a_module_that_exits_when_it_is_imported_is_an_error(
-    tmp_path: Path, command: str, code: str, message: str
+    tmp_path: Path, code: str, message: str
 ) -> None:
     (tmp_path / "exits.py").write_text(code)
-    done = Shell(tmp_path, "none")(command, "--app", "exits:app")
-    expected = f"'exits:app' cannot be loaded as MODULE:APP: {message}"
-    assert expected in error_of(done)
+    for command in ("work", "jobs"):
+        done = Shell(tmp_path, "none")(command, "--app", "exits:app")
+        expected = f"'exits:app' cannot be loaded as MODULE:APP: {message}"
+        assert expected in error_of(done)
 
 
 def test_the_jobs_of_an_app_are_listed(local: Shell) -> None:
     (local.path / "shop.py").write_text(DECLARED)
-    lines = local.output("jobs", "--app", "shop:app").splitlines()
-    assert [line.split() for line in lines] == [
-        ["job", "queue", "priority", "attempts", "delays", "timeout", "unique", "group", "version"],
-        ["shop.again", "jobs", "0", "-", "patient", "-", "key", "key", "1"],
-        ["shop.send", "mail", "5", "8", "2s", "to", "1h", "1m30s", "yes", "mails", "3"],
-        ["shop.sweep", "jobs", "0", "any", "1s", "to", "1h", "-", "sweep", "-", "1"],
-    ]
-    again, send, _ = map(
-        json.loads, local.output("jobs", "--app", "shop:app", "--json").splitlines()
+    follow(
+        local,
+        """
+$ jobs --app shop:app
+job queue priority attempts delays timeout unique group version
+shop.again jobs 0 - patient - key key 1
+shop.send mail 5 8 2s to 1h 1m30s yes mails 3
+shop.sweep jobs 0 any 1s to 1h - sweep - 1
+$ jobs --app shop:nothing
+no jobs
+""",
     )
+    lines = local.output("jobs", "--app", "shop:app", "--json").splitlines()
+    again, send, _ = map(json.loads, lines)
     assert (again["retry"], again["unique"], again["group"]) == ("patient", "key", "key")
-    assert (send["unique"], send["group"]) == (True, "mails")
-    assert send["retry"] == {
-        **{"attempts": 8, "first": 2.0, "factor": 2.0, "longest": 3600.0, "jitter": 0.5},
-        **{"on": ["OSError"], "never_on": []},
-    }
+    assert send["retry"].items() >= {"attempts": 8, "first": 2.0, "on": ["OSError"]}.items()
     assert (send["job"], send["queue"], send["timeout"]) == ("shop.send", "mail", 90.0)
-    assert local.output("jobs", "--app", "shop:nothing") == "no jobs\n"
-    assert "'shop' does not name an app" in error_of(local("jobs", "--app", "shop"))
 
 
 DECLARED = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
@@ -20,7 +21,6 @@ from fdbqueue import PriorityQueue, TaskQueue, Worker
 from fdbqueue.http import Tokens, create_app
 from fdbqueue.jobs import Context, Dead
 from fdbqueue.types import STATES, Progress
-from fdbqueue.worker.claiming import Source, Turns
 from tests.support.chromium import CHROMIUM, in_chromium
 from tests.support.keys import push_undecodable
 from tests.support.many_queues import make_queues
@@ -143,20 +143,14 @@ def dead_letters(db: Any, name: str, *receivers: str) -> PriorityQueue:
 def one_in_each_state(db: Any, name: str) -> PriorityQueue:
     """Return a queue with one ready item, two delayed ones, and so on to five done ones."""
     queue = PriorityQueue.named(db, name, keep=100, max_attempts=1)
-    for _ in range(5):
-        queue.push(db, "done")
-    for _ in range(5):
-        queue.ack(db, queue.claim(db))
-    for _ in range(4):
-        queue.push(db, "dead")
-    for _ in range(4):
-        queue.nack(db, queue.claim(db), error="ValueError: broken")
-    for _ in range(3):
-        queue.push(db, "claimed")
-    for _ in range(3):
-        queue.claim(db, lease=600, client="ada")
-    for _ in range(2):
-        queue.push(db, "delayed", delay=600)
+    queue.push_many(db, range(14))
+    for claim in queue.claim(db, n=5):
+        queue.ack(db, claim)
+    for claim in queue.claim(db, n=4):
+        queue.nack(db, claim, error="ValueError: broken")
+    for claim in queue.claim(db, n=2):
+        queue.release(db, claim, delay=600)
+    queue.claim(db, n=3, lease=600, client="ada")
     queue.push(db, {"state": "ready"})
     return queue
 
@@ -213,9 +207,6 @@ def test_the_overview_alerts(site: Site, db: Any, name: str) -> None:
     PriorityQueue.named(db, f"{name}quiet").push(db, 1, delay=600)
     PriorityQueue.named(db, f"{name}odd").push(db, {"job": "shop.send"})
     fdbqueue.App(db).work(f"{name}odd", drain=True)
-    worked = PriorityQueue.named(db, f"{name}worked")
-    worked.push_many(db, [1, 2])
-    worked.claim(db, lease=600)  # a client works on the queue
     push_undecodable(db, f"{name}old")
     site.open()
     alerts = site.region("Alerts")
@@ -227,19 +218,12 @@ def test_the_overview_alerts(site: Site, db: Any, name: str) -> None:
     ):
         expect(alerts).to_contain_text(name + text)
     expect(alerts).not_to_contain_text(f"{name}quiet")
-    expect(site.queue(f"{name}old")).to_contain_text("unknown")
-    expect(site.queue(f"{name}worked")).not_to_contain_text("long wait")
-    site.page.evaluate("localStorage.setItem('longest-wait', '0.001')")
-    site.page.reload()
-    expect(site.queue(f"{name}worked")).to_contain_text("long wait")
     site.page.get_by_label("Show", exact=True).select_option("With alerts")
     expect(site.queue(f"{name}quiet")).to_have_count(0)
     expect(site.queue(f"{name}alone")).to_have_count(1)
     alerts.get_by_role("link", name=f"{name}dead").click()
     site.is_at(f"{name}dead")
     expect(site.items).to_have_count(2)
-    site.open(f"{name}odd")
-    expect(site.page.locator(".title")).to_contain_text("1 unknown job")
 
 
 def test_a_thousand_queues_can_be_searched_and_paged(site: Site, db: Any, name: str) -> None:
@@ -252,8 +236,6 @@ def test_a_thousand_queues_can_be_searched_and_paged(site: Site, db: Any, name: 
     expect(rows).to_have_count(50)
     pager.get_by_role("button", name="Next").click()
     expect(site.queue(f"{name}000050")).to_have_count(1)
-    site.fill("Search queues", f"{name}0010")
-    expect(pager).to_contain_text("of 100 queues")
     site.page.get_by_label("Sort by").select_option("Most ready")
     expect(rows.first).to_contain_text("2 ready")
     site.page.get_by_label("Show", exact=True).select_option("With items")
@@ -270,14 +252,11 @@ def test_an_item_is_pushed(site: Site, db: Any, name: str) -> None:
         ("Item, as JSON", '{"to": ', "the item is not JSON"),
         ("Item, as JSON", '{"to": "ada"}', f"There is no queue named {name}."),
         ("Priority", "1.5", "integer"),
-        ("Priority", "7", None),
-        ("Delay", "soon", "the delay is a length of time"),
     ):
         site.page.get_by_label(label).fill(text)
-        if answer is not None:
-            site.confirm("Push")
-            expect(site.dialog).to_contain_text(answer)
-    site.page.get_by_label("Delay").fill("0s")
+        site.confirm("Push")
+        expect(site.dialog).to_contain_text(answer)
+    site.page.get_by_label("Priority").fill("7")
     site.confirm("Push")
     expect(site.queue(name)).to_contain_text("1 ready")
     assert PriorityQueue.named(db, name).stats(db).by_priority == {7: 1}
@@ -309,17 +288,11 @@ def test_items_are_filtered(site: Site, db: Any, name: str) -> None:
     tasks.push_many(db, [{"agent_name": agent} for agent in ("ada", "bob", "bob")])
     site.open(name, query="?state=dead")
     errors = site.page.get_by_role("list", name="Errors")
-    said = [f"1 \u00d7ConnectionError: cannot reach {each}" for each in ("bob", "ada")]
-    expect(errors.get_by_role("listitem")).to_have_text(said)
     errors.get_by_role("button", name="ada").click()
     expect(site.items).to_have_count(1)
-    site.page.get_by_label("Error contains").fill("")
-    expect(site.items).to_have_count(2)
-    site.page.get_by_role("heading", level=1).focus()
-    site.page.keyboard.press("/")
-    site.page.keyboard.type("reach BOB")
-    site.shows("1 item matches.")
-    assert "error=reach+BOB" in site.page.url
+    site.page.get_by_label("Error contains").fill("reach BOB")
+    expect(site.items).to_have_count(1)
+    site.page.wait_for_url("**error=reach+BOB**")
     site.open(name, query="?state=ready")
     for priority, count in (("9", 2), ("1", 1)):
         site.fill("Priority", priority)
@@ -330,11 +303,6 @@ def test_items_are_filtered(site: Site, db: Any, name: str) -> None:
     site.page.get_by_label("Agent").fill("bob")
     expect(site.items).to_have_count(2)
     id = next(iter(tasks.items(db, state="ready"))).id
-    site.page.get_by_label("Agent").fill("")
-    site.fill("Id", id[-8:])
-    expect(site.items).to_have_count(1)
-    site.page.get_by_label("Id", exact=True).press("Enter")
-    expect(site.toasts).to_contain_text("No item has exactly this id.")
     site.fill("Id", id)
     site.page.keyboard.press("Enter")
     site.is_at(id)
@@ -356,56 +324,20 @@ def test_a_search_goes_on_behind_the_items_that_were_looked_at(
     site.open(name)
     foot = site.region("Items").get_by_role("status")
     expect(foot).to_have_text("The first 100 of 213 are shown.")
-    site.click("Load more")
-    expect(foot).to_contain_text("The first 200 of 213 are shown. As of ")
-    # The task is gone behind which the next page begins.
-    last = site.items.last.get_by_role("link").get_attribute("title")
-    assert last is not None
-    assert queue.remove(db, last)
-    site.click("Load more")
+    for _ in range(2):
+        site.click("Load more")
     expect(site.items).to_have_count(213)
-    site.click("Refresh")
-    expect(site.items).to_have_count(100)
     site.page.get_by_label("Agent").fill("bob")
     site.shows("No item matches so far.")
-    expect(foot).to_have_text("0 matches among the first 200 ready items.")
+    site.click("Keep searching")
+    expect(site.items).to_have_count(3)
     site.click("Remove matches")
     expect(site.dialog).to_contain_text("This affects 3 ready items")
-    site.confirm("Cancel")
-    site.click("Keep searching")
-    expect(foot).to_contain_text("3 items match. As of ")
-    site.items.first.get_by_role("button", name="Remove").click()
-    site.confirm("Remove")
-    expect(site.items).to_have_count(2)
-    site.click("Remove matches")
-    expect(site.dialog).to_contain_text("This affects 2 ready items")
     # Another client pushes an item that the question does not count.
     queue.push(db, agent_name="bob")
-    site.confirm("Remove 2")
-    expect(site.toasts).to_contain_text("2 items were removed.")
+    site.confirm("Remove 3")
+    expect(site.toasts).to_contain_text("3 items were removed.")
     assert queue.count(db, state="ready", agent="bob").count == 1
-
-
-def test_dead_letters_of_all_responses_are_listed_by_the_time_of_their_death(
-    site: Site, db: Any, name: str
-) -> None:
-    queue = PriorityQueue.named(db, name, max_attempts=1)
-    queue.push_many(db, ["first", "second", "third"], priorities=[1, 2, 3])
-    claims = [queue.claim(db) for _ in range(3)]
-    for place in (1, 0, 2):
-        queue.nack(db, claims[place])
-        time.sleep(0.005)  # times are stored in milliseconds
-    smaller = re.compile("limit=500")
-    site.page.route(
-        "**/items?*", lambda route: route.continue_(url=smaller.sub("limit=2", route.request.url))
-    )
-    site.open(name, query="?state=dead")
-    payloads = site.page.locator(".items .payload")
-    expect(payloads).to_have_text(["third", "first", "second"])
-    site.page.get_by_label("Order").select_option("Next first")
-    expect(payloads).to_have_text(["first", "second", "third"])
-    site.page.get_by_label("Order").select_option("Last first")
-    expect(payloads).to_have_text(["third", "second", "first"])
 
 
 def test_items_are_changed_one_by_one_by_filters_by_selection_and_all(
@@ -417,61 +349,36 @@ def test_items_are_changed_one_by_one_by_filters_by_selection_and_all(
     site.items.first.get_by_role("button", name="Retry").click()
     expect(site.toasts).to_contain_text("The item was retried.")
     expect(site.items).to_have_count(5)
-    expect(site.items.first.get_by_role("link")).to_be_focused()
     site.page.get_by_label("Error contains").fill("cyd")
     site.click("Retry matches", confirm="Retry 1")
     site.shows("No item matches")
     site.page.get_by_label("Error contains").fill("")
     expect(site.items).to_have_count(4)
-    boxes = site.items.get_by_role("checkbox")
-    boxes.nth(0).check()
-    site.click("Select none")
-    expect(site.page.locator(".items input:checked")).to_have_count(0)
     for n in (1, 3):
-        boxes.nth(n).check()
+        site.items.get_by_role("checkbox").nth(n).check()
     site.click("Retry 2 selected")
     expect(site.dialog).to_contain_text(f"2 dead letters of {name}, which you selected.")
     site.confirm("Retry 2")
     expect(site.items).to_have_count(2)
-    boxes.nth(0).check()
-    expect(site.button("Remove 1 selected")).to_be_visible()
-    site.click("Select none")
     site.click("Retry all")
     expect(site.dialog).to_contain_text("This affects 2 dead letters")
     site.confirm("Cancel")
     assert queue.stats(db).dead == 2
     site.click("Retry all", confirm="Retry 2")
     site.shows("There are no dead letters.")
-    expect(site.tab("ready")).to_have_text("ready6")
     for client in ("mail-1", "mail-2", "images"):
         queue.claim(db, lease=600, client=client)
     site.tab("claimed").click()
     site.page.get_by_label("Held by").fill("MAIL")
-    expect(site.items).to_have_count(2)
-    site.click("Release matches")
-    expect(site.dialog).to_contain_text("2 claimed items of " + name)
-    expect(site.dialog).to_contain_text("all that are held by a client")
-    site.confirm("Release 2")
+    site.click("Release matches", confirm="Release 2")
     site.shows("No item matches the filters.")
-    site.page.get_by_label("Held by").fill("")
-    site.click("Release all", confirm="Release 1")
-    expect(site.toasts).to_contain_text("1 item was released.")
-    site.tab("ready").click()  # which has no such filter
-    expect(site.page.get_by_label("Held by")).to_be_hidden()
-    queue.push(db, 1, 9)
-    site.fill("Priority", "9")
-    expect(site.items).to_have_count(1)
-    site.click("Remove matches")
-    expect(site.dialog).to_contain_text("priority 9")
-    site.confirm("Remove 1")
-    expect(site.toasts).to_contain_text("1 item was removed.")
-    assert queue.stats(db).by_priority == {5: 6}
+    assert (queue.stats(db).ready, queue.stats(db).claimed) == (5, 1)
 
 
 def test_a_running_job_is_cancelled_and_shows_its_progress(site: Site, db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
-    queue.push_many(db, [{"job": "shop.report", "args": [n]} for n in range(2)])
-    claim, _ = (queue.claim(db, lease=600, client="ada") for _ in range(2))
+    queue.push(db, {"job": "shop.report", "args": [0]})
+    claim = queue.claim(db, lease=600, client="ada")
     assert claim is not None
     said = Progress(0.4, "page 4")
     queue.extend(db, claim, 600, progress=said, log="10:00:00.000 page 3 is done\n")
@@ -480,14 +387,10 @@ def test_a_running_job_is_cancelled_and_shows_its_progress(site: Site, db: Any, 
     expect(first).to_contain_text("shop.report(0)")
     expect(first).to_contain_text("40 %, page 4")
     expect(first.get_by_role("progressbar")).to_have_attribute("value", "0.4")
-    expect(site.page.get_by_role("progressbar")).to_have_count(1)
     first.get_by_role("button", name="Cancel").click()
     expect(site.dialog).to_contain_text("does not run again")
     site.confirm("Cancel")
     expect(first).to_contain_text("cancelled")
-    site.items.nth(1).get_by_role("checkbox").check()
-    site.click("Cancel 1 selected", confirm="Cancel 1")
-    expect(site.page.locator(".items .badge", has_text="cancelled")).to_have_count(2)
     site.open(name, "items", claim.item.id)
     expect(site.main).to_contain_text("It was cancelled")
     expect(site.region("Call")).to_have_text("shop.report(0)")
@@ -497,39 +400,22 @@ def test_a_running_job_is_cancelled_and_shows_its_progress(site: Site, db: Any, 
 
 def test_jobs_are_listed_by_name(site: Site, db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, keep=100, max_attempts=1)
-    for n in range(4):
-        queue.push(db, {"job": "shop.send", "args": [f"ada{n}"], "kwargs": {"subject": "hi"}})
+    jobs = [{"job": "shop.send", "args": [each]} for each in ("ada", "eve", "bob")]
+    queue.push_many(db, [*jobs, {"job": "shop.sweep"}, "no job"])
+    for _ in range(2):
         queue.ack(db, queue.claim(db))
-    queue.push(db, {"job": "shop.send", "args": ["bob"]})
     queue.nack(db, queue.claim(db), error="busy")
-    queue.push_many(db, [{"job": "shop.sweep"}, "no job"])
-    site.open()
-    # A chart begins with what has happened before the page was opened.
-    chart = site.queue(name).locator(".sparkline")
-    expect(site.queue(name)).to_contain_text("idle")
-    expect(chart.locator(".line.in")).to_have_attribute("d", re.compile(r"^M0\.0 "))
     site.open("/jobs")
     rows = site.page.get_by_role("table", name="Jobs").get_by_role("row").filter(has_text=name)
     expect(rows).to_have_count(2)
-    site.shows("up to 500 items in each state of each queue")
     sent = rows.filter(has_text="shop.send").get_by_role("cell")
-    for column, text in (
-        (2, "^4$"),
-        (3, r"^[<\d.,]+/(s|min|h)$"),
-        (4, "ms$"),
-        (5, "ms$"),
-        (6, "1"),
-    ):
+    for column, text in ((2, "^2$"), (3, r"^[<\d.,]+/(s|min|h)$"), (4, "ms$"), (6, "1")):
         expect(sent.nth(column)).to_have_text(re.compile(text))
-    expect(rows.filter(has_text="shop.sweep").get_by_role("cell").nth(4)).to_have_text("\u2013")
     sent.nth(10).get_by_role("link", name="1").click()
     site.is_at(name)
     expect(site.items).to_have_text([re.compile(r'shop\.send\("bob"\)')])
-    expect(site.page.get_by_label("Job")).to_have_value("shop.send")
-    site.tab("done").click()
-    site.page.get_by_label("Job").fill("send")
-    expect(site.items).to_have_count(4)
-    expect(site.items.first).to_contain_text('shop.send("ada3", subject="hi")')
+    site.page.get_by_label("Job").fill("sweep")
+    expect(site.items).to_have_count(0)
 
 
 def test_a_queue_is_paused_renamed_cleared_and_dropped(site: Site, db: Any, name: str) -> None:
@@ -537,12 +423,10 @@ def test_a_queue_is_paused_renamed_cleared_and_dropped(site: Site, db: Any, name
     PriorityQueue.named(db, f"{name}taken").push(db, 1)
     everything = "1 ready, 2 delayed, 3 claimed, 4 dead, 5 done"
     site.open(name)
-    site.click("Pause")
-    expect(site.button("Resume")).to_be_visible()
-    assert queue.stats(db).paused
-    site.click("Resume")
-    expect(site.button("Pause")).to_be_visible()
-    assert not queue.stats(db).paused
+    for label, other, paused in (("Pause", "Resume", True), ("Resume", "Pause", False)):
+        site.click(label)
+        expect(site.button(other)).to_be_visible()
+        assert queue.stats(db).paused is paused
     site.click("Rename")
     expect(site.dialog).to_contain_text(everything)
     site.page.get_by_label("New name").fill(f"{name}taken")
@@ -558,7 +442,6 @@ def test_a_queue_is_paused_renamed_cleared_and_dropped(site: Site, db: Any, name
     expect(site.dialog.get_by_role("alert")).to_contain_text("not the name")
     site.page.get_by_label("Type the name").fill(f"{name}/new")
     site.confirm("Clear")
-    expect(site.toasts.last).to_contain_text("15 items were removed.")
     expect(site.tab("dead")).to_have_text("dead0")
     assert PriorityQueue.existing(db, f"{name}/new").stats(db).is_empty
     site.click("Drop")
@@ -573,15 +456,12 @@ def test_a_limit_is_changed_and_never_overwritten_silently(site: Site, db: Any, 
     queue.push(db, 1)
     site.open(name)
     site.click("Options")
-    site.page.get_by_label("Maximum size").fill("50")
     site.page.get_by_label("Keep done items for").fill("7 days")
     site.confirm("Save")
     expect(site.page.get_by_role("alert")).to_contain_text("Keep done items for is a length of")
     site.page.get_by_label("Keep done items for").fill("7d")
     site.confirm("Save")
-    for text in ("Maximum size50", "Keep done items for7d"):
-        expect(site.region("Limits")).to_contain_text(text)
-    assert (queue.options(db).max_size, queue.options(db).keep_seconds) == (50, 604_800)
+    expect(site.region("Limits")).to_contain_text("Keep done items for7d")
     site.click("Options")
     site.page.get_by_label("Maximum size").fill("60")
     site.page.get_by_label("Maximum attempts").fill("9")
@@ -590,11 +470,11 @@ def test_a_limit_is_changed_and_never_overwritten_silently(site: Site, db: Any, 
     expect(site.dialog.get_by_role("alert")).to_contain_text(
         "Maximum attempts: was 3, is now 5; you entered 9"
     )
-    expect(site.page.get_by_label("Maximum attempts")).to_have_value("5")
-    assert (queue.options(db).max_size, queue.options(db).max_attempts) == (50, 5)
+    assert (queue.options(db).max_size, queue.options(db).max_attempts) == (None, 5)
     site.confirm("Save")
     expect(site.dialog).to_have_count(0)
-    assert (queue.options(db).max_size, queue.options(db).max_attempts) == (60, 5)
+    options = queue.options(db)
+    assert (options.max_size, options.max_attempts, options.keep_seconds) == (60, 5, 604_800)
 
 
 def test_what_does_not_exist_is_explained(site: Site, db: Any, name: str) -> None:
@@ -619,28 +499,21 @@ def test_what_does_not_exist_is_explained(site: Site, db: Any, name: str) -> Non
 
 def test_the_history_shows_what_came_in_went_out_and_failed(site: Site, db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, max_attempts=1)
-    queue.push_many(db, range(1200))
-    queue.pop_many(db, 700)
+    queue.push_many(db, range(12))
+    queue.pop_many(db, 6)
     queue.nack(db, queue.claim(db, n=3), error="broken")
     site.open(name)
     card = site.region("Items in and out")
     expect(card).to_contain_text("Died3")
-    expect(card).to_contain_text(re.compile(r"Median wait[\d.]+ (ms|s|min)"))
-    label = card.get_by_role("img")
-    expect(label).to_have_attribute("aria-label", re.compile("in the last 5 minutes: in .*/s"))
     card.get_by_text("As a table").click()
     rows = card.locator("tbody tr")
     expect(rows.first).to_be_visible()
     # The 30 seconds may have ended between the calls above.
     cells = [row.locator("td").all_text_contents() for row in rows.all()]
-    sums = [
-        sum(int(text.replace(",", "")) for text in column) for column in zip(*cells, strict=True)
-    ]
-    assert sums == [1200, 703, 3]
+    assert [sum(map(int, column)) for column in zip(*cells, strict=True)] == [12, 9, 3]
     card.get_by_role("radio", name="1 hour").check()
-    expect(label).to_have_attribute("aria-label", re.compile("in the last hour: in .*/min"))
-    site.page.reload()
-    expect(card.get_by_role("radio", name="1 hour")).to_be_checked()
+    site.page.reload()  # which keeps the choice
+    expect(card.get_by_role("img")).to_have_attribute("aria-label", re.compile("last hour: in .*"))
 
 
 # An item
@@ -648,21 +521,19 @@ def test_the_history_shows_what_came_in_went_out_and_failed(site: Site, db: Any,
 
 def test_an_item_shows_its_attempts_and_is_changed(site: Site, db: Any, name: str) -> None:
     queue = dead_letters(db, name, "ada")
+    queue.configure(db, keep=10)
     (info,) = queue.items(db, state="dead")
     site.open(name, query="?state=dead")
     site.items.get_by_role("link").click()
     site.is_at(info.id)
-    payload = site.region("Payload")
-    expect(payload).to_contain_text('to: "ada"')
-    payload.get_by_text("lines: ").click()
-    expect(payload.get_by_text("article")).to_be_hidden()
+    expect(site.region("Payload")).to_contain_text('to: "ada"')
     attempts = site.region("2 failed attempts")
     expect(attempts.get_by_role("listitem")).to_have_count(2)
     expect(attempts).to_contain_text("mailer")
     trace = site.region("Traceback of attempt 2")
     expect(trace).to_contain_text("ConnectionError: cannot reach ada")
-    expect(trace.get_by_text("worker/running.py").first).to_be_hidden()
     expect(trace.get_by_text(f'File "{__file__}"')).to_be_visible()
+    expect(trace.get_by_text("worker/running.py").first).to_be_hidden()
     trace.get_by_text(re.compile(r"^\d+ frames of fdbqueue$")).click()
     expect(trace.get_by_text("worker/running.py").first).to_be_visible()
     timeline = site.region("Timeline").get_by_role("listitem")
@@ -674,27 +545,19 @@ def test_an_item_shows_its_attempts_and_is_changed(site: Site, db: Any, name: st
     site.fill("Priority", "8")
     site.confirm("Change")
     expect(site.region("Facts")).to_contain_text("Priority8")
-    site.click("Remove", confirm="Remove")
-    site.shows("The item is gone.")
-    assert queue.stats(db).is_empty
-
-
-def test_an_item_runs_now_is_released_and_has_a_result(site: Site, db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=10)
-    item = queue.push(db, [1, 2], delay=600)
-    site.open(name, "items", item.id)
-    expect(site.region("Facts")).to_contain_text("Duein 9 min")
+    claim = queue.claim(db, lease=600, client="eve")
+    expect(site.main).to_contain_text("Held by eve")
+    expect(site.button("Remove")).to_have_count(0)
+    queue.release(db, claim, delay=600)
     site.click("Run now")
     expect(site.main).to_contain_text("Ahead of it0 items")
-    queue.claim(db, lease=600, client="ada")
-    expect(site.main).to_contain_text("Held by ada")
-    expect(site.main).to_contain_text("The lease ends in 9 min")
-    expect(site.button("Remove")).to_have_count(0)
+    queue.claim(db, lease=600)
     site.click("Release")
-    expect(site.button("Remove")).to_be_visible()
+    expect(site.main).to_contain_text("Ahead of it0 items")
     queue.ack(db, queue.claim(db), result={"sum": 3})
     expect(site.region("Result")).to_contain_text("sum: 3")
-    expect(site.region("Timeline")).to_contain_text("Done")
+    site.click("Remove", confirm="Remove")
+    site.shows("The item is gone.")
 
 
 # Steps and batches
@@ -704,32 +567,18 @@ def test_the_steps_of_a_job_are_a_timeline(site: Site, db: Any, name: str) -> No
     """A job that waits for a signal is never due: no button makes it ready."""
     app = fdbqueue.App(db)
 
-    @app.job(queue=name, name="shop.crop")
-    def crop(picture: str) -> str:
-        raise Dead(f"no {picture}")
-
     @app.job(queue=name, name="shop.fulfil")
     def fulfil(context: Context, order: str) -> None:
         context.step("charge", order.upper)
-        context.gather("crop", [crop.bind("cover")], return_errors=True)
         context.wait("shipped", key=order)
         context.step("pack", str)
         raise Dead("no disk")
 
-    queue = app.queue(name)
     handle = fulfil.push("order 7")
     app.work(drain=True)
-    later = queue.push(db, "later", priority=9, delay=600)
     site.open(name, query="?state=delayed")
     expect(site.items.first).to_contain_text("waits")
-    expect(site.page.get_by_role("button", name="Run now item")).to_have_count(1)
-    for n in (0, 1):
-        site.items.nth(n).get_by_role("checkbox").check()
-    expect(site.button("Remove 2 selected")).to_be_visible()
-    site.click("Run now 1 selected", confirm="Run now 1")
-    expect(site.toasts).to_contain_text("1 item was made ready.")
-    assert (queue.state(db, later), handle.state()) == ("ready", "delayed")
-    queue.remove(db, later)
+    expect(site.page.get_by_role("button", name="Run now item")).to_have_count(0)
     site.open(name, "items", handle.id)
     steps = site.region("Steps").get_by_role("listitem")
 
@@ -737,19 +586,15 @@ def test_the_steps_of_a_job_are_a_timeline(site: Site, db: Any, name: str) -> No
         expect(steps).to_have_text([re.compile(f"^{text}$") for text in texts])
 
     charge = "charge.*Done 20.*ORDER 7.*"
-    cropped = "crop 0run.*Failed 20.*Job.*Dead: no cover.*"
-    expect_steps(charge, cropped, "shippedwaitWaits.*Key order 7")
+    expect_steps(charge, "shippedwaitWaits.*Key order 7")
     expect(site.button("Run now")).to_have_count(0)
-    expect(site.page.get_by_role("button", name="Retry from")).to_have_count(0)
     app.signal(db, "shipped", key="order 7", value="1Z999")
     app.work(drain=True)
-    shipped = "shippedwait.*Done 20.*1Z999.*"
-    expect_steps(charge, cropped, shipped, "pack.*Done 20.*")
+    expect_steps(charge, "shippedwait.*Done 20.*1Z999.*", "pack.*Done 20.*")
     site.page.get_by_role("button", name="Retry from here: shipped").click()
     expect(site.dialog).to_contain_text("this step and 1 step after it")
     site.confirm("Retry")
-    expect(site.toasts).to_contain_text("The item was retried.")
-    expect_steps(charge, cropped)
+    expect_steps(charge)
     assert handle.state() == "ready"
 
 
@@ -770,24 +615,78 @@ def test_the_progress_of_a_batch_is_shown_from_each_of_its_jobs(
     for each in ("nobody", "ada", "bob"):
         batch.push(send, each)
     batch.flush()
-    queue = app.queue(name)
-    last = [*queue.items(db)][-1]
+    last = [*app.queue(name).items(db)][-1]
     app.work(name, drain=True, concurrency=1, max_jobs=1)
     site.open(name, "items", last.id)
     card = site.region("Batch", exact=True)
     expect(card).to_contain_text("1 of 3 jobs ended: 1 dead")
     expect(site.button("Close the batch")).to_have_count(0)
-    expect(card.get_by_role("progressbar")).to_have_attribute("value", "1")
     card.get_by_role("link").click()
     site.is_at(batch.id)
-    expect(card).to_contain_text("This job runs once these have ended.")
     expect(site.button("Run now")).to_have_count(0)
     site.click("Close the batch", confirm="Close")
     expect(card).to_contain_text("closed")
-    expect(site.button("Close the batch")).to_have_count(0)
     app.work(name, drain=True)
     expect(card).to_contain_text("3 of 3 jobs ended: 2 done, 1 deadended")
     expect(site.page.locator(".title")).to_contain_text("ready")
+
+
+def test_groups_are_paged_by_name(site: Site, db: Any, name: str) -> None:
+    names = [f"group {number:03}" for number in range(60)]
+    PriorityQueue.named(db, name).push_many(db, names, groups=names)
+    site.open(name, "groups")
+    rows = site.page.locator(".groups tbody tr")
+    for link, count, first in (("Next page", 10, names[50]), ("First page", 50, names[0])):
+        site.page.get_by_role("link", name=link).click()
+        expect(rows).to_have_count(count)
+        expect(rows.first).to_contain_text(first)
+
+
+def test_groups_are_shown_with_what_holds_them_back_and_changed(
+    site: Site, db: Any, name: str
+) -> None:
+    jobs = PriorityQueue.named(db, name)
+    jobs.set_group(db, None, rate=(5, "1m30s"), max_size=9)
+    jobs.set_group(db, "ada", concurrency=1, weight=2.5)
+    jobs.push_many(db, [1, 2, 3, 4], groups=["ada", "ada", "b/b", "b/b"])
+    jobs.claim(db)
+    jobs.push(db, 5)
+    site.open(name, "groups")
+    rows = site.page.locator(".groups tbody tr")
+
+    def expect_row(number: int, *texts: str) -> None:
+        expect(rows.nth(number).get_by_role("cell")).to_have_text([*texts, re.compile("Limits")])
+
+    expect_row(0, "ada", "1", "1", "1", "5 in 1m30s", "9", "2.5", "at its concurrency")
+    expect_row(1, "b/b", "2", "0", "no limit", "5 in 1m30s", "9", "1", "waits for its turn")
+    site.click("Pause b/b")
+    site.shows("2 groups on this page, 1 paused, 1 held back by limits.")
+    rows.nth(1).get_by_role("link").click()
+    expect(site.items).to_have_count(2)
+    site.items.first.get_by_role("link").click()
+    site.shows("It does not run now. Its group is paused.")
+    site.open(name, "groups")
+    site.click("Limits b/b")
+    site.fill("Weight", "0")
+    site.confirm("Save")
+    expect(site.dialog.get_by_role("alert")).to_contain_text("weight is a number from 0.001")
+    for label, text in (("Weight", "4"), ("Rate", "7/1m30s"), ("Size", "7")):
+        site.fill(label, text)
+    site.confirm("Save")
+    site.click("Resume b/b")
+    expect_row(1, "b/b", "2", "0", "no limit", "7 in 1m30s", "7", "4", "waits for its turn")
+    site.click("Limits of all groups")
+    site.fill("Rate", "")
+    site.confirm("Save")
+    site.shows("All groups: size 9")
+    site.click("Clear b/b")
+    expect(site.dialog).to_contain_text("The settings of the group stay.")
+    site.confirm("Clear")
+    expect(site.toasts.last).to_contain_text("2 items were removed.")
+    assert jobs.group_settings(db) == {"max_size": 9}
+    settings = {"weight": 4, "rate": (7, 90), "max_size": 7}
+    assert {k: v for k, v in jobs.group_settings(db, "b/b").items() if v} == settings
+    assert [item.value for item in jobs.items(db)] == [2, 5]
 
 
 # Schedules
@@ -804,7 +703,6 @@ def test_schedules_are_listed_run_paused_and_removed(
 
     lisbon: Any = {"cron": "0 3 * * *", "tz": "Europe/Lisbon", "overlap": "skip"}
     queue.schedules.add(db, "nightly", {"of": "sales"}, **lisbon)
-    queue.schedules.add(db, "quick", 1, every=1.5)
     with monkeypatch.context() as patch:  # a worker has declared the job, a day ago
         patch.setattr("fdbqueue.database.clock.time_ns", lambda: time.time_ns() - 25 * HOUR)
         app.schedules.store_declared([name])
@@ -814,19 +712,13 @@ def test_schedules_are_listed_run_paused_and_removed(
     site.open(name)
     site.page.get_by_role("link", name="Schedules").click()
     site.is_at("Schedules")
-    site.shows("3 schedules, 1 stopped. Times are those of this browser")
-    first, second, third = (site.schedules.nth(n).get_by_role("cell") for n in range(3))
+    first, second = (site.schedules.nth(n).get_by_role("cell") for n in range(2))
     expect(first.nth(0)).to_have_text('nightly{"of":"sales"}')
     expect(first.nth(1)).to_have_text("0 3 * * *Europe/Lisbonoverlap: skip")
-    expect(first.nth(2)).to_have_text("none yet")
     expect(first.nth(3).get_by_role("listitem")).to_have_text(ticks)
-    expect(first.nth(6)).to_have_text("added by a call")
-    expect(second.nth(1)).to_have_text("every 1s500ms")
-    expect(third.nth(0)).to_have_text("shop.sweepstoppedshop.sweep()")
-    expect(third.nth(3)).to_contain_text("none: no worker has declared it for a day")
-    expect(third.nth(6)).to_have_text("1 d 1 h ago")
+    expect(second.nth(0)).to_have_text("shop.sweepstoppedshop.sweep()")
     app.schedules.store_declared([name])  # a worker starts
-    expect(third.nth(0)).not_to_contain_text("stopped")
+    expect(second.nth(0)).not_to_contain_text("stopped")
     site.button("Pause nightly").press("Enter")
     expect(site.schedules.first).to_contain_text("none while it is paused")
     expect(site.button("Resume nightly")).to_be_focused()
@@ -834,59 +726,36 @@ def test_schedules_are_listed_run_paused_and_removed(
     expect(first.nth(3).get_by_role("listitem")).to_have_count(5)
     site.click("Remove shop.sweep")
     expect(site.dialog).to_contain_text("A worker adds it again when it starts")
-    site.confirm("Cancel")
-    for removed, focused in (("quick", "Pause shop.sweep"), ("shop.sweep", "Pause nightly")):
-        site.button(f"Remove {removed}").press("Enter")
-        site.confirm("Remove")
-        expect(site.button(focused)).to_be_focused()
-    site.button("Run now nightly").press("Enter")
+    site.confirm("Remove")
+    expect(site.button("Pause nightly")).to_be_focused()
+    site.click("Run now nightly")
     expect(site.toasts).to_contain_text("nightly has pushed the item")
-    (id,) = (item.id for item in queue.items(db) if item.value == {"of": "sales"})
-    expect(first.nth(2)).to_contain_text(re.compile(f"(now|ago).*{id[-12:]}"))
-    site.button("Run now nightly").press("Enter")
+    site.click("Run now nightly")
     expect(site.toasts.last).to_contain_text("the last item of the schedule")
     first.nth(2).get_by_role("link").click()
-    site.is_at(id)
+    site.is_at(next(iter(queue.items(db))).id)
     site.open(name, "schedules")
     site.click("Remove nightly", confirm="Remove")
     site.shows(f"{name} has no schedules.")
-    site.is_at("Schedules")
-    with monkeypatch.context() as patch:  # another client adds one, long ago
-        patch.setattr("fdbqueue.database.clock.time_ns", lambda: time.time_ns() - 3 * HOUR)
-        queue.schedules.add(db, "hourly", 1, every="1h")
-    expect(site.schedules).to_contain_text("hourlyoverdue")
-    expect(site.schedules).to_contain_text(re.compile("due [23] h.* ago.*no client takes items"))
-    queue.pop_many(db, 9)
-    expect(site.schedules.get_by_role("listitem")).to_have_count(5)
 
 
 # Workers
 
 
 def test_workers_are_listed_with_what_they_hold(site: Site, db: Any, name: str) -> None:
-    """A process with several queues is one worker."""
-    queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(3)]
-    item = queues[0].push(db, "held")
-    queues[2].configure(db, paused=True)
-    other = PriorityQueue.named(db, f"{name}other")
-    other.push(db, "claimed")
-    other.claim(db, lease=600, client="script")
+    queue = PriorityQueue.named(db, name)
+    item = queue.push(db, "held")
     may_end = threading.Event()
-    turns = Turns([*map(Source, queues)])
-    worker = Worker(db, turns, lambda item: may_end.wait(60), name="mailer", concurrency=3)
+    worker = Worker(db, queue, lambda item: may_end.wait(60), name="mailer", concurrency=3)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
         site.open("/workers")
         card = site.region("Worker mailer")
-        for n in range(3):
-            expect(card.get_by_role("link", name=f"{name}{n}", exact=True)).to_be_visible()
-        for text in ("Holds1 item", "Concurrency3"):
+        for text in ("Holds1 item", "Concurrency3", name):
             expect(card).to_contain_text(text)
         expect(card.get_by_role("link", name=item.id[-12:])).to_be_visible()
         expect(card.get_by_role("button", name="Release")).to_be_visible()
-        site.shows("1 worker on 3 queues, 1 busy.")
-        expect(site.region("Other clients")).to_contain_text(f"script in {name}other")
     finally:
         may_end.set()
         worker.stop()
@@ -932,11 +801,10 @@ def test_each_role_sees_the_buttons_that_it_may_use(
     queue.schedules.add(db, "nightly", 1, cron="0 3 * * *")
     file = tmp_path / "tokens"
     file.write_text(f"secret {role} {name}*\n")
-    changes, is_admin = int(role == "write"), 0
 
-    def expect_buttons(count: int, *labels: str) -> None:
+    def expect_buttons(of_role: str, *labels: str) -> None:
         for label in labels:
-            expect(site.button(label)).to_have_count(count)
+            expect(site.button(label)).to_have_count(int(role == of_role))
 
     with serve("--token-file", str(file)) as (_, client):
         site = Site(page, client)
@@ -944,21 +812,17 @@ def test_each_role_sees_the_buttons_that_it_may_use(
         page.evaluate("sessionStorage.setItem('token', 'secret')")
         page.reload()
         expect(site.queue(name)).to_contain_text("1 dead")
-        expect_buttons(changes, "Push an item")
+        expect_buttons("write", "Push an item")
         site.open(name, query="?state=dead")
         expect(site.items).to_have_count(1)
-        expect_buttons(changes, f"Retry item {info.id}")
-        expect_buttons(is_admin, "Retry all", "Remove all", "Pause", "Options", "Rename", "Drop")
-        page.get_by_label("Error contains").fill("ada")
-        site.shows("1 item matches.")
-        expect_buttons(is_admin, "Retry matches")
-        expect_buttons(int(role == "write"), "Retry these")
+        expect_buttons("write", f"Retry item {info.id}")
+        expect_buttons("admin", "Retry all", "Remove all", "Pause", "Options", "Rename", "Drop")
         site.open(name, "schedules")
         expect(site.schedules).to_have_count(1)
-        expect_buttons(is_admin, "Pause nightly", "Run now nightly", "Remove nightly")
+        expect_buttons("admin", "Pause nightly", "Run now nightly", "Remove nightly")
         site.open(name, "items", info.id)
         expect(site.region("Timeline")).to_be_visible()
-        expect_buttons(changes, "Retry", "Remove", "Change priority")
+        expect_buttons("write", "Retry", "Remove", "Change priority")
 
 
 # What users stored is text
@@ -1007,22 +871,18 @@ def test_the_keyboard_suffices(site: Site, db: Any, name: str) -> None:
     keyboard.press("?")
     expect(site.dialog).to_contain_text("Go to the workers")
     keyboard.press("Escape")
-    expect(site.dialog).to_have_count(0)
     for key, heading in (("j", "Jobs"), ("w", "Workers"), ("o", "Overview")):
         keyboard.type(f"g{key}")
         site.is_at(heading)
     keyboard.press("/")
     keyboard.type(name)
     expect(site.page.get_by_label("Search queues")).to_have_value(name)
-    site.queue(name).get_by_role("link").focus()
-    keyboard.press("Enter")
+    site.queue(name).get_by_role("link").press("Enter")
     site.is_at(name)
     site.tab("dead").press("Enter")
-    expect(site.tab("dead")).to_be_focused()
     site.button("Retry all").press("Enter")
     expect(site.dialog.get_by_role("button", name="Cancel")).to_be_focused()
     keyboard.press("Tab")
-    expect(site.dialog.get_by_role("button", name="Retry 1")).to_be_focused()
     keyboard.press("Enter")
     site.shows("There are no dead letters.")
     expect(site.tab("dead")).to_be_focused()
@@ -1030,46 +890,35 @@ def test_the_keyboard_suffices(site: Site, db: Any, name: str) -> None:
 
 
 def stepping(db: Any, name: str) -> str:
-    """Return the id of a dead letter of a batch, with steps of all kinds and long names."""
+    """Return the id of a dead letter with a step of a long name."""
     app = fdbqueue.App(db)
 
-    @app.job(queue=f"{name}-steps", name="child")
-    def child() -> str:
+    @app.job(queue=name, name="stepping")
+    def work(context: Context) -> None:
+        context.step("p" * 200, lambda: "o" * 300)
         raise Dead("q" * 300)
 
-    @app.job(queue=f"{name}-steps", name="parent")
-    def parent(context: Context) -> None:
-        context.step("p" * 200, lambda: "o" * 300)
-        context.gather("run", [child.bind()], return_errors=True)
-        raise Dead("no disk")
-
-    @app.job(queue=f"{name}-{'r' * 100}")
-    def report(*, done: int, dead: int, cancelled: int) -> None: ...
-
-    with app.batch(then=report) as batch:
-        batch.push(parent)
-    app.work(f"{name}-steps", drain=True)
-    dead = app.queue(f"{name}-steps").items(db, state="dead")
-    return next(info.id for info in dead if info.stored_steps)
+    handle = work.push()
+    app.work(name, drain=True)
+    return handle.id
 
 
 def pages(site: Site, db: Any, name: str) -> list[tuple[str, str]]:
     """Return the address of each page, and a text that is shown when it has loaded."""
     queue = dead_letters(db, name, "x" * 300)
     (info,) = queue.items(db, state="dead")
-    queue.push_many(db, [{"y" * 60: "z" * 300}, 1], priorities=[1, 2])
-    queue.push(db, {"job": "v" * 80, "args": ["u" * 300]}, 3)
+    queue.push_many(db, [{"y" * 60: "z" * 300}, {"job": "v" * 80, "args": ["u" * 300]}])
     queue.claim(db, lease=600, client="w" * 80)
     queue.schedules.add(db, "s" * 80, ["t" * 300], cron="0 3 * * *", tz="Europe/Lisbon")
     queue.schedules.run_now(db, "s" * 80)
     queue.set_group(db, None, concurrency=3, rate=(10, 60), max_size=1000)
-    for group in ("g" * 80, "customer 7"):
-        queue.push(db, 1, group=group)
+    queue.push(db, 1, group="g" * 80)
+    steps = f"{name}-steps"
     return [
         (site.address(), "1 dead"),
         (site.address(name, query="?state=dead"), "cannot reach"),
         (site.address(name, "items", info.id), "Traceback"),
-        (site.address(f"{name}-steps", "items", stepping(db, name)), "Retry from here"),
+        (site.address(steps, "items", stepping(db, steps)), "Retry from here"),
         (site.address("/jobs"), "From a sample"),
         (site.address(name, "schedules"), "Europe/Lisbon"),
         (site.address("/workers"), "Other clients"),
@@ -1095,25 +944,14 @@ def test_the_pages_fit_on_a_phone_in_the_chosen_colours(site: Site, db: Any, nam
 
 
 def violations(page: Page) -> list[str]:
-    """Return what axe finds, with the elements."""
-    page.evaluate(AXE.read_text())  # in a world of its own, beyond the policy of the page
-    found = page.evaluate("axe.run()")["violations"]
-    return [
-        f"{each['id']}: {node['html']} {node['failureSummary']}"
-        for each in found
-        for node in each["nodes"]
-    ]
-
-
-def violations_everywhere(page: Page) -> list[str]:
-    """Return what violates accessibility on a page, on wide and narrow screens in both colours."""
+    """Return what axe finds, with the elements, on narrow and wide screens in both colours."""
     found: list[str] = []
-    for width in (360, 1280):
+    for width, colours in itertools.product((360, 1280), ("dark", "light")):
         page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme="dark")
-        found += violations(page)
-        page.emulate_media(color_scheme="light")
-        found += violations(page)
+        page.emulate_media(color_scheme=colours)
+        page.evaluate(AXE.read_text())  # in a world of its own, beyond the policy of the page
+        for each in page.evaluate("axe.run()")["violations"]:
+            found += [f"{each['id']}: {node['html']}" for node in each["nodes"]]
     return found
 
 
@@ -1122,14 +960,11 @@ def test_the_pages_have_no_violation_of_accessibility(site: Site, db: Any, name:
     for path, text in pages(site, db, name):
         site.page.goto(path)
         site.shows(text)
-        table = site.page.get_by_text("As a table")
-        if table.count():
-            table.click()
-        assert violations_everywhere(site.page) == []
+        assert violations(site.page) == []
         long = ("Remove " + "s" * 80, "Retry from here: " + "p" * 200)
         for label in ("Retry all", "Options", "Push an item", "Rename", "Clear", *long):
             if site.button(label).count():
                 site.click(label)
                 expect(site.dialog).to_be_visible()
-                assert violations_everywhere(site.page) == []
+                assert violations(site.page) == []
                 site.page.keyboard.press("Escape")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,34 +57,3 @@ def test_calls_take_effect_at_most_once_on_a_broken_disk(
     expected = {"push": (11, 0), "pop": (9, 0), "claim": (9, 1)}
     with fdbqueue.open(db.path) as again:
         assert states(again) == expected[call]
-
-
-@pytest.mark.parametrize("what", ["unique", "Idempotency-Key"])
-def test_a_repeated_push_is_not_answered_before_the_first_one_is_on_disk(
-    db: Any, client: TestClient, disk: Disk, what: str
-) -> None:
-    """Another process has pushed, and waits for a disk that hangs."""
-    body = {"item": "new"}
-    headers = {}
-    if what == "unique":
-        body["unique"] = "once"
-    else:
-        headers["Idempotency-Key"] = "once"
-
-    def push() -> Any:
-        return client.post("/v1/queues/jobs/push", json=body, headers=headers)
-
-    disk.flows.clear()
-    answers: list[Any] = []
-    threads = [threading.Thread(target=lambda: answers.append(push())) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-        assert disk.hanging.acquire(timeout=60)
-        if thread is threads[0]:
-            disk.hanging.release()  # the second request waits for the same sync
-    assert answers == []
-    disk.flows.set()
-    for thread in threads:
-        thread.join()
-    assert all(answer.is_success for answer in answers)
-    assert len({str(answer.json()["id"]) for answer in answers}) == 1

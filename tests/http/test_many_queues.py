@@ -34,36 +34,6 @@ def client(counting: CountingDatabase, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield client
 
 
-def listed(client: TestClient, **query: Any) -> Iterator[dict[str, int]]:
-    """Yield the sizes of queues by name, page by page."""
-    while True:
-        answer = client.get("/v1/queues", params=query)
-        assert answer.status_code == 200, answer.text
-        yield {queue["name"]: queue["ready"] for queue in answer.json()["queues"]}
-        query["after"] = answer.json()["next"]
-        if query["after"] is None:
-            return
-
-
-def test_queues_are_listed_by_pages(
-    client: TestClient, counting: CountingDatabase, db: Any, name: str
-) -> None:
-    sizes = make_queues(db, name, NUMBER, busy={0, 999, 1_000, NUMBER - 1})
-    # The tests' cluster may have other queues.
-    before = len(fdbqueue.admin.queue_names(db)) - NUMBER
-    counting.clear()
-    pages = list(listed(client))
-    assert {len(page) for page in pages[:-1]} == {1_000}
-    found = [pair for page in pages for pair in page.items()]
-    assert [pair for pair in found if pair[0] in sizes] == list(sizes.items())
-    assert len(pages) == 3 + before // 1_000
-    assert counting.transactions <= 3 * len(pages)
-    # A read of the names in each transaction, one of the counters of each queue, and three for each
-    # queue that is not empty: the first item of two priorities, and of the tasks. Each page is read
-    # up to the first queue of the next one.
-    assert counting.reads <= len(pages) * (3 + 1) + NUMBER + 3 * 5 + 4 * before
-
-
 def reported(client: TestClient, name: str, **query: str) -> dict[str, list[float]]:
     """Return pushed, completed and ready items of each queue of a test that `/metrics` reports."""
     answer = client.get("/metrics", params=query)
@@ -144,28 +114,22 @@ def test_concurrent_requests_share_a_scan(
 
 
 def test_a_read_is_shared_by_the_requests_that_came_before_it_began() -> None:
+    """A read that is under way may miss what a request has seen before."""
     begun: list[str] = []
-    running = 0
 
     async def main() -> None:
-        nonlocal running
         shared, go = SharedReads(), asyncio.Event()
 
         async def read(key: str) -> int:
-            nonlocal running
             begun.append(key)
             number = len(begun)
-            running += 1
-            assert running == 1
             await go.wait()
-            running -= 1
             if number == 4:
                 raise ValueError(number)
             return number
 
         first = asyncio.create_task(shared.get(read, "a"))
         await run_what_is_ready()
-        assert begun == ["a"]
         later = [asyncio.create_task(shared.get(read, key)) for key in "aabab"]
         await run_what_is_ready()
         later[0].cancel()
@@ -178,16 +142,3 @@ def test_a_read_is_shared_by_the_requests_that_came_before_it_began() -> None:
         assert await shared.get(read, "c") == 5
 
     asyncio.run(main())
-
-
-def test_a_result_is_kept_for_the_given_time() -> None:
-    async def main() -> tuple[list[int], list[int]]:
-        numbers = iter(range(9))
-
-        async def read() -> int:
-            return next(numbers)
-
-        kept, fresh = SharedReads(3600.0), SharedReads()
-        return [await kept.get(read) for _ in range(3)], [await fresh.get(read) for _ in range(3)]
-
-    assert asyncio.run(main()) == ([0, 0, 0], [1, 2, 3])

@@ -188,9 +188,9 @@ def test_no_place_of_the_application_opens_what_needs_a_token(server: Server, pr
     fdbqueue.admin.drop(server.db, "b")
 
 
-def test_a_path_without_a_route_needs_a_token_for_all_queues(server: Server) -> None:
+def test_a_path_without_a_queue_needs_a_token_for_all_queues(server: Server) -> None:
     server.allow("a")
-    for path in ("/nowhere", "/queues", "/openapi.json", "/queue"):
+    for path in ("/nowhere", "/queues", "/openapi.json", "/queue", "/metrics", "/events"):
         assert server.send("GET", path).status == 403
     server.allow("*")
     assert server.send("GET", "/nowhere").status == 404

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
+import re
 from typing import Any
 
 import pytest
@@ -79,19 +78,15 @@ def test_a_count_without_an_item_does_not_hide_the_next_level(
     ("body", "words"),
     [
         (b'{"item": [1]}', "item"),
-        (b'{"item": "text"}', "item"),
         (b"{}", "item: Field required"),
         (b'{"item": {}, "priority": -1}', "priority: "),
         (b'{"item": {}, "priority": 9007199254740992}', "priority: "),
         (b'{"item": {}, "priority": 1.5}', "priority: "),
-        (b'{"item": {}, "priority": "1"}', "priority: "),
         (b'{"item": {}, "priority": true}', "priority: "),
-        (b'{"item": {}, "priority": null}', "priority: "),
         (b'{"item": {}, "extra": 1}', "extra: "),
         (b'{"item": {"x": NaN}}', "cannot be stored"),
         (b'{"item": {"x": "\\ud800"}}', "cannot be stored"),
         (b"{", "not JSON"),
-        (b"", "Field required"),
         (b"\xff", "body"),
         (b"[" * 100_000, "body"),
     ],
@@ -120,39 +115,16 @@ def test_other_requests_are_rejected_and_change_nothing(remote: Remote, name: st
     ):
         assert (answer.status_code, words in answer.json()["detail"]) == (status, True)
     assert f"{name}jobs" not in fdbqueue.admin.queue_names(db)
-    remote.pushed(0)
+    key = {"Idempotency-Key": "a"}
+    first, again = (client.post(push, json=item, headers=key) for _ in range(2))
+    assert (first.status_code, again.json()) == (201, first.json())
+    assert client.post(push, json={"item": {"n": 2}}, headers=key).status_code == 400
     for depth in ("٣", "1.5", "0x1", "", "inf", "-1", "0", "1001"):
         assert client.post(f"{remote.path}/pop?depth={depth}").status_code == 400
     PriorityQueue.named(db, f"{name}jobs").configure(db, max_size=1)
     full = remote.push({})
     assert (full.status_code, "at most 1" in full.json()["detail"]) == (429, True)
-    assert remote.pop(depth=9) == [(0, 0)]
-
-
-def test_a_push_with_an_idempotency_key_is_stored_once(remote: Remote) -> None:
-    def push(key: str, n: int) -> Any:
-        headers = {"Idempotency-Key": key}
-        body = {"item": {"n": n}}
-        return remote.client.post(f"{remote.path}/push", json=body, headers=headers)
-
-    first = push("a", 1)
-    assert (first.status_code, push("a", 1).json()) == (201, first.json())
-    assert push("a", 2).status_code == 400
-    assert remote.pop(depth=9) == [(0, 1)]
-    assert push("a", 1).json() == first.json()  # even after the item was popped
-    assert remote.pop() == []
-
-
-def test_a_pop_waits_for_an_item(remote: Remote) -> None:
-    remote.pushed(0)
-    remote.pop()
-    pushing = threading.Timer(0.3, remote.pushed, [4])
-    pushing.start()
-    began = time.monotonic()
-    assert remote.pop(wait=30) == [(4, 0)]
-    assert time.monotonic() - began < 20
-    pushing.join()
-    assert remote.pop(wait=0.05) == []
+    assert len(client.post(f"{remote.path}/pop?depth=9").json()["items"]) == 1
 
 
 def test_metrics_are_exposed_for_prometheus(remote: Remote, name: str) -> None:
@@ -174,22 +146,22 @@ def test_metrics_are_exposed_for_prometheus(remote: Remote, name: str) -> None:
 
 def test_metrics_count_conflicts(remote: Remote, db: Any, space: Subspace) -> None:
     def conflicts() -> float:
-        lines = remote.client.get("/metrics").text.splitlines()
-        begin = 'fdbqueue_transaction_retries_total{code="1020"} '
-        return sum(float(line.removeprefix(begin)) for line in lines if line.startswith(begin))
+        text = remote.client.get("/metrics").text
+        found = re.search(r'^fdbqueue_transaction_retries_total\{code="1020"\} (.+)$', text, re.M)
+        return float(found[1]) if found else 0
 
-    key = space.pack(("key",))
+    key, other = space.pack(("key",)), space.pack(("other",))
+    pending = [b"a", b"b"]
 
     @fdbqueue.transactional
-    def interrupted(tr: Any, others: list[bytes]) -> None:
-        tr[b"other" + key] = tr[key].value or b""
-        if others:
-            db[key] = others.pop()
+    def interrupted(tr: Any) -> None:
+        tr[other] = tr[key].value or b""
+        if pending:
+            db[key] = pending.pop()
 
     before = conflicts()
-    interrupted(db, [b"a", b"b"])
+    interrupted(db)
     assert conflicts() == before + 2
-    del db[b"other" + key]
 
 
 def test_health_and_readiness_report_a_stopping_server(client: TestClient) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
 
+from tests.support.api import Api
 from tests.support.pages import ROOT
 from tests.support.server import served, serving
 from tests.support.waiting import MAX_WAIT, wait_until
@@ -47,29 +47,18 @@ PROGRAMS = {"sh": ("curl", "jq"), "mjs": ("node",)}
 """The programs that each recipe needs."""
 
 
-class Queue:
+class Queue(Api):
     """A queue as a client of the server sees it."""
 
-    def __init__(self, client: httpx.Client, name: str) -> None:
-        self.name = name
-        self._client = client
-        self._route = f"/v1/queues/{quote(name, safe='')}"
+    def make(self, **options: Any) -> None:
+        assert self.send("PUT", "", {"keep_number": 1000, **options}).status_code == 201
 
-    def __call__(self, method: str, path: str = "", **body: Any) -> Any:
-        answer = self._client.request(method, self._route + path, json=body or None)
-        assert answer.is_success, answer.text
-        return answer.json() if answer.content else None
-
-    def push(self, *items: Any) -> list[str]:
-        ids: list[str] = self("POST", "/batch", items=[{"item": item} for item in items])["ids"]
-        return ids
+    def push_all(self, *items: Any) -> list[str]:
+        return [self.push(item) for item in items]
 
     def stats(self, *names: str) -> list[int]:
-        stats = self("GET", "/stats")
+        stats = self.get("/stats")
         return [stats[name] for name in names]
-
-    def item(self, id: str) -> Any:
-        return self("GET", f"/items/{id}")
 
 
 class Consumers:
@@ -146,7 +135,7 @@ def client(url: str) -> Iterator[httpx.Client]:
 def queue(client: httpx.Client) -> Queue:
     """Return a queue whose name has to be quoted, and which keeps done items."""
     queue = Queue(client, "jobs/50% ä")
-    queue("PUT", kind="priority", keep_number=1000, max_attempts=3)
+    queue.make(max_attempts=3)
     return queue
 
 
@@ -166,14 +155,16 @@ def test_two_consumers_with_a_token_do_each_job_once_and_store_results(
         consumers.processes.remove(refused)
         client.headers["Authorization"] = f"Bearer {token}"
         queue = Queue(client, "jobs")
-        queue("PUT", kind="fifo", keep_number=1000)
+        queue.make(kind="fifo")
         items = [{"do": "nothing", "text": f"{n} 'quoted\" $HOME `\\ \n"} for n in range(6)]
-        ids = queue.push(*items)
+        ids = queue.push_all(*items)
         for _ in range(2):
             consumers.start(client.base_url, queue.name, FDBQ_TOKEN=token)
         wait_until(all_done(queue, len(ids)))
         assert sorted(consumers.began()) == sorted(ids)
-        assert [queue.item(id)["result"] for id in ids] == [{"got": item} for item in items]
+        assert [queue.get(f"/items/{id}")["result"] for id in ids] == [
+            {"got": item} for item in items
+        ]
         assert queue.stats("total_completed", "total_failed", "total_retried") == [6, 0, 0]
         consumers.stop()
 
@@ -185,24 +176,24 @@ def test_a_job_that_fails_or_pushes_what_is_refused_becomes_a_dead_letter(
     queue = Queue(client, "later")
     consumers.start(client.base_url, queue.name)
     wait_until(lambda: "trying again" in consumers.errors())
-    queue("PUT", kind="priority", keep_number=9, max_attempts=1)
+    queue.make(max_attempts=1)
     refused = {"do": "push", "jobs": [{"queue": "other", "item": 1, "colour": "red"}]}
-    bad, worse, _ = queue.push({"do": "fail"}, refused, {"do": "nothing"})
+    bad, worse, _ = queue.push_all({"do": "fail"}, refused, {"do": "nothing"})
     wait_until(lambda: queue.stats("dead", "done") == [2, 1])
-    assert "no such host" in queue.item(bad)["error"]
-    assert "colour" in queue.item(worse)["error"]
+    assert "no such host" in queue.get(f"/items/{bad}")["error"]
+    assert "colour" in queue.get(f"/items/{worse}")["error"]
     consumers.stop()
 
 
 def test_a_long_job_keeps_its_lease_and_is_stopped_once_that_is_lost(
     consumers: Consumers, queue: Queue, client: httpx.Client, tmp_path: Path
 ) -> None:
-    (id,) = queue.push({"do": "wait", "for": str(tmp_path / "go")})
+    (id,) = queue.push_all({"do": "wait", "for": str(tmp_path / "go")})
     consumers.start(client.base_url, queue.name, FDBQ_LEASE="3")
     wait_until(lambda: len(consumers.began()) == 1)
     ends: set[str] = set()
-    wait_until(lambda: ends.add(queue.item(id)["lease_ends"]) or len(ends) > 2)
-    queue("POST", f"/items/{id}/release")
+    wait_until(lambda: ends.add(queue.get(f"/items/{id}")["lease_ends"]) or len(ends) > 2)
+    queue.post(f"/items/{id}/release")
     wait_until(lambda: len(consumers.began()) > 1)  # the one consumer has stopped the first
     assert "the lease was lost" in consumers.errors()
     (tmp_path / "go").touch()
@@ -214,7 +205,7 @@ def test_a_long_job_keeps_its_lease_and_is_stopped_once_that_is_lost(
 def test_sigterm_loses_nothing_and_ends_an_idle_consumer(
     consumers: Consumers, queue: Queue, client: httpx.Client, tmp_path: Path
 ) -> None:
-    ids = queue.push({"do": "wait", "for": str(tmp_path / "go")}, *[{"do": "nothing"}] * 2)
+    ids = queue.push_all({"do": "wait", "for": str(tmp_path / "go")}, *[{"do": "nothing"}] * 2)
     process = consumers.start(client.base_url, queue.name)
     wait_until(lambda: consumers.began() == ids[:1])
     process.send_signal(signal.SIGTERM)
@@ -232,19 +223,19 @@ def test_a_job_that_ends_pushes_others_in_the_same_transaction(
     consumers: Consumers, queue: Queue, client: httpx.Client
 ) -> None:
     full, other = Queue(client, "full"), Queue(client, "other")
-    full("PUT", kind="priority", max_size=1)
+    full.make(max_size=1)
     full.push("first")
-    jobs = [{"queue": other.name, "item": 1, "priority": 4}, {"queue": full.name, "item": "second"}]
-    queue.push({"do": "push", "jobs": jobs})
-    other("PUT", kind="priority")
+    jobs = [{"queue": "other", "item": 1, "priority": 4}, {"queue": "full", "item": "second"}]
+    queue.push_all({"do": "push", "jobs": jobs})
+    other.make()
     consumers.start(client.base_url, queue.name)
     wait_until(lambda: "trying again" in consumers.errors())
     assert queue.stats("claimed", "done") == [1, 0]
     assert other.stats("ready") == [0]  # all or nothing
-    assert full("POST", "/pop", n=1)["items"][0]["item"] == "first"
+    assert full.post("/pop", {"n": 1})["items"][0]["item"] == "first"
     wait_until(all_done(queue, 1))
-    assert full("POST", "/pop", n=1)["items"][0]["item"] == "second"
-    (pushed,) = other("POST", "/pop", n=10)["items"]
+    assert full.post("/pop", {"n": 1})["items"][0]["item"] == "second"
+    (pushed,) = other.post("/pop", {"n": 10})["items"]
     assert (pushed["item"], pushed["priority"]) == (1, 4)
     consumers.stop()
 
@@ -257,8 +248,8 @@ def test_a_restart_of_the_server_loses_nothing(
         _, address = first.enter_context(serving(url))
         client = stack.enter_context(httpx.Client(base_url=address, timeout=60))
         queue = Queue(client, "jobs")
-        queue("PUT", kind="priority", keep_number=1000)
-        ids = queue.push({"do": "wait", "for": str(tmp_path / "go")}, {"do": "nothing"})
+        queue.make()
+        ids = queue.push_all({"do": "wait", "for": str(tmp_path / "go")}, {"do": "nothing"})
         consumers.start(address, queue.name)
         wait_until(lambda: consumers.began() == ids[:1])
         first.close()

@@ -72,33 +72,26 @@ def test_pushes_to_levels_do_not_conflict(db: Any, space: Subspace) -> None:
 def test_concurrent_threads_pop_each_item_of_a_segmented_queue_once(
     db: Any, space: Subspace
 ) -> None:
-    def push(number: int) -> None:
-        for item in range(40):
-            SegmentedQueue(space, 7).push(db, b"%d %02d" % (number, item))
+    def push(first: int) -> None:
+        for number in range(first, first + 40):
+            SegmentedQueue(space, 7).push(db, b"%03d" % number)
 
     def pop(_: int) -> list[bytes]:
         queue = SegmentedQueue(space, 7, buffer_segments=2)
         return [item[1] for _ in range(60) if (item := queue.pop(db)) is not None]
 
     with ThreadPoolExecutor(4) as pool:
-        pushed = [pool.submit(push, number) for number in range(2)]
-        popped = [pool.submit(pop, number) for number in range(2)]
-        for each in pushed:
-            each.result()
-    taken = [value for each in popped for value in each.result()]
-    for each in popped:
-        values = each.result()
-        assert all(
-            [value for value in values if value[0] == first]
-            == sorted(value for value in values if value[0] == first)
-            for first in b"01"
-        )
-    rest = SegmentedQueue(space, 7)
-    while (item := rest.pop(db)) is not None:
-        taken.append(item[1])
-    assert sorted(taken) == [
-        b"%d %02d" % (number, item) for number in range(2) for item in range(40)
-    ]
+        pushing = [pool.submit(push, first) for first in (0, 100)]
+        popped = [*pool.map(pop, range(2))]
+    for each in pushing:
+        each.result()
+    for values in popped:
+        for is_first in (True, False):  # of the two that push, each in its order
+            mine = [value for value in values if (value < b"1") is is_first]
+            assert mine == sorted(mine)
+    left = [item[1] for item in iter(lambda: SegmentedQueue(space, 7).pop(db), None)]
+    numbers = sorted(int(value) for value in [*popped[0], *popped[1], *left])
+    assert numbers == [*range(40), *range(100, 140)]
 
 
 def test_segments_agree_with_lists(db: Any, space: Subspace, rng: random.Random) -> None:

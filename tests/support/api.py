@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from starlette.testclient import TestClient
+import httpx
 
 
 class Api:
     """A queue behind a client; each method returns the content of a successful response."""
 
-    def __init__(self, client: TestClient, name: str, **headers: str) -> None:
-        self.client = client
+    def __init__(self, client: httpx.Client, name: str, **headers: str) -> None:
+        self.client, self.name = client, name
         self.path = f"/v1/queues/{quote(name, safe='')}"
         self.headers = headers
 

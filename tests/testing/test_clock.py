@@ -17,14 +17,6 @@ from tests.support.leases import read_version
 from tests.support.waiting import wait_until
 
 
-def test_a_delayed_item_is_due_after_its_delay(db: Any, queue: PriorityQueue, clock: Clock) -> None:
-    queue.push(db, "a", delay="1d")
-    clock.advance("23h59m")
-    assert queue.claim(db) is None
-    clock.advance(timedelta(minutes=1))
-    assert queue.pop(db).value == "a"
-
-
 def test_a_lease_is_over_after_its_length(db: Any, queue: PriorityQueue, clock: Clock) -> None:
     """On both engines leases end by versions, which nothing but time moves."""
     queue.push(db, "a")

@@ -58,9 +58,8 @@ def test_a_failure_shows_what_was_pushed_instead(app: App, name: str) -> None:
     @app.job(queue=name, name="report")
     def report(month: date) -> None: ...
 
-    with pytest.raises(AssertionError) as none:
+    with pytest.raises(AssertionError, match=r"^no job send\(\) waits; these do:\n  none$"):
         assert_pushed(send)
-    assert str(none.value) == "no job send() waits; these do:\n  none"
     send.push("ada", subject="hello")
     report.using(delay="1h").push(date(2030, 1, 31))
     with pytest.raises(AssertionError) as other:
@@ -69,7 +68,6 @@ def test_a_failure_shows_what_was_pushed_instead(app: App, name: str) -> None:
     assert first == "no job send(to='bob', subject='hi') waits; these do:"
     assert second == f"  send('ada', subject='hello'), ready in {name!r}"
     assert third.startswith("  report('2030-01-31'), due at 20")
-    assert third.endswith(f"+00:00 in {name!r}")
     with pytest.raises(AssertionError) as some:
         refute_pushed(send, subject="hello")
     assert str(some.value) == f"these jobs wait:\n{second}"
