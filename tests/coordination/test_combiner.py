@@ -10,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from weakref import ref
 
+import pytest
+
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination.combiner import Batch, Combiner
@@ -99,46 +101,24 @@ def test_an_invalid_request_fails_alone() -> None:
     assert futures[3].result() == 8
 
 
-def test_a_database_error_fails_every_request_of_the_batch() -> None:
+@pytest.mark.parametrize(
+    ("error", "codes"), [(fdbqueue.FDBError(1031), [1031, 1031]), (SystemExit(), [None, 1021])]
+)
+def test_an_error_of_the_batch_fails_every_request(error: BaseException, codes: list[Any]) -> None:
+    """If the combining thread exits, the outcome of the others is unknown."""
+
     def fails(requests: list[int]) -> list[int]:
         if len(requests) > 1:
-            raise fdbqueue.FDBError(1031)
+            raise error
         return doubled(requests)
 
     work = Work(fails)
     errors = [future.exception() for future in work.run([1, 2, 3])]
     assert errors[0] is None
-    assert [error.code for error in errors[1:]] == [1031, 1031]
+    assert isinstance(errors[1], type(error))
+    assert [getattr(each, "code", None) for each in errors[1:]] == codes
     assert errors[1] is not errors[2]
     assert work.combiner(work.db, 4) == 8
-
-
-def test_a_combining_thread_that_exits_leaves_the_outcome_of_the_others_unknown() -> None:
-    def ended(requests: list[int]) -> list[int]:
-        if len(requests) > 1:
-            raise SystemExit
-        return doubled(requests)
-
-    work = Work(ended)
-    errors = [future.exception() for future in work.run([1, 2, 3])]
-    assert isinstance(errors[1], SystemExit)
-    assert errors[2].code == 1021
-    assert work.combiner(work.db, 4) == 8
-
-
-class LeftGuard:
-    """A guard after which one thread does something else before it goes on."""
-
-    def __init__(self, guard: Any, then: Callable[[], object]) -> None:
-        self._guard, self._then, self._thread = guard, then, threading.get_ident()
-
-    def __enter__(self) -> None:
-        self._guard.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._guard.release()
-        if threading.get_ident() == self._thread:
-            self._then()
 
 
 def test_a_submitted_request_is_performed_once_if_its_turn_comes_at_once() -> None:
@@ -157,12 +137,16 @@ def test_a_submitted_request_is_performed_once_if_its_turn_comes_at_once() -> No
     first.start()
     assert work.begun.wait(60)
 
-    def let_first_end() -> None:
+    line = combiner._lines[ref(work.db)]
+    enter = line.enter
+
+    def enter_and_let_first_end(*call: Any) -> bool:
+        must_combine: bool = enter(*call)
         work.may_finish.set()
         first.join()
+        return must_combine
 
-    line = combiner._lines[ref(work.db)]
-    line.guard = LeftGuard(line.guard, let_first_end)
+    line.enter = enter_and_let_first_end
     submit(2)
     assert len(jobs) == 2
     jobs[1]()
@@ -211,11 +195,6 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent() -> None:
 
 
 # Queues
-
-
-def run_in_threads(count: int, action: Callable[[int], object]) -> None:
-    with ThreadPoolExecutor(count) as pool:
-        assert list(pool.map(action, range(count))) is not None
 
 
 class HeldDatabase(CountingDatabase):
@@ -281,7 +260,7 @@ def test_a_claim_that_threads_acknowledge_together_ends_once(db: Any, queue: Pri
 
 
 def test_large_payloads_are_split_over_transactions(db: Any, queue: PriorityQueue) -> None:
-    run_in_threads(6, lambda n: queue.push(db, str(n) * 3_000_000))
-    popped: list[str] = []
-    run_in_threads(6, lambda _: popped.append(queue.pop(db).value))
-    assert sorted(value[:1] for value in popped) == ["0", "1", "2", "3", "4", "5"]
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(lambda n: queue.push(db, f"{n}" * 3_000_000), range(6)))
+        popped = [*pool.map(lambda _: queue.pop(db).value[0], range(6))]
+    assert sorted(popped) == [*"012345"]
