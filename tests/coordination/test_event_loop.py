@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
-import sys
 import threading
 from concurrent.futures import Future
 
@@ -13,6 +11,7 @@ import pytest
 
 from fdbqueue.coordination import event_loop
 from fdbqueue.errors import FDBError, SyncFailed
+from tests.support.programs import python
 from tests.support.waiting import run_what_is_ready, wait_until
 
 
@@ -155,5 +154,5 @@ threading.Timer(0.2, events[1].set).start()
 
 
 def test_a_result_held_by_a_stopped_loop_is_undone_at_interpreter_exit() -> None:
-    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, timeout=60)
+    done = python(HELD)
     assert done.stdout.split() == ["result", "result"], done.stderr
