@@ -131,3 +131,24 @@ def test_a_signal_handler_that_interrupts_a_commit_cannot_commit_and_undoes_noth
         assert (db[b"k"], db[b"l"]) == (b"v", b"v")
         other[b"k"] = b"later"
         assert other[b"k"] == b"later"
+
+
+def test_an_interrupt_right_after_a_commit_does_not_end_the_snapshot_of_another_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections are used again, by another thread perhaps before the interrupt is handled."""
+    with Database(tmp_path / "db", "os") as db:
+        others = []
+
+        def interrupt() -> None:
+            monkeypatch.undo()
+            others.append(db.create_transaction())
+            others[0][b"k"].wait()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(db.storage.lock, "tell_of_commit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            db[b"k"] = b"v"
+        db[b"k"] = b"later"
+        assert others[0][b"l"].value is None
+        assert others[0][b"k"] == b"v"
