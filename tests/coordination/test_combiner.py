@@ -17,8 +17,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination.combiner import Batch, Combiner
 from fdbqueue.errors import LeaseLost
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyTransaction
-from tests.support.counting import CountingDatabase
+from tests.support.scripted import ScriptedDatabase
 from tests.support.waiting import wait_until
 
 
@@ -197,64 +196,46 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent() -> None:
 # Queues
 
 
-class HeldDatabase(CountingDatabase):
-    """A database whose next commit, once `holds` is set, waits until `may_finish` is set."""
+def call_beside_a_commit(db: Any, combiner: Any, call: Callable[[Any, int], object]) -> int:
+    """Call in one thread, and in seven others while it commits; return the number of commits."""
+    held = ScriptedDatabase(db, {})
 
-    def __init__(self, db: Any) -> None:
-        super().__init__(db)
-        self.holds = False
-        self.begun, self.may_finish = threading.Event(), threading.Event()
+    def others_wait() -> bool:
+        return len(combiner._lines[ref(held)].waiting) == 7
 
-    def commit(self, transaction: FaultyTransaction) -> None:
-        if self.holds:
-            self.holds = False
-            self.begun.set()
-            assert self.may_finish.wait(60)
-        super().commit(transaction)
-
-
-def call_beside_a_commit(held: HeldDatabase, combiner: Any, call: Callable[[int], object]) -> None:
-    """Call in one thread, and in seven others while its commit is held."""
-    held.holds = True
+    held.before_commit[1] = lambda: wait_until(others_wait)
     with ThreadPoolExecutor(8) as pool:
-        calls = [pool.submit(call, 0)]
-        assert held.begun.wait(60)
-        calls += [pool.submit(call, n) for n in range(1, 8)]
-        wait_until(lambda: len(combiner._lines[ref(held)].waiting) == 7)
-        held.may_finish.set()
+        calls = [pool.submit(call, held, 0)]
+        assert held.wait_for_commits(1)
+        calls += [pool.submit(call, held, n) for n in range(1, 8)]
         for each in calls:
             each.result(60)
+    return held.commits
 
 
 def test_threads_share_commits(db: Any, queue: PriorityQueue) -> None:
     """Threads that call while another one commits take part in the next commit, all together."""
-    store = store_of(queue)
-    held = HeldDatabase(db)
-    call_beside_a_commit(held, store.pushes, lambda n: queue.push(held, n))
-    assert (queue.size(db), held.commits) == (8, 2)
-    popped: list[Any] = []
-    held = HeldDatabase(db)
-    popped.append(queue.pop(held))  # the first pop on a database also sweeps
-    held.clear()
-    call_beside_a_commit(held, store.pops, lambda _: popped.append(queue.pop(held)))
-    assert sorted(item.value for item in filter(None, popped)) == [*range(8)]
-    assert held.commits == 2
+    store, popped = store_of(queue), list[Any]()
+    assert queue.pop(db) is None  # the first pop also sweeps
+    assert call_beside_a_commit(db, store.pushes, queue.push) == 2
+    assert queue.size(db) == 8
+    assert call_beside_a_commit(db, store.pops, lambda db, _: popped.append(queue.pop(db))) == 2
+    assert sorted(item.value for item in popped) == [*range(8)]
 
 
 def test_a_claim_that_threads_acknowledge_together_ends_once(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, "ab")
     claims = [queue.claim(db) for _ in range(2)]
-    held = HeldDatabase(db)
     outcomes = Counter[str]()
 
-    def ack(number: int) -> None:
+    def ack(db: Any, number: int) -> None:
         try:
-            queue.ack(held, claims[number > 0])
+            queue.ack(db, claims[number > 0])
             outcomes["done"] += 1
         except LeaseLost:
             outcomes["lost"] += 1
 
-    call_beside_a_commit(held, store_of(queue).acks, ack)
+    call_beside_a_commit(db, store_of(queue).acks, ack)
     assert outcomes == {"done": 2, "lost": 6}
     assert fdbqueue.admin.check(db, queue).ok
 
