@@ -68,16 +68,20 @@ def test_waiting_threads_share_one_watch(db: Any, queue: PriorityQueue, asleep: 
 def test_the_next_one_watches_if_the_first_one_gives_up(
     db: Any, queue: PriorityQueue, asleep: Asleep, end: str
 ) -> None:
+    counting = CountingDatabase(db)
+
     async def consume() -> None:
         mine = aio.PriorityQueue(queue)
-        first = asyncio.create_task(mine.pop(db, wait=0.3 if end == "timed out" else TIMEOUT))
+        first = asyncio.create_task(mine.pop(counting, wait=0.3 if end == "timed out" else TIMEOUT))
         # On a slow machine the time of the first one may be over before it sleeps.
         await until(lambda: asleep.count or first.done())
-        second = asyncio.create_task(mine.pop(db, wait=TIMEOUT))
+        watches = counting.watches
+        second = asyncio.create_task(mine.pop(counting, wait=TIMEOUT))
         await until(lambda: asleep.count > 1 or first.done())
         if end == "cancelled":
             first.cancel()
         await asyncio.wait([first])
+        await until(lambda: counting.watches > watches)
         await aio.run(queue.push, db, "job")
         assert (await second).value == "job"
 

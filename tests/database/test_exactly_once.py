@@ -176,7 +176,7 @@ def test_every_mutating_method_takes_effect_once(
     db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
 ) -> None:
     broken, fifo = faulty(db, rng, 0.35), Queue(space["fifo"])
-    for _ in range(15):
+    for _ in range(6):
         low, high = queue.push_many(broken, ["low", "high"], priorities=[1, 9])
         assert queue.reprioritize(broken, low, 5).priority == 5
         assert queue.remove(broken, high)

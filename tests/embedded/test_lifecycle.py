@@ -157,6 +157,7 @@ def test_after_a_mistake_reads_and_the_commit_fail_and_nothing_is_stored(
         (2101, lambda tr: (tr.options.set_size_limit(99), tr.set(b"k", bytes(99))), commit),
         (2017, lambda tr: tr.commit().wait(), read()),
         (2017, lambda tr: (tr.commit().wait(), tr.set(b"k", b"2")), commit),
+        (2017, lambda tr: (tr.commit().wait(), tr.clear_range(b"a", b"b")), commit),
         (2004, id, read(b"\xff/x")),
         (2004, id, read_range(b"a", b"\xff\x00")),
         (2005, id, lambda tr: tr.add_read_conflict_range(b"b", b"a")),
