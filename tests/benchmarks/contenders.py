@@ -1,7 +1,7 @@
 """What the benchmarks compare with this library.
 
 `Storage` is a queue on one machine, whose operations `tests.benchmarks.embedded` measures one by
-one. `Peer` is a queue with workers, for `tests.benchmarks.tasks` and `.steps`. Every queue of a
+one. `Peer` is a queue with workers, for `tests.benchmarks.tasks`. Every queue of a
 `Peer` is durable: a push that returned is on disk. None keeps jobs that are done, unless its
 setting says so.
 """
@@ -263,8 +263,6 @@ class Peer:
     """The settings of the queue and its workers, for the table."""
     concurrencies: tuple[int, ...] = (1, 10)
     """The numbers of jobs at a time in a worker process that are worth a try."""
-    per_job = 1
-    """How often a job calls `handle`."""
 
     def clear(self) -> None:
         """Empty the queue."""
@@ -284,17 +282,6 @@ class Peer:
         push = self.pusher()
         for _ in range(jobs):
             push(0)
-
-
-def _until(is_done: Callable[[], object], stop: Callable[[], object]) -> None:
-    """Look in a thread until all is done, then stop."""
-
-    def look() -> None:
-        while not is_done():
-            time.sleep(0.2)
-        stop()
-
-    threading.Thread(target=look, daemon=True).start()
 
 
 @dataclass(frozen=True)
@@ -378,31 +365,22 @@ class Procrastinate(Peer):
         return lambda: asyncio.run(work())
 
 
-_REDIS = "Redis: appendonly yes, appendfsync always"
-
-
-def connected(port: int) -> Any:
-    return import_module("redis").Redis("127.0.0.1", port)
-
-
-class _RedisPeer(Peer):
-    port: int
-
-    def clear(self) -> None:
-        connected(self.port).flushall()
-
-
 @dataclass(frozen=True)
-class Rq(_RedisPeer):
+class Rq(Peer):
     """rq, on Redis."""
 
     port: int
     name: str = "rq"
-    setting: str = f"{_REDIS}; SimpleWorker, result_ttl=0"
+    setting: str = "Redis: appendonly yes, appendfsync always; SimpleWorker, result_ttl=0"
     concurrencies: tuple[int, ...] = (1,)
 
+    def clear(self) -> None:
+        self.open().connection.flushall()
+
     def open(self) -> Any:
-        return import_module("rq").Queue(connection=connected(self.port))
+        return import_module("rq").Queue(
+            connection=import_module("redis").Redis("127.0.0.1", self.port)
+        )
 
     def pusher(self) -> Callable[[int], object]:
         queue = self.open()
@@ -414,141 +392,6 @@ class Rq(_RedisPeer):
         return lambda: worker.work(burst=drain, logging_level=logging.WARNING)
 
 
-@dataclass(frozen=True)
-class Dramatiq(_RedisPeer):
-    """dramatiq, on Redis."""
-
-    port: int
-    name: str = "dramatiq"
-    setting: str = f"{_REDIS}; threads"
-
-    def open(self) -> tuple[Any, Callable[[int], object]]:
-        brokers = import_module("dramatiq.brokers.redis")
-        broker = brokers.RedisBroker(host="127.0.0.1", port=self.port)
-        job = import_module("dramatiq").actor(handle, broker=broker, actor_name="job")
-        return broker, job.send
-
-    def pusher(self) -> Callable[[int], object]:
-        return self.open()[1]
-
-    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
-        broker, _ = self.open()
-        worker = import_module("dramatiq").Worker(broker, worker_threads=concurrency)
-
-        def work() -> None:
-            worker.start()
-            if not drain:
-                threading.Event().wait()
-            broker.join("default")
-            worker.join()
-            worker.stop()
-
-        return work
-
-
-@dataclass(frozen=True)
-class Celery(_RedisPeer):
-    """Celery, on Redis."""
-
-    port: int
-    name: str = "Celery"
-    setting: str = f"{_REDIS}; task_acks_late, task_ignore_result; solo pool, or threads"
-
-    def open(self) -> tuple[Any, Any]:
-        app = import_module("celery").Celery("jobs", broker=f"redis://127.0.0.1:{self.port}/0")
-        app.conf.update(task_acks_late=True, task_ignore_result=True)
-        return app, app.task(name="job")(handle)
-
-    def pusher(self) -> Callable[[int], object]:
-        return self.open()[1].delay  # type: ignore[no-any-return]
-
-    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
-        app, _ = self.open()
-        connection = connected(self.port)
-        worker = app.WorkController(
-            pool="solo" if concurrency == 1 else "threads",
-            concurrency=concurrency,
-            without_gossip=True,
-            without_mingle=True,
-            without_heartbeat=True,
-        )
-        state = import_module("celery.worker.state")
-
-        def work() -> None:
-            if drain:
-                _until(
-                    lambda: not connection.llen("celery") and not connection.hlen("unacked"),
-                    lambda: setattr(state, "should_stop", 0),
-                )
-            worker.start()
-
-        return work
-
-
-# Steps
-
-STEPS = 10  # of each job
-_DBOS_JOB = {"queue_name": "jobs", "workflow_name": "job"}
-
-
-@dataclass(frozen=True)
-class Dbos(Peer):
-    """DBOS, on SQLite; its workflows have steps, or none."""
-
-    path: Path
-    steps: int = 0
-    name: str = "DBOS, SQLite"
-    setting: str = "its defaults, a queue without limits; workflows are kept"
-    concurrencies: tuple[int, ...] = (1,)
-
-    @property
-    def per_job(self) -> int:  # type: ignore[override]
-        return self.steps or 1
-
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{self.path}"
-
-    def client(self) -> Any:
-        return import_module("dbos").DBOSClient(system_database_url=self.url)
-
-    def clear(self) -> None:
-        self.path.unlink(missing_ok=True)
-        self.launch()()  # creates the tables
-
-    def pusher(self) -> Callable[[int], object]:
-        client = self.client()
-        return lambda now: client.enqueue(_DBOS_JOB, now)
-
-    def launch(self) -> Callable[[], object]:
-        """Begin to work; return a function that ends it."""
-        dbos = import_module("dbos")
-        config = {"name": "jobs", "system_database_url": self.url, "application_version": "1"}
-        dbos.DBOS(config={**config, "log_level": "ERROR"})
-        step = dbos.DBOS.step(name="step")(handle)
-
-        def job(pushed: int) -> None:
-            for _ in range(self.steps):
-                step(pushed)
-
-        dbos.DBOS.workflow(name="job")(job if self.steps else handle)
-        dbos.DBOS.launch()
-        dbos.DBOS.register_queue("jobs")
-        end: Callable[[], object] = dbos.DBOS.destroy
-        return end
-
-    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
-        client = self.client()
-
-        def work() -> None:
-            end = self.launch()
-            while not drain or client.list_queued_workflows(limit=1):
-                time.sleep(0.2)
-            end()
-
-        return work
-
-
 # Which peers there are
 
 
@@ -556,15 +399,7 @@ def task_peers(directory: Path) -> Iterator[Peer]:
     """Yield the peers of workers that are installed, and whose servers run."""
     if find_spec("huey"):
         yield Huey(directory / "huey.db")
-    if find_spec("dbos"):
-        yield Dbos(directory / "dbos.sqlite")
-    kinds: dict[str, Callable[[int], Peer]] = {"rq": Rq, "dramatiq": Dramatiq, "celery": Celery}
-    yield from (kind(REDIS) for module, kind in kinds.items() if REDIS and find_spec(module))
+    if REDIS and find_spec("rq"):
+        yield Rq(REDIS)
     if POSTGRES and find_spec("procrastinate"):
         yield Procrastinate(POSTGRES)
-
-
-def step_peers(directory: Path) -> Iterator[Peer]:
-    """Yield the peers of steps that are installed."""
-    if find_spec("dbos"):
-        yield Dbos(directory / "dbos.sqlite", STEPS)

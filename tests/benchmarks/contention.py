@@ -42,7 +42,7 @@ import fdbqueue
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from recipes.priority_queue import PriorityQueue as Recipe
 from tests.benchmarks import contenders
-from tests.benchmarks.report import console, new_table, print_machine
+from tests.benchmarks.report import console, new_table, print_machine, processes, received
 
 SPACE = Subspace(("benchmark", "contention"))
 VALUE = b"x" * 100
@@ -199,52 +199,49 @@ def fill(db: Any, name: str, length: int) -> None:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of one operation in one run.
+    """The measurements of one contender in one run.
 
     Attributes:
         seconds: The length of the run.
-        values: For each process, the results of its calls.
-        latencies: Seconds of the calls of all processes.
-        commits: Attempted commits of all processes, those of other operations included.
+        latencies: For each process, the seconds of its calls.
+        commits: Attempted commits of all processes.
     """
 
     seconds: float
-    values: list[list[bytes]]
-    latencies: list[float]
+    latencies: list[list[float]]
     commits: int
 
     @property
+    def calls(self) -> int:
+        return sum(map(len, self.latencies))
+
+    @property
     def rate(self) -> float:
-        return len(self.latencies) / self.seconds
+        return self.calls / self.seconds
 
     @property
     def fairness(self) -> float:
         """The rate of the slowest process divided by that of the fastest."""
-        return min(map(len, self.values)) / max(map(len, self.values))
+        return min(map(len, self.latencies)) / max(map(len, self.latencies))
 
 
-def process(url: str, names: list[str], threads: int, seconds: float, pipe: Any) -> None:
-    """Run one process with a number of threads for each operation."""
-    open_peer = PEERS.get(names[0])
+def process(url: str, name: str, threads: int, seconds: float, pipe: Any) -> None:
+    """Run one process with a number of threads."""
+    open_peer = PEERS.get(name)
     db: Any = open_peer(url) if open_peer else Counting(fdbqueue.open(url))
-    latencies: dict[str, list[float]] = {name: [] for name in names}
-    values: dict[str, list[bytes]] = {name: [] for name in names}
+    latencies = list[float]()
+    operation = OPERATIONS[name]()
     end = 0.0
 
-    def work(name: str, operation: Operation, own: bytes) -> None:
+    def work(own: bytes) -> None:
         while (began := time.perf_counter()) < end:
-            value = operation(db, own)
-            if value is None:
+            if operation(db, own) is None:
                 raise RuntimeError("the queue ran empty")
-            latencies[name].append(time.perf_counter() - began)
-            values[name].append(value)
+            latencies.append(time.perf_counter() - began)
 
-    workers = []
-    for name in names:
-        operation = OPERATIONS[name]()
-        for number in range(threads):
-            own = SPACE.pack(("own", multiprocessing.current_process().name, number))
-            workers.append(threading.Thread(target=work, args=[name, operation, own]))
+    name = multiprocessing.current_process().name
+    keys = [SPACE.pack(("own", name, number)) for number in range(threads)]
+    workers = [threading.Thread(target=work, args=[own]) for own in keys]
     if not open_peer:
         transaction = db.create_transaction()
         transaction.get_read_version().wait()  # connects to a cluster
@@ -255,36 +252,14 @@ def process(url: str, names: list[str], threads: int, seconds: float, pipe: Any)
         worker.start()
     for worker in workers:
         worker.join()
-    pipe.send((latencies, values, db.commits))
+    pipe.send((latencies, db.commits))
 
 
-def measure(
-    url: str, names: list[str], clients: int, processes: int, seconds: float
-) -> dict[str, Measured]:
-    """Run a number of clients for each operation, all at the same time."""
-    context = multiprocessing.get_context("spawn")
-    pipes = []
-    for _ in range(processes):
-        ours, theirs = context.Pipe()
-        arguments = (url, names, clients // processes, seconds, theirs)
-        context.Process(target=process, args=arguments, daemon=True).start()
-        theirs.close()  # the end of the process closes its pipe
-        pipes.append(ours)
-    for pipe in pipes:
-        pipe.recv()
-    for pipe in pipes:
-        pipe.send("go")
-    done = [pipe.recv() for pipe in pipes]
-    commits = sum(commits for _, _, commits in done)
-    return {
-        name: Measured(
-            seconds,
-            [values[name] for _, values, _ in done],
-            [latency for latencies, _, _ in done for latency in latencies[name]],
-            commits,
-        )
-        for name in names
-    }
+def measure(url: str, name: str, clients: int, count: int, seconds: float) -> Measured:
+    """Run a number of clients in a number of processes, all at the same time."""
+    with processes(process, [(url, name, clients // count, seconds)] * count) as pipes:
+        latencies, commits = zip(*map(received, pipes))
+    return Measured(seconds, [*latencies], sum(commits))
 
 
 class Setting:
@@ -308,8 +283,8 @@ class Setting:
                 PEERS[name](urls[name]).fill(queue_length(seconds))
             else:
                 fill(db, name, queue_length(seconds))
-            done = measure(urls[name], [name], self.clients, self.processes, seconds)
-            self.measured.setdefault(name, []).append(done[name])
+            done = measure(urls[name], name, self.clients, self.processes, seconds)
+            self.measured.setdefault(name, []).append(done)
             advance()
         db.clear_range_startswith(SPACE.key())
 
@@ -322,12 +297,12 @@ class Setting:
 
     def latency(self, name: str, percentile: int) -> float:
         """Return a percentile of the latencies of all rounds, in seconds."""
-        latencies = chain.from_iterable(each.latencies for each in self.measured[name])
+        latencies = chain(*(chain(*each.latencies) for each in self.measured[name]))
         return statistics.quantiles(latencies, n=100)[percentile - 1]
 
     def commits(self, name: str) -> float:
         """Return the attempted commits per item."""
-        return statistics.median(each.commits / len(each.latencies) for each in self.measured[name])
+        return statistics.median(each.commits / each.calls for each in self.measured[name])
 
     def fairness(self, name: str) -> float:
         return statistics.median(each.fairness for each in self.measured[name])

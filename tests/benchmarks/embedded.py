@@ -14,7 +14,6 @@ work for the same time. After every run all items are accounted for.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import random
 import shutil
 import statistics
@@ -31,7 +30,15 @@ from typing import Any
 from rich.progress import track
 
 from tests.benchmarks.contenders import Library, Storage, storages
-from tests.benchmarks.report import account, console, new_table, print_machine, seconds
+from tests.benchmarks.report import (
+    account,
+    console,
+    new_table,
+    print_machine,
+    processes,
+    received,
+    seconds,
+)
 
 PARTS = {
     "one-thread": "the time of an operation",
@@ -40,8 +47,6 @@ PARTS = {
 }
 MODES = {"push": ("push",), "pop": ("pop",), "push and pop in turns": ("push", "pop")}
 WARM_UPS = 30  # times that a process does its operations before it is ready
-START_DELAY = 0.05  # seconds from the last process being ready until all start
-MAX_WAIT = 300  # seconds for a process to become ready or to end
 IDS = 10_000_000  # numbers reserved for the items of a process
 MOST_POPS = {False: 60_000, True: 10_000}  # a second, by durability
 
@@ -142,17 +147,11 @@ def run_client(
     pipe.send((pushed, popped, done, longest))
 
 
-def received(pipe: Any) -> Any:
-    if not pipe.poll(MAX_WAIT):
-        raise RuntimeError(f"a process did not answer for {MAX_WAIT} seconds")
-    return pipe.recv()
-
-
 def run_processes(
     kind: type[Storage],
     durable: bool,
     operations: Sequence[str],
-    processes: int,
+    count: int,
     length: float,
     root: Path,
 ) -> tuple[float, float, float]:
@@ -163,20 +162,11 @@ def run_processes(
     contender = kind(path, durable)
     contender.fill(items)
     contender.close()
-    context = multiprocessing.get_context("spawn")
-    pipes = []
-    for number in range(processes):
-        pipe, theirs = context.Pipe()
-        arguments = (kind, durable, operations, path, (number + 1) * IDS, length, theirs)
-        context.Process(target=run_client, args=arguments, daemon=True).start()
-        theirs.close()  # the end of the process closes its pipe
-        pipes.append(pipe)
-    for pipe in pipes:
-        received(pipe)
-    start = time.monotonic() + START_DELAY
-    for pipe in pipes:
-        pipe.send(start)
-    pushed, popped, done, longest = zip(*map(received, pipes))
+    clients = (
+        (kind, durable, operations, path, (number + 1) * IDS, length) for number in range(count)
+    )
+    with processes(run_client, clients) as pipes:
+        pushed, popped, done, longest = zip(*map(received, pipes))
     contender = kind(path, durable)
     account([items, *pushed], [contender.drain(), *popped])
     contender.close()

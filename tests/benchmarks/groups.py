@@ -94,10 +94,6 @@ class Tenants:
         """The name of the queue."""
         return f"benchmark of {self.title}"
 
-    def open(self, db: Any = None) -> PriorityQueue[Any]:
-        """Open the queue as a process does."""
-        return PriorityQueue[Any].named(db or self.db, self.name)
-
     def group(self) -> str | None:
         """Return the name of any group."""
         number = random.randrange(self.groups or 1)
@@ -105,7 +101,7 @@ class Tenants:
 
     def fill(self) -> None:
         """Push the items that stay."""
-        queue = self.open()
+        queue = PriorityQueue[Any].named(self.db, self.name)
         queue.clear(self.db)
         if self.limit:
             queue.set_group(self.db, None, **_LIMITS[self.limit])
@@ -114,15 +110,18 @@ class Tenants:
             of = [f"group {each % self.groups}" for each in values] if self.groups else None
             queue.push_many(self.db, [0] * len(values), groups=of)
 
+    def calls(self, db: Any) -> dict[str, Callable[[], object]]:
+        """Open the queue as a process does; return what pushes, claims and acknowledges an item."""
+        queue, claims = PriorityQueue[Any].named(db, self.name), list[Claim[Any]]()
+        return {
+            "push": lambda: queue.push(db, 0, group=self.group()),
+            "claim": lambda: claims.append(_some(queue.claim(db, lease=3600))),
+            "acknowledge": lambda: queue.ack(db, claims.pop()),
+        }
+
     def round(self) -> None:
         """Push, claim and acknowledge as many items."""
-        queue, claims = self.open(), list[Claim[Any]]()
-        calls: dict[str, Callable[[], object]] = {
-            "push": lambda: queue.push(self.db, 0, group=self.group()),
-            "claim": lambda: claims.append(_some(queue.claim(self.db, lease=3600))),
-            "acknowledge": lambda: queue.ack(self.db, claims.pop()),
-        }
-        for name, call in calls.items():
+        for name, call in self.calls(self.db).items():
             seconds = in_threads([call] * self.size.threads, self.size.calls)
             self.rates[name].append(self.size.calls / seconds)
 
@@ -130,17 +129,11 @@ class Tenants:
         """Return the reads and mutations of each call."""
         shown = []
         counted = CountingDatabase(self.db)
-        queue, claims = self.open(counted), list[Claim[Any]]()
-        calls: dict[str, Callable[[Any, Any], object]] = {
-            "push": lambda queue, db: queue.push(db, 0, group=self.group()),
-            "claim": lambda queue, db: claims.append(_some(queue.claim(db, lease=3600))),
-            "acknowledge": lambda queue, db: queue.ack(db, claims.pop()),
-        }
-        for call in calls.values():
+        for call in self.calls(counted).values():
             reads, mutations = list[int](), list[int]()
             for _ in range(_COUNTED):
                 counted.clear()
-                call(queue, counted)
+                call()
                 reads.append(counted.reads)
                 mutations.append(len(counted.mutations))
             shown.append(f"{statistics.median(reads):g} / {statistics.median(mutations):g}")
@@ -192,7 +185,7 @@ def compare(engine: str, db: Any, size: Size) -> None:
         costs.add_row(queue.title, *queue.costs())
     console.print(costs)
     for queue in queues:
-        queue.open().clear(db)
+        PriorityQueue.existing(db, queue.name).clear(db)
 
 
 # The command

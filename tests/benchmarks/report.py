@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
 import sqlite3
@@ -9,7 +10,8 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
+
+MAX_WAIT = 300  # seconds for a message of a process
 
 console = Console(width=140, highlight=False)
 
@@ -68,3 +72,42 @@ def account(pushed: Iterable[Iterable[Any]], found: Iterable[Iterable[Any]]) -> 
     if expected != actual:
         lost, doubled = (sorted(each.elements()) for each in (expected - actual, actual - expected))
         raise RuntimeError(f"lost: {len(lost)}, {lost[:5]}; doubled: {len(doubled)}, {doubled[:5]}")
+
+
+def received(pipe: Any) -> Any:
+    if not pipe.poll(MAX_WAIT):
+        raise RuntimeError(f"a process did not answer for {MAX_WAIT} seconds")
+    return pipe.recv()
+
+
+@contextmanager
+def processes(target: Callable[..., None], each: Iterable[tuple[Any, ...]]) -> Iterator[list[Any]]:
+    """Start processes; yield pipes to them when each is ready, and has been told to begin.
+
+    Args:
+        target: What a process runs. It sends a message when it is ready, and receives the time to
+            begin, by the monotonic clock.
+        each: The arguments of `target` in each process. A pipe follows them.
+    """
+    context = multiprocessing.get_context("spawn")
+    started, pipes = [], []
+    try:
+        for arguments in each:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=target, args=(*arguments, theirs), daemon=True)
+            process.start()
+            theirs.close()  # the end of the process closes its pipe
+            started.append(process)
+            pipes.append(ours)
+        for pipe in pipes:
+            received(pipe)
+        begin = time.monotonic() + 0.05
+        for pipe in pipes:
+            pipe.send(begin)
+        yield pipes
+    finally:
+        for process in started:
+            process.terminate()
+            process.join(5)
+            process.kill()
+            process.join()

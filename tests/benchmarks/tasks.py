@@ -1,29 +1,27 @@
-"""Compare workers, or durable steps, with other job queues.
+"""Compare workers with other job queues.
 
     python -m tests.benchmarks.tasks                   the embedded engine, ten minutes
     python -m tests.benchmarks.tasks fdb.cluster       a cluster as well; use a fresh one
-    python -m tests.benchmarks.tasks --steps           jobs of ten durable steps
     python -m tests.benchmarks.tasks --quick           small numbers, to see that it runs
 
-Handlers are empty, and every queue is durable: also the result of each step is on disk before the
-next one begins. In each round every contender, in random order, works for about two seconds.
-Figures are medians of the rounds. Each contender runs one or several jobs at a time in a process;
-its better setting counts. Peers are measured if they are installed, and if `contenders.py` is told
-their servers: `pip install huey rq dramatiq celery redis procrastinate 'psycopg[binary]' dbos`.
+Handlers are empty, and every queue is durable. In each round every contender, in random order,
+works for about two seconds. Figures are medians of the rounds. Each contender runs one or several
+jobs at a time in a process; its better setting counts. Peers are measured if they are installed,
+and if `contenders.py` is told their servers: `pip install huey rq redis procrastinate
+'psycopg[binary]'`.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import random
 import statistics
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -35,15 +33,13 @@ from rich.table import Table
 import fdbqueue
 from fdbqueue import App, Transaction
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.jobs import Context
-from tests.benchmarks.contenders import STEPS, Peer, handle, started_jobs, step_peers, task_peers
-from tests.benchmarks.report import console, new_table, print_machine
+from tests.benchmarks.contenders import Peer, handle, started_jobs, task_peers
+from tests.benchmarks.report import console, new_table, print_machine, processes, received
 
 PROCESSES = (1, 4)
 SECONDS = 2  # of jobs that a contender does in a round, about
 TRIAL = 100  # jobs of the first round
 TRIALS = 2  # rounds that do not count, because they find out how many jobs take two seconds
-MAX_WAIT = 120  # seconds for a message of a worker process
 QUEUE = "benchmark"
 
 app = App(keep=None)
@@ -59,19 +55,7 @@ def job_in_transaction(tr: Transaction, pushed: int) -> None:
     handle(pushed)
 
 
-@app.job(name="steps", queue=QUEUE)
-def steps(context: Context, pushed: int) -> None:
-    for number in range(STEPS):
-        context.step(f"step {number}", handle, pushed)
-
-
-@app.job(name="commits", queue=QUEUE)
-def commits(context: Context, pushed: int) -> None:
-    for number in range(STEPS):
-        context.commit(f"step {number}", lambda tr: handle(pushed))
-
-
-JOBS = {each.name: each for each in (job, job_in_transaction, steps, commits)}
+JOBS = {each.name: each for each in (job, job_in_transaction)}
 
 
 def plain_handler(item: Any) -> None:
@@ -101,10 +85,6 @@ class Library(Peer):
     @property
     def setting(self) -> str:  # type: ignore[override]
         return "fdbqueue.Worker" if self.work in HANDLERS else "@app.job()"
-
-    @property
-    def per_job(self) -> int:  # type: ignore[override]
-        return STEPS if self.work in ("steps", "commits") else 1
 
     def open(self) -> Any:
         """Bind the app to the database; return the job."""
@@ -153,47 +133,14 @@ def worker_process(contender: Peer, concurrency: int, drain: bool, pipe: Any) ->
     run()
 
 
-def received(pipe: Any) -> Any:
-    if not pipe.poll(MAX_WAIT):
-        raise RuntimeError(f"a worker did not answer for {MAX_WAIT} seconds")
-    return pipe.recv()
-
-
-@contextmanager
-def workers(contender: Peer, concurrency: int, processes: int, drain: bool) -> Iterator[list[Any]]:
-    """Start worker processes; yield pipes to them when all have begun to work."""
-    context = multiprocessing.get_context("spawn")
-    started, pipes = [], []
-    try:
-        for _ in range(processes):
-            ours, theirs = context.Pipe()
-            arguments = (contender, concurrency, drain, theirs)
-            process = context.Process(target=worker_process, args=arguments, daemon=True)
-            process.start()
-            theirs.close()  # the end of the process closes its pipe
-            started.append(process)
-            pipes.append(ours)
-        for pipe in pipes:
-            received(pipe)
-        for pipe in pipes:
-            pipe.send("go")
-        yield pipes
-    finally:
-        for process in started:
-            if not drain:
-                process.terminate()
-            process.join(5)
-            process.kill()
-            process.join()
-
-
-def rate(contender: Peer, concurrency: int, processes: int, calls: int) -> float:
+def rate(contender: Peer, concurrency: int, count: int, calls: int) -> float:
     """Return the calls of `handle` a second until the last one.
 
     The time that a worker takes to stop does not count; rq's may wait for a second.
     """
-    contender.load(-(-calls // contender.per_job))
-    with workers(contender, concurrency, processes, drain=True) as pipes:
+    contender.load(calls)
+    arguments = [(contender, concurrency, True)] * count
+    with processes(worker_process, arguments) as pipes:
         start = time.monotonic_ns()
         ends = [end for pipe in pipes for _, end in received(pipe)]
     if len(ends) < calls:
@@ -214,13 +161,13 @@ def compare_rates(contenders: list[Peer], rounds: int, jobs: int) -> Table:
     rates: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     order = [case for _ in range(rounds + TRIALS) for case in random.sample(cases, len(cases))]
     for number, case in enumerate(track(order, "rates", console=console)):
-        contender, processes, concurrency = case
-        measured = rate(contender, concurrency, processes, enough[case])
+        contender, count, concurrency = case
+        measured = rate(contender, concurrency, count, enough[case])
         if number < TRIALS * len(cases):
             enough[case] = max(TRIAL, min(jobs, int(SECONDS * measured)))
         else:
-            rates[contender.name, processes, concurrency].append(measured)
-    columns = [f"{processes} x {concurrency}" for processes, concurrency in settings]
+            rates[contender.name, count, concurrency].append(measured)
+    columns = [f"{count} x {concurrency}" for count, concurrency in settings]
     table = new_table("a second: processes x jobs at a time in each", *columns, "setting")
     for contender in contenders:
         found = (rates.get((contender.name, *setting)) for setting in settings)
@@ -233,7 +180,7 @@ def push_latencies(contender: Peer, pushes: int) -> list[float]:
     """Return the milliseconds from pushes to the starts of their handlers in an idle process."""
     contender.load(0)
     milliseconds = []
-    with workers(contender, concurrency=1, processes=1, drain=False) as (pipe,):
+    with processes(worker_process, [(contender, 1, False)]) as (pipe,):
         push = contender.pusher()
         for _ in range(pushes + 3):
             time.sleep(random.uniform(0.02, 0.05))
@@ -262,7 +209,6 @@ def main() -> None:
         prog="python -m tests.benchmarks.tasks", description=__doc__.split("\n")[0]
     )
     parser.add_argument("cluster", nargs="?", help="cluster file, to measure a cluster as well")
-    parser.add_argument("--steps", action="store_true", help="jobs of ten durable steps")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=10_000, help="the most jobs in a round")
     parser.add_argument("--pushes", type=int, default=200, help="in all rounds, for the latency")
@@ -273,18 +219,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fdbqueue-benchmark-") as root:
         print_machine(Path(root))
         urls = {"embedded": f"{root}/jobs"} | ({"cluster": given.cluster} if given.cluster else {})
-        if given.steps:
-            works: list[tuple[str, int | None]] = [("steps", 1_000_000), ("commits", 1_000_000)]
-        else:
-            works = [(name, None) for name in (*HANDLERS, "job", "job_in_transaction")]
-            works.append(("job", 1_000_000))
+        works: list[tuple[str, int | None]] = [*((name, None) for name in (*HANDLERS, *JOBS))]
+        works.append(("job", 1_000_000))
         ours = [Library(*each, *work) for each in urls.items() for work in works]
-        others = [*(step_peers if given.steps else task_peers)(Path(root))]
+        others = [*task_peers(Path(root))]
         console.print(compare_rates([*ours, *others], given.rounds, given.jobs))
-        if not given.steps:
-            waiting = [each for each in ours if "transaction" not in each.work and not each.keep]
-            contenders = [*waiting, *others]
-            console.print(compare_latencies(contenders, given.rounds, given.pushes))
+        waiting = [each for each in ours if "transaction" not in each.work and not each.keep]
+        contenders = [*waiting, *others]
+        console.print(compare_latencies(contenders, given.rounds, given.pushes))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fdb.subspace_impl import Subspace
 
-from fdbqueue import PriorityQueue, Queue
+from fdbqueue import PriorityQueue
 from fdbqueue.coordination import pops
 from fdbqueue.database.binding import engine_of
 from tests.coordination.line import Line, Sleeps, disable_timeouts
@@ -33,9 +32,3 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
 def line(db: Any, queue: PriorityQueue, sleeps: Sleeps) -> Line[PriorityQueue]:
     """Return processes that pop from one priority queue."""
     return Line(db, queue, sleeps)
-
-
-@pytest.fixture
-def fifo_line(db: Any, space: Subspace, sleeps: Sleeps) -> Line[Queue]:
-    """Return processes that dequeue from one FIFO queue."""
-    return Line(db, Queue(space["fifo"]), sleeps)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import pytest
@@ -20,28 +19,14 @@ from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.coordination import pops, sweeper
 from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from tests.support.keys import layout_of
+from tests.support.scripted import DEAD, Fault, Script, ScriptedDatabase
 
 AnyQueue: TypeAlias = PriorityQueue | Queue
 _Q = TypeVar("_Q", bound=AnyQueue)
 _T = TypeVar("_T")
 
 TIMEOUT = 60.0  # seconds after which a test fails instead of waiting
-DEAD = 1025
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault of one commit: whether it takes effect, and the error that the client receives.
-
-    `when` is the moment of the error: `"before"` (the commit never takes effect), `"after"` (it has
-    taken effect), `"late"` (it takes effect just before the client's next commit) or `"last"` (it
-    takes effect at the end of the test).
-    """
-
-    when: str
-    code: int
 
 
 CONFLICT = Fault("before", 1020)
@@ -53,74 +38,12 @@ LOST_REPLIES = [
     Fault("last", 1021),
 ]
 
-Script: TypeAlias = Mapping[int, Fault]
-"""The faults of a process by the number of the commit, from 1."""
-
 # The first commit of a process sweeps requests that dead processes left behind. The second one pops
 # items directly. If that conflicts, the process becomes the leader or stages a request.
 SWEEP, FAST, STAGED = 1, 2, 3
 MEETS_CONFLICT: Script = {FAST: CONFLICT}
 DIES_WAITING: Script = {FAST: CONFLICT, STAGED: DIES_AFTER}
 """The process dies as soon as its request is stored, if there is another leader."""
-
-
-class ScriptedDatabase(FaultyDatabase):
-    """A database with the faults of a script, and a hook before each commit."""
-
-    def __init__(self, db: Any, script: Script) -> None:
-        super().__init__(db)
-        self.script = dict(script)
-        self.before_commit: dict[int, Callable[[], object]] = {}
-        self.commits = 0
-        """The number of commits that the process has tried."""
-        self.is_dead = False
-        self._guard = threading.Condition()
-        self._late: list[tuple[str, Any]] = []
-
-    def create_transaction(self) -> FaultyTransaction:
-        self.before_call("create_transaction")
-        return super().create_transaction()
-
-    def before_call(self, name: str) -> None:
-        if self.is_dead:
-            raise fdbqueue.FDBError(DEAD)
-
-    def commit(self, transaction: FaultyTransaction) -> None:
-        with self._guard:
-            self.commits += 1
-            number = self.commits
-            self._guard.notify_all()
-        self.deliver("late")
-        self.before_commit.get(number, lambda: None)()
-        fault = self.script.get(number)
-        if fault is None:
-            transaction.wrapped.commit().wait()
-            return
-        if fault.when == "after":
-            transaction.wrapped.commit().wait()
-        elif fault.when in ("late", "last"):
-            transaction.wrapped.get_read_version().wait()  # as a commit in flight has one
-            self._late.append((fault.when, transaction.wrapped))
-            transaction.wrapped = self.db.create_transaction()
-        self.is_dead = fault.code == DEAD
-        raise fdbqueue.FDBError(fault.code)
-
-    def wait_for_commits(self, commits: int) -> bool:
-        """Wait until the process, or a thread of it, has tried this many commits; else be false."""
-        with self._guard:
-            return self._guard.wait_for(lambda: self.commits >= commits, TIMEOUT)
-
-    def deliver(self, *when: str) -> None:
-        """Apply delayed commits of these kinds; those that conflict have no effect."""
-        with self._guard:
-            arriving = [transaction for kind, transaction in self._late if kind in when]
-            self._late = [entry for entry in self._late if entry[0] not in when]
-        for transaction in arriving:
-            try:
-                transaction.commit().wait()
-            except fdbqueue.error_classes() as error:
-                if error.code != 1020:
-                    raise
 
 
 class Call(threading.Thread, Generic[_T]):

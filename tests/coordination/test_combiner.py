@@ -10,13 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from weakref import ref
 
+import pytest
+
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination.combiner import Batch, Combiner
 from fdbqueue.errors import LeaseLost
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyTransaction
-from tests.support.counting import CountingDatabase
+from tests.support.scripted import ScriptedDatabase
 from tests.support.waiting import wait_until
 
 
@@ -99,46 +100,24 @@ def test_an_invalid_request_fails_alone() -> None:
     assert futures[3].result() == 8
 
 
-def test_a_database_error_fails_every_request_of_the_batch() -> None:
+@pytest.mark.parametrize(
+    ("error", "codes"), [(fdbqueue.FDBError(1031), [1031, 1031]), (SystemExit(), [None, 1021])]
+)
+def test_an_error_of_the_batch_fails_every_request(error: BaseException, codes: list[Any]) -> None:
+    """If the combining thread exits, the outcome of the others is unknown."""
+
     def fails(requests: list[int]) -> list[int]:
         if len(requests) > 1:
-            raise fdbqueue.FDBError(1031)
+            raise error
         return doubled(requests)
 
     work = Work(fails)
     errors = [future.exception() for future in work.run([1, 2, 3])]
     assert errors[0] is None
-    assert [error.code for error in errors[1:]] == [1031, 1031]
+    assert isinstance(errors[1], type(error))
+    assert [getattr(each, "code", None) for each in errors[1:]] == codes
     assert errors[1] is not errors[2]
     assert work.combiner(work.db, 4) == 8
-
-
-def test_a_combining_thread_that_exits_leaves_the_outcome_of_the_others_unknown() -> None:
-    def ended(requests: list[int]) -> list[int]:
-        if len(requests) > 1:
-            raise SystemExit
-        return doubled(requests)
-
-    work = Work(ended)
-    errors = [future.exception() for future in work.run([1, 2, 3])]
-    assert isinstance(errors[1], SystemExit)
-    assert errors[2].code == 1021
-    assert work.combiner(work.db, 4) == 8
-
-
-class LeftGuard:
-    """A guard after which one thread does something else before it goes on."""
-
-    def __init__(self, guard: Any, then: Callable[[], object]) -> None:
-        self._guard, self._then, self._thread = guard, then, threading.get_ident()
-
-    def __enter__(self) -> None:
-        self._guard.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._guard.release()
-        if threading.get_ident() == self._thread:
-            self._then()
 
 
 def test_a_submitted_request_is_performed_once_if_its_turn_comes_at_once() -> None:
@@ -157,12 +136,16 @@ def test_a_submitted_request_is_performed_once_if_its_turn_comes_at_once() -> No
     first.start()
     assert work.begun.wait(60)
 
-    def let_first_end() -> None:
+    line = combiner._lines[ref(work.db)]
+    enter = line.enter
+
+    def enter_and_let_first_end(*call: Any) -> bool:
+        must_combine: bool = enter(*call)
         work.may_finish.set()
         first.join()
+        return must_combine
 
-    line = combiner._lines[ref(work.db)]
-    line.guard = LeftGuard(line.guard, let_first_end)
+    line.enter = enter_and_let_first_end
     submit(2)
     assert len(jobs) == 2
     jobs[1]()
@@ -213,75 +196,52 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent() -> None:
 # Queues
 
 
-def run_in_threads(count: int, action: Callable[[int], object]) -> None:
-    with ThreadPoolExecutor(count) as pool:
-        assert list(pool.map(action, range(count))) is not None
+def call_beside_a_commit(db: Any, combiner: Any, call: Callable[[Any, int], object]) -> int:
+    """Call in one thread, and in seven others while it commits; return the number of commits."""
+    held = ScriptedDatabase(db, {})
 
+    def others_wait() -> bool:
+        return len(combiner._lines[ref(held)].waiting) == 7
 
-class HeldDatabase(CountingDatabase):
-    """A database whose next commit, once `holds` is set, waits until `may_finish` is set."""
-
-    def __init__(self, db: Any) -> None:
-        super().__init__(db)
-        self.holds = False
-        self.begun, self.may_finish = threading.Event(), threading.Event()
-
-    def commit(self, transaction: FaultyTransaction) -> None:
-        if self.holds:
-            self.holds = False
-            self.begun.set()
-            assert self.may_finish.wait(60)
-        super().commit(transaction)
-
-
-def call_beside_a_commit(held: HeldDatabase, combiner: Any, call: Callable[[int], object]) -> None:
-    """Call in one thread, and in seven others while its commit is held."""
-    held.holds = True
+    held.before_commit[1] = lambda: wait_until(others_wait)
     with ThreadPoolExecutor(8) as pool:
-        calls = [pool.submit(call, 0)]
-        assert held.begun.wait(60)
-        calls += [pool.submit(call, n) for n in range(1, 8)]
-        wait_until(lambda: len(combiner._lines[ref(held)].waiting) == 7)
-        held.may_finish.set()
+        calls = [pool.submit(call, held, 0)]
+        assert held.wait_for_commits(1)
+        calls += [pool.submit(call, held, n) for n in range(1, 8)]
         for each in calls:
             each.result(60)
+    return held.commits
 
 
 def test_threads_share_commits(db: Any, queue: PriorityQueue) -> None:
     """Threads that call while another one commits take part in the next commit, all together."""
-    store = store_of(queue)
-    held = HeldDatabase(db)
-    call_beside_a_commit(held, store.pushes, lambda n: queue.push(held, n))
-    assert (queue.size(db), held.commits) == (8, 2)
-    popped: list[Any] = []
-    held = HeldDatabase(db)
-    popped.append(queue.pop(held))  # the first pop on a database also sweeps
-    held.clear()
-    call_beside_a_commit(held, store.pops, lambda _: popped.append(queue.pop(held)))
-    assert sorted(item.value for item in filter(None, popped)) == [*range(8)]
-    assert held.commits == 2
+    store, popped = store_of(queue), list[Any]()
+    assert queue.pop(db) is None  # the first pop also sweeps
+    assert call_beside_a_commit(db, store.pushes, queue.push) == 2
+    assert queue.size(db) == 8
+    assert call_beside_a_commit(db, store.pops, lambda db, _: popped.append(queue.pop(db))) == 2
+    assert sorted(item.value for item in popped) == [*range(8)]
 
 
 def test_a_claim_that_threads_acknowledge_together_ends_once(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, "ab")
     claims = [queue.claim(db) for _ in range(2)]
-    held = HeldDatabase(db)
     outcomes = Counter[str]()
 
-    def ack(number: int) -> None:
+    def ack(db: Any, number: int) -> None:
         try:
-            queue.ack(held, claims[number > 0])
+            queue.ack(db, claims[number > 0])
             outcomes["done"] += 1
         except LeaseLost:
             outcomes["lost"] += 1
 
-    call_beside_a_commit(held, store_of(queue).acks, ack)
+    call_beside_a_commit(db, store_of(queue).acks, ack)
     assert outcomes == {"done": 2, "lost": 6}
     assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_large_payloads_are_split_over_transactions(db: Any, queue: PriorityQueue) -> None:
-    run_in_threads(6, lambda n: queue.push(db, str(n) * 3_000_000))
-    popped: list[str] = []
-    run_in_threads(6, lambda _: popped.append(queue.pop(db).value))
-    assert sorted(value[:1] for value in popped) == ["0", "1", "2", "3", "4", "5"]
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(lambda n: queue.push(db, f"{n}" * 3_000_000), range(6)))
+        popped = [*pool.map(lambda _: queue.pop(db).value[0], range(6))]
+    assert sorted(popped) == [*"012345"]

@@ -15,41 +15,33 @@ import pytest
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import pops
 from tests.coordination.line import (
-    CONFLICT,
     FAST,
     MEETS_CONFLICT,
     STAGED,
     TIMEOUT,
     Line,
-    Script,
 )
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
 
 
-class Clock:
-    """A replacement of `time`: the leader checks for requests when the test allows it."""
+@pytest.fixture
+def may_check(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Keep the leader in office until the test sets this event."""
+    event = threading.Event()
 
-    def __init__(self) -> None:
-        self.may_check = threading.Event()
-        self.monotonic = time.monotonic
-
-    def sleep(self, seconds: float) -> None:
-        assert self.may_check.wait(TIMEOUT)
+    def sleep(seconds: float) -> None:
+        assert event.wait(TIMEOUT)
         time.sleep(seconds)
 
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    """Keep the leader in office until the test sets `may_check`."""
-    clock = Clock()
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
     monkeypatch.setattr(pops, "time", clock)
-    yield clock
-    clock.may_check.set()
+    yield event
+    event.set()
 
 
 def test_the_leader_serves_requests_that_arrive_during_its_pops(
-    line: Line[PriorityQueue], clock: Clock
+    line: Line[PriorityQueue], may_check: threading.Event
 ) -> None:
     items = line.queue.push_many(line.db, range(7))
     server = line.process()
@@ -61,12 +53,12 @@ def test_the_leader_serves_requests_that_arrive_during_its_pops(
         assert [call.result() for call in calls] == [items[at + 1 : at + 2], items[at + 2 : at + 3]]
         assert server.db.commits == commits + 1
     assert line.sleeps.woken == [True] * 4
-    clock.may_check.set()
+    may_check.set()
     line.assert_sound()
 
 
 def test_a_request_made_while_the_leader_resigns_receives_leadership(
-    line: Line[PriorityQueue], clock: Clock
+    line: Line[PriorityQueue], may_check: threading.Event
 ) -> None:
     """The request arrives after the leader has seen that no process waits."""
     items = line.queue.push_many(line.db, range(2))
@@ -74,7 +66,7 @@ def test_a_request_made_while_the_leader_resigns_receives_leadership(
     calls = []
     leader.db.before_commit[STAGED + 1] = lambda: calls.append(late.pop())
     assert leader.pop().result() == items[:1]
-    clock.may_check.set()
+    may_check.set()
     assert leader.db.wait_for_commits(STAGED + 2)
     assert calls[0].result() == items[1:]
     assert line.sleeps.woken == [True]
@@ -82,7 +74,7 @@ def test_a_request_made_while_the_leader_resigns_receives_leadership(
 
 
 def test_a_process_does_not_wait_if_the_leader_resigns_before_its_request(
-    line: Line[PriorityQueue], clock: Clock
+    line: Line[PriorityQueue], may_check: threading.Event
 ) -> None:
     """The leader resigns after the process has seen it."""
     items = line.queue.push_many(line.db, range(2))
@@ -90,7 +82,7 @@ def test_a_process_does_not_wait_if_the_leader_resigns_before_its_request(
     late = line.process()
 
     def resign_leader() -> None:
-        clock.may_check.set()
+        may_check.set()
         line.wait_until_leaderless()
 
     late.db.before_commit[STAGED] = resign_leader
@@ -117,12 +109,11 @@ def test_the_leader_hands_over_when_its_leadership_has_lasted_too_long(
     line.assert_sound()
 
 
-@pytest.mark.parametrize("script", [{FAST: CONFLICT}, {FAST: CONFLICT, STAGED: CONFLICT}])
-def test_waiting_processes_replace_a_dead_leader(line: Line[PriorityQueue], script: Script) -> None:
+def test_waiting_processes_replace_a_dead_leader(line: Line[PriorityQueue]) -> None:
     """After the request timeout, they serve themselves and each other."""
     items = line.queue.push_many(line.db, range(6))
     line.set_idle_leader()
-    calls = [line.process(script).pop() for _ in range(4)]
+    calls = [line.process().pop() for _ in range(4)]
     assert not any(call.is_done() for call in calls)
     line.sleeps.end()
     popped = [item for call in calls for item in call.result()]

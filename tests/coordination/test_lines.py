@@ -12,84 +12,52 @@ import pytest
 from fdbqueue import PriorityQueue, aio
 from fdbqueue.coordination import waiting
 from fdbqueue.coordination.waiting import Lines, Wanted
-from fdbqueue.queue.base import store_of
+from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 TIMEOUT = 60.0
-WANTED = Wanted("pop", lambda tr: [], lambda tr: 0.0)
-
-
-class Sleeps:
-    """Counts how often an operation begins to sleep on the database."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun = 0
-        begin = waiting.begin_sleep
-
-        def begin_sleep(*arguments: Any) -> Any:
-            sleep = begin(*arguments)
-            self.begun += 1
-            return sleep
-
-        monkeypatch.setattr(waiting, "begin_sleep", begin_sleep)
-
-
-@pytest.fixture
-def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
-    return Sleeps(monkeypatch)
-
-
-def waiters(queue: Any) -> int:
-    return sum(len(line.turns) for line in store_of(queue)._lines._lines.values())
-
-
-@pytest.fixture
-def counting(db: Any) -> CountingDatabase:
-    return CountingDatabase(db)
 
 
 @pytest.mark.parametrize("take", ["pop", "claim", "wait"])
-@pytest.mark.parametrize("n", [1, 100])
 def test_a_push_wakes_one_of_many_consumers(
-    db: Any, counting: CountingDatabase, queue: PriorityQueue, sleeps: Sleeps, n: int, take: str
+    db: Any, queue: PriorityQueue, asleep: Asleep, take: str
 ) -> None:
+    counting = CountingDatabase(db)
+
     async def consume() -> None:
         mine = aio.PriorityQueue(queue)
+        waits = {"seconds" if take == "wait" else "wait": TIMEOUT}
         consumers = [
-            asyncio.create_task(
-                mine.wait(counting, TIMEOUT)
-                if take == "wait"
-                else getattr(mine, take)(counting, wait=TIMEOUT)
-            )
-            for _ in range(n)
+            asyncio.create_task(getattr(mine, take)(counting, **waits)) for _ in range(100)
         ]
-        await until(lambda: waiters(queue) == n and sleeps.begun == 1)
+        await until(lambda: asleep.count >= 100)
+        assert counting.watches <= 5
         counting.clear()
         await aio.run(queue.push, counting, "job")
         await asyncio.wait(consumers, return_when=asyncio.FIRST_COMPLETED)
         if take != "wait":
-            await until(lambda: sleeps.begun == 1 + (n > 1))
+            await until(lambda: asleep.count > 100)
             assert counting.transactions <= 5
             assert counting.commits <= 3
-            assert waiters(queue) == n - 1
+            assert sum(consumer.done() for consumer in consumers) == 1
         for consumer in consumers:
             consumer.cancel()
         await asyncio.wait(consumers)
 
     asyncio.run(consume())
-    assert waiters(queue) == 0
 
 
-def test_waiting_threads_share_one_watch(db: Any, queue: PriorityQueue, sleeps: Sleeps) -> None:
-    taken: list[Any] = []
+def test_waiting_threads_share_one_watch(db: Any, queue: PriorityQueue, asleep: Asleep) -> None:
+    counting, taken = CountingDatabase(db), list[Any]()
     threads = [
-        threading.Thread(target=lambda: taken.append(queue.pop(db, wait=TIMEOUT).value))
+        threading.Thread(target=lambda: taken.append(queue.pop(counting, wait=TIMEOUT).value))
         for _ in range(20)
     ]
     for thread in threads:
         thread.start()
-    asyncio.run(until(lambda: waiters(queue) == 20 and sleeps.begun == 1))
+    wait_until(lambda: asleep.count >= 20)
+    assert counting.watches <= 5
     queue.push_many(db, range(20))
     for thread in threads:
         thread.join()
@@ -98,33 +66,33 @@ def test_waiting_threads_share_one_watch(db: Any, queue: PriorityQueue, sleeps: 
 
 @pytest.mark.parametrize("end", ["cancelled", "timed out"])
 def test_the_next_one_watches_if_the_first_one_gives_up(
-    db: Any, queue: PriorityQueue, sleeps: Sleeps, end: str
+    db: Any, queue: PriorityQueue, asleep: Asleep, end: str
 ) -> None:
+    counting = CountingDatabase(db)
+
     async def consume() -> None:
         mine = aio.PriorityQueue(queue)
-        seconds = 0.3 if end == "timed out" else TIMEOUT
-        first = asyncio.create_task(mine.pop(db, wait=seconds))
+        first = asyncio.create_task(mine.pop(counting, wait=0.3 if end == "timed out" else TIMEOUT))
         # On a slow machine the time of the first one may be over before it sleeps.
-        await until(lambda: sleeps.begun == 1 or first.done())
-        before = sleeps.begun
-        second = asyncio.create_task(mine.pop(db, wait=TIMEOUT))
-        await until(lambda: waiters(queue) == 2 or first.done())
+        await until(lambda: asleep.count or first.done())
+        watches = counting.watches
+        second = asyncio.create_task(mine.pop(counting, wait=TIMEOUT))
+        await until(lambda: asleep.count > 1 or first.done())
         if end == "cancelled":
             first.cancel()
         await asyncio.wait([first])
-        await until(lambda: sleeps.begun == before + 1)
+        await until(lambda: counting.watches > watches)
         await aio.run(queue.push, db, "job")
         assert (await second).value == "job"
 
     asyncio.run(consume())
-    assert waiters(queue) == 0
 
 
 def test_a_forked_child_does_not_stand_behind_its_parent(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = Lines()
-    with lines.turn(db, WANTED):
+    lines, wanted = Lines(), Wanted("pop", lambda tr: [], lambda tr: 0.0)
+    with lines.turn(db, wanted):
         monkeypatch.setattr(waiting.os, "getpid", lambda: os.getppid())
-        with lines.turn(db, WANTED) as (_, turn):
+        with lines.turn(db, wanted) as (_, turn):
             assert turn.is_ready()

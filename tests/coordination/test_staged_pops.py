@@ -15,9 +15,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
-from fdbqueue.layout.values import ONE, encode_count
-from fdbqueue.operations.maintainers import batches
-from tests.coordination.line import DIES_WAITING, FAST, Line
+from tests.coordination.line import DIES_WAITING, FAST, Line, Sleeps
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
 
@@ -72,34 +70,26 @@ def test_requests_are_served_in_the_order_they_were_made(line: Line[PriorityQueu
     line.assert_sound()
 
 
-def test_the_end_of_a_staged_item_is_noted_when_its_process_takes_it(
-    line: Line[PriorityQueue], space: Subspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noted = space.pack(("noted",))
-
-    def follow(tr: Any, *_: Any) -> None:
-        tr.add(noted, ONE)
-
-    monkeypatch.setattr(batches, "count_end", follow)
-    for number in range(3):
-        line.queue.push(line.db, number, unique=str(number))
+def test_a_staged_item_is_claimed_until_its_process_takes_it(line: Line[PriorityQueue]) -> None:
+    line.queue.push_many(line.db, range(3))
     line.set_idle_leader()
     line.process(DIES_WAITING).pop()
     call = line.process().pop()
     line.clear_leader()
     assert values(line.process().pop().result()) == [0]
     assert values(call.result()) == [2]
-    assert line.db[noted] == encode_count(2)
+    stats = line.queue.stats(line.db)
+    assert (stats.claimed, stats.total_completed) == (1, 2)
     line.sweep_requests()
     assert values(line.process().pop().result()) == [1]
-    assert line.db[noted] == encode_count(3)
+    assert line.queue.stats(line.db).total_completed == 3
     line.assert_sound()
 
 
 def test_a_fifo_queue_serves_waiting_requests_and_recovers_items_of_dead_processes(
-    fifo_line: Line[Queue],
+    db: Any, space: Subspace, sleeps: Sleeps
 ) -> None:
-    line = fifo_line
+    line = Line(db, Queue(space["fifo"]), sleeps)
     items = line.queue.enqueue_many(line.db, range(9))
     line.set_idle_leader()
     line.process(DIES_WAITING).pop(2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -17,19 +16,12 @@ from fdbqueue.coordination import sans_io, waiting
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
+from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase
+from tests.support.keys import waiting_clients
 from tests.support.waiting import wait_until
 
 TIMEOUT = 60.0
-
-
-class Sleeps:
-    """Counts how often a client has fallen asleep."""
-
-    begun = 0
-
-    def have_begun(self, n: int) -> bool:
-        return self.begun >= n
 
 
 class NeverFirst(set[bytes]):
@@ -39,63 +31,28 @@ class NeverFirst(set[bytes]):
         return True
 
 
-class FirstOfThread(set[bytes]):
-    """Takes each thread for a process of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._of_thread = threading.local()
-
-    def __contains__(self, prefix: object) -> bool:
-        return getattr(self._of_thread, "has_waited", False)
-
-    def add(self, prefix: bytes) -> None:
-        self._of_thread.has_waited = True
-
-
-@pytest.fixture(autouse=True)
-def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
-    """Let clients sleep until they are woken."""
-    sleep_on, sleeps = sans_io.sleep_on, Sleeps()
-
-    def sleep(*arguments: Any) -> Any:
-        sleeps.begun += 1
-        return sleep_on(*arguments)
-
-    monkeypatch.setattr(waiting, "MAX_SLEEP", 10 * TIMEOUT)
-    monkeypatch.setattr(waiting, "_have_waited", NeverFirst())
-    monkeypatch.setattr(sans_io, "sleep_on", sleep)
-    return sleeps
-
-
 class Consumers:
     """Threads that each take one item, with a queue object of their own, as processes have."""
 
-    def __init__(self, db: Any, space: Subspace, take: str, sleeps: Sleeps) -> None:
-        self._db = db
-        self._space = space
-        self._take = take
-        self._sleeps = sleeps
+    def __init__(self, db: Any, queue: PriorityQueue, take: str, asleep: Asleep) -> None:
+        self.db, self._queue, self._take, self._asleep = db, queue, take, asleep
         self._threads: list[threading.Thread] = []
         self.taken: list[Any] = []
 
     def start(self, n: int) -> None:
         """Start consumers, one after the other has gone to sleep."""
         for _ in range(n):
-            asleep = self._sleeps.begun + 1
-            thread = threading.Thread(target=self._consume, daemon=True)
-            thread.start()
-            self._threads.append(thread)
-            wait_until(partial(self._sleeps.have_begun, asleep))
+            before = self._asleep.count
+            self._threads.append(threading.Thread(target=self._consume, daemon=True))
+            self._threads[-1].start()
+            wait_until(lambda: self._asleep.count > before)  # noqa: B023
 
     def _consume(self) -> None:
-        queue = PriorityQueue(self._space)
-        if self._take == "pop":
-            self.taken.append(queue.pop(self._db, wait=10 * TIMEOUT).value)
-        else:
-            claim = queue.claim(self._db, wait=10 * TIMEOUT)
-            self.taken.append(claim.item.value)
-            queue.ack(self._db, claim)
+        queue = PriorityQueue(self._queue.subspace)
+        taken = getattr(queue, self._take)(self.db, wait=10 * TIMEOUT)
+        self.taken.append((taken if self._take == "pop" else taken.item).value)
+        if self._take == "claim":
+            queue.ack(self.db, taken)
 
     def wait(self, n: int) -> None:
         """Wait until this many items are taken."""
@@ -107,55 +64,50 @@ class Consumers:
             assert not thread.is_alive()
 
 
-def keys(db: Any, space: Subspace) -> list[bytes]:
-    """Return the keys of the waiting clients, from the oldest one."""
-    layout = Layout(space)
-    return [row.key for row in db.get_range(*layout.range_of(layout.waiters))]
-
-
-def leave_behind(db: Any, space: Subspace, take: str, name: bytes) -> bytes:
-    """Store the key of a client that was killed while it waited."""
-    layout = Layout(space)
-    prefix = layout.waiting_pops if take == "pop" else layout.waiting_claims
-    key = layout.entry_key(prefix, name)
-    db[key] = b""
-    return key
-
-
-OLDEST, NEWEST = bytes(16), b"\xff" * 16
-
-takes = pytest.mark.parametrize("take", ["pop", "claim"])
+@pytest.fixture(params=["pop", "claim"])
+def consumers(
+    request: pytest.FixtureRequest,
+    db: Any,
+    queue: PriorityQueue,
+    asleep: Asleep,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Consumers:
+    """Return consumers that pop, or claim, and sleep until they are woken."""
+    monkeypatch.setattr(waiting, "_have_waited", NeverFirst())
+    return Consumers(CountingDatabase(db), queue, request.param, asleep)
 
 
 @pytest.fixture
 def _no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every client wait until it is woken."""
+    """Let no client look because another one was woken."""
     monkeypatch.setattr(waiting, "_MOMENT", 10 * TIMEOUT)
     monkeypatch.setattr(waiting, "_MOMENT_ALONE", 10 * TIMEOUT)
 
 
-@pytest.mark.parametrize(("take", "n"), [("pop", 1), ("claim", 20)])
+@pytest.mark.parametrize("n", [1, 10])
 @pytest.mark.usefixtures("_no_second_look")
 def test_a_push_wakes_one_client(
-    db: Any, space: Subspace, sleeps: Sleeps, take: str, n: int
+    consumers: Consumers, queue: PriorityQueue, asleep: Asleep, n: int
 ) -> None:
-    counting = CountingDatabase(db)
-    consumers = Consumers(counting, space, take, sleeps)
     consumers.start(n)
-    begun = sleeps.begun
-    counting.clear()
+    begun = asleep.count
+    consumers.db.clear()
     for number in range(n):
-        PriorityQueue(space).push(counting, number)
+        PriorityQueue(queue.subspace).push(consumers.db, number)
         consumers.wait(number + 1)
     consumers.join()
     # A client that is woken in vain sleeps again. If each push woke all, n * n / 2 would.
-    assert sleeps.begun - begun <= n
-    assert counting.transactions <= 5 * n
-    wait_until(lambda: keys(db, space) == [])
+    assert asleep.count - begun <= n
+    assert consumers.db.transactions <= 5 * n
+    wait_until(lambda: not waiting_clients(consumers.db, queue))
 
 
-def test_a_client_waits_once_if_the_answer_of_its_commit_is_lost(db: Any, space: Subspace) -> None:
-    waiters = Waiters(Layout(space), Layout(space).waiting_pops)
+def test_a_client_waits_once_if_the_answer_of_its_commit_is_lost(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_have_waited", NeverFirst())
+    layout = Layout(queue.subspace)
+    waiters = Waiters(layout, layout.waiting_pops)
 
     class Losing(FaultyDatabase):
         """Loses the answer when the client begins to wait; pushes an item at its next try."""
@@ -164,58 +116,34 @@ def test_a_client_waits_once_if_the_answer_of_its_commit_is_lost(db: Any, space:
 
         def commit(self, transaction: FaultyTransaction) -> None:
             transaction.wrapped.commit().wait()
-            if not keys(db, space):
+            if not waiting_clients(db, queue):
                 return
             self.begun += 1
             if self.begun == 1:
                 fdbqueue.transactional(lambda tr: waiters.wait(tr, None, uuid4().bytes))(db)
                 raise fdbqueue.FDBError(1021)
             if self.begun == 2:
-                PriorityQueue(space).push(db, "item")  # this wakes the other client
+                queue.push(db, "item")  # this wakes the other client
 
-    item = PriorityQueue(space).pop(Losing(db), wait=TIMEOUT)
-    assert item is not None
-    wait_until(lambda: keys(db, space) == [])
-
-
-def test_one_client_takes_itself_for_the_oldest_whatever_the_clocks_say(
-    db: Any, space: Subspace
-) -> None:
-    """The name of a client begins with the time of its host, and several may begin at once."""
-    layout = Layout(space)
-    waiters = Waiters(layout, layout.waiting_claims)
-    names = [hour.to_bytes(8, "big") + uuid4().bytes[8:] for hour in (7, 5, 9, 9, 1)]
-
-    @fdbqueue.transactional
-    def begin(tr: Any, name: bytes) -> Any:
-        return waiters.wait(tr, None, name)
-
-    began = [begin(db, name) for name in names]
-    assert [waiter.is_sentinel for waiter in began] == [True, False, False, False, False]
-    assert keys(db, space) == [waiter.key for waiter in began]
-    fdbqueue.transactional(lambda tr: waiters.wake(tr, 1))(db)
-    assert keys(db, space) == [waiter.key for waiter in began[:-1]]
+    assert PriorityQueue(queue.subspace).pop(Losing(db), wait=TIMEOUT) is not None
+    wait_until(lambda: not waiting_clients(db, queue))
 
 
-@takes
 def test_a_push_under_way_when_a_client_begins_to_wait_wakes_it(
-    db: Any, space: Subspace, sleeps: Sleeps, take: str
+    consumers: Consumers, db: Any, queue: PriorityQueue
 ) -> None:
-    consumers = Consumers(db, space, take, sleeps)
     tr = db.create_transaction()
-    PriorityQueue(space).push(tr, "job")
+    queue.push(tr, "job")
     consumers.start(1)
     tr.commit().wait()
     consumers.join()
     assert consumers.taken == ["job"]
-    wait_until(lambda: keys(db, space) == [])
+    wait_until(lambda: not waiting_clients(db, queue))
 
 
-def test_two_pushes_that_wake_the_same_client_wake_another_one_too(
-    db: Any, space: Subspace, sleeps: Sleeps
+def test_pushes_that_wake_the_same_client_wake_others_too(
+    consumers: Consumers, db: Any, queue: PriorityQueue
 ) -> None:
-    consumers = Consumers(db, space, "pop", sleeps)
-    queue = PriorityQueue(space)
     queue.push(db, "first")
     assert queue.pop(db).value == "first"  # later pushes do not conflict over the options
     consumers.start(3)
@@ -228,97 +156,68 @@ def test_two_pushes_that_wake_the_same_client_wake_another_one_too(
     assert sorted(consumers.taken) == [0, 1, 2]
 
 
-@takes
 @pytest.mark.usefixtures("_no_second_look")
 def test_a_push_of_several_items_wakes_as_many_clients(
-    db: Any, space: Subspace, sleeps: Sleeps, take: str
+    consumers: Consumers, db: Any, queue: PriorityQueue
 ) -> None:
-    consumers = Consumers(db, space, take, sleeps)
     consumers.start(5)
-    queue = PriorityQueue(space)
     queue.push_many(db, range(4))
-    assert len(keys(db, space)) == 1
+    assert len(waiting_clients(db, queue)) == 1
     consumers.wait(4)
     assert fdbqueue.admin.check(db, queue).ok
-    PriorityQueue(space).push(db, 4)
+    PriorityQueue(queue.subspace).push(db, 4)
     consumers.join()
     assert sorted(consumers.taken) == list(range(5))
 
 
-@takes
 def test_clients_that_were_killed_while_they_waited_swallow_no_wake_up(
-    db: Any, space: Subspace, sleeps: Sleeps, take: str
+    consumers: Consumers, db: Any, queue: PriorityQueue
 ) -> None:
     """A push finds a dead client first, and the sentinels look."""
-    consumers = Consumers(db, space, take, sleeps)
-    n = 3
-    consumers.start(n)
-    for number in range(n):
-        leave_behind(db, space, take, NEWEST[1:] + bytes([number]))
-        PriorityQueue(space).push(db, number)
+    consumers.start(3)
+    layout = Layout(queue.subspace)
+    for number in range(3):
+        for prefix in (layout.waiting_pops, layout.waiting_claims):
+            db[layout.entry_key(prefix, b"\xff" * 15 + bytes([number]))] = b""
+        PriorityQueue(queue.subspace).push(db, number)
         consumers.wait(number + 1)
     consumers.join()
-    wait_until(lambda: keys(db, space) == [])
 
 
-def test_a_new_process_removes_the_dead_clients_on_which_most_depends(
-    db: Any, space: Subspace, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("event", ["resume", "limit", "slot"])
+@pytest.mark.parametrize("consumers", ["claim"], indirect=True)
+@pytest.mark.usefixtures("_no_second_look")
+def test_clients_wake_when_a_limit_lets_them_go_on(
+    consumers: Consumers, db: Any, queue: PriorityQueue, event: str
 ) -> None:
-    """It wakes the newest client and the sentinel, and those that are alive wait again."""
-    take = "claim"
-    monkeypatch.setattr(waiting, "_have_waited", FirstOfThread())
-    dead = [leave_behind(db, space, take, OLDEST[1:] + bytes([number])) for number in range(5)]
-    consumers = Consumers(db, space, take, sleeps)
-
-    def waits(alive: int, left: list[bytes]) -> bool:
-        found = keys(db, space)
-        return found[:-alive] == left and len(found) == alive + len(left)
-
-    for alive, left in [(1, dead[1:-1]), (2, dead[2:-1]), (3, dead[3:-1])]:
-        consumers.start(1)
-        wait_until(partial(waits, alive, left))
-    PriorityQueue(space).push_many(db, range(3))
+    """An end of a claim frees a slot, a resumed queue and a higher limit free all."""
+    queue.push_many(db, range(6))
+    queue.configure(db, paused=event == "resume", concurrency=None if event == "resume" else 1)
+    claim = queue.claim(db)
+    consumers.start(5)
+    consumers.db.clear()
+    if event == "slot":
+        queue.ack(consumers.db, claim)
+    else:
+        queue.configure(db, paused=False, concurrency=None)
     consumers.join()
-
-
-def test_a_client_that_finds_items_by_itself_wakes_others_for_the_rest(
-    db: Any, space: Subspace
-) -> None:
-    layout = Layout(space)
-    waiters = Waiters(layout, layout.waiting_pops)
-    sentinel, second, *others = [
-        leave_behind(db, space, "pop", bytes([number])) for number in range(20)
-    ]
-
-    @fdbqueue.transactional
-    def leave(tr: Any, key: bytes, *, has_found: bool) -> None:
-        waiters.leave(tr, key, has_found=has_found)
-
-    leave(db, others.pop(3), has_found=False)  # its time was over
-    assert keys(db, space) == [sentinel, second, *others]
-    leave(db, others.pop(3), has_found=True)  # it took the last item
-    assert keys(db, space) == [second, *others]
-    PriorityQueue(space).push(db, "left")
-    others.pop()
-    leave(db, others.pop(0), has_found=True)
-    assert keys(db, space) == []
+    assert event != "slot" or consumers.db.transactions <= 5 * 10
 
 
 @pytest.mark.parametrize("end", ["time", "stop", "cancel", "interrupt"])
 def test_a_client_leaves_when_it_stops_waiting(
-    db: Any, space: Subspace, sleeps: Sleeps, end: str, monkeypatch: pytest.MonkeyPatch
+    db: Any, queue: PriorityQueue, asleep: Asleep, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = PriorityQueue(space)
     if end == "time":
         assert queue.pop(db, wait=0.2) is None
         assert queue.claim(db, wait=0.2) is None
-        assert keys(db, space) == []
+        assert not waiting_clients(db, queue)
     elif end == "stop":
         worker = Worker(db, queue, print)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        wait_until(partial(sleeps.have_begun, 1))
-        assert len(keys(db, space)) == 1
+        assert asleep.wait(TIMEOUT)
+        assert len(waiting_clients(db, queue)) == 1
         worker.stop()
         thread.join()
     elif end == "cancel":
@@ -331,34 +230,69 @@ def test_a_client_leaves_when_it_stops_waiting(
     else:
 
         def interrupt(*_: Any) -> Any:
-            assert len(keys(db, space)) == 1
+            assert len(waiting_clients(db, queue)) == 1
             raise KeyboardInterrupt
 
         monkeypatch.setattr(sans_io, "sleep_on", interrupt)
         with pytest.raises(KeyboardInterrupt):
             queue.pop(db, wait=TIMEOUT)
-    wait_until(lambda: keys(db, space) == [])
+    wait_until(lambda: not waiting_clients(db, queue))
 
 
-@pytest.mark.parametrize("event", ["resume", "limit", "slot"])
-@pytest.mark.usefixtures("_no_second_look")
-def test_clients_wake_when_a_limit_lets_them_go_on(
-    db: Any, space: Subspace, sleeps: Sleeps, event: str
+# Their keys, from the oldest client to the newest
+
+
+class Keys:
+    """The waiting clients of a queue, each act of which is a transaction."""
+
+    def __init__(self, db: Any, space: Subspace) -> None:
+        self._db = db
+        layout = Layout(space)
+        self._range = layout.range_of(layout.waiting_claims)
+        self._waiters = Waiters(layout, layout.waiting_claims)
+
+    def all(self) -> list[bytes]:
+        return [row.key for row in self._db.get_range(*self._range)]
+
+    def do(self, verb: str, *args: Any, **options: Any) -> Any:
+        act = getattr(self._waiters, verb)
+        return fdbqueue.transactional(lambda tr: act(tr, *args, **options))(self._db)
+
+    def wait(self, name: bytes, **options: Any) -> Any:
+        return self.do("wait", None, name, **options)
+
+
+@pytest.fixture
+def keys(db: Any, queue: PriorityQueue) -> Keys:
+    return Keys(db, queue.subspace)
+
+
+def test_one_client_takes_itself_for_the_oldest_whatever_the_clocks_say(keys: Keys) -> None:
+    """The name of a client begins with the time of its host, and several may begin at once."""
+    names = [hour.to_bytes(8, "big") + uuid4().bytes[8:] for hour in (7, 5, 9, 9, 1)]
+    began = [keys.wait(name) for name in names]
+    assert [waiter.is_sentinel for waiter in began] == [True, False, False, False, False]
+    assert keys.all() == [waiter.key for waiter in began]
+    keys.do("wake", 1)
+    assert keys.all() == [waiter.key for waiter in began[:-1]]
+
+
+def test_a_new_process_wakes_the_clients_on_which_most_depends(keys: Keys) -> None:
+    """The oldest one and the newest one may be dead; those that are alive wait again."""
+    old = [keys.wait(bytes([number]) * 16).key for number in range(4)]
+    new = keys.wait(b"\x09" * 16, is_first=True)
+    assert keys.all() == [*old[1:3], new.key]
+
+
+def test_a_client_that_finds_items_by_itself_wakes_others_for_the_rest(
+    db: Any, queue: PriorityQueue, keys: Keys
 ) -> None:
-    """An end of a claim frees a slot, a resumed queue and a higher limit free all."""
-    queue = PriorityQueue(space)
-    queue.push_many(db, range(6))
-    queue.configure(db, paused=event == "resume", concurrency=None if event == "resume" else 1)
-    claim = queue.claim(db)
-    counting = CountingDatabase(db)
-    consumers = Consumers(counting, space, "claim", sleeps)
-    consumers.start(5)
-    counting.clear()
-    if event == "resume":
-        queue.configure(db, paused=False)
-    elif event == "limit":
-        queue.configure(db, concurrency=None)
-    else:
-        queue.ack(counting, claim)
-    consumers.join()
-    assert event != "slot" or counting.transactions <= 5 * 10
+    sentinel, second, *others = [keys.wait(bytes([number]) * 16).key for number in range(17)]
+    keys.do("leave", others.pop(3), has_found=False)  # its time was over
+    assert keys.all() == [sentinel, second, *others]
+    keys.do("leave", others.pop(3), has_found=True)  # it took the last item
+    assert keys.all() == [second, *others]
+    queue.push(db, "left")
+    others.pop()
+    keys.do("leave", others.pop(0), has_found=True)
+    assert keys.all() == []

@@ -20,7 +20,6 @@ from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.embedded.transaction.futures import Future
 from fdbqueue.errors import FDBError
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
@@ -98,14 +97,10 @@ def test_whatever_brings_an_item_wakes_a_client_that_sleeps(
     assert (taken.item if take == "claim" else taken).value == "x"
 
 
-@pytest.mark.parametrize("is_used", [False, True])
 @pytest.mark.parametrize("take", ["claim", "pop", "wait"])
 def test_a_waiting_client_looks_every_25_seconds_with_one_transaction(
-    db: Any, queue: PriorityQueue, take: str, is_used: bool, monkeypatch: Any
+    db: Any, queue: PriorityQueue, take: str, monkeypatch: Any
 ) -> None:
-    if is_used:
-        queue.push(db, "x")
-        queue.ack(db, queue.claim(db))
     counting = CountingDatabase(db)
     sleeps: list[float] = []
 
@@ -151,24 +146,6 @@ def test_wait_reports_an_item_and_leaves_it_in_the_queue(db: Any, queue: Priorit
     assert queue.wait(db, math.inf) is True
     assert queue.wait(db, 0) is True
     assert queue.size(db) == 1
-
-
-def test_waiting_pops_survive_injected_faults(db: Any, queue: PriorityQueue, rng: Any) -> None:
-    broken = FaultyDatabase(db, before=0.2, after=0.2, conflict=0.2, seed=rng.randrange(2**32))
-    results: list[Any] = []
-
-    def work() -> None:
-        for _ in range(10):
-            results.append(queue.pop(broken, wait=30).value)
-
-    waiters = [threading.Thread(target=work) for _ in range(3)]
-    for waiter in waiters:
-        waiter.start()
-    for number in range(30):
-        queue.push(broken, number)
-    for waiter in waiters:
-        waiter.join()
-    assert sorted(results) == list(range(30))
 
 
 @pytest.mark.parametrize("code", [1009, 1032])

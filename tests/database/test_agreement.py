@@ -236,33 +236,6 @@ def test_watches_beyond_the_limit_are_1032_and_end_no_other(db: Any, space: Subs
     assert not any(watch.is_ready() for watch in watches)
 
 
-# Errors
-
-
-LONG_KEY, LONG_VALUE = bytes(10_001), bytes(100_001)
-
-
-@pytest.mark.parametrize(
-    ("write", "raised"),
-    [
-        (lambda tr: tr.clear_range(b"b", b"a"), 2005),
-        (lambda tr: tr.clear_range(b"b", b"\xff\x01"), 2017),
-        (lambda tr: tr.set(LONG_KEY, b""), 2017),
-        (lambda tr: tr.set_versionstamped_value(b"k", b"short"), 2017),
-        (lambda tr: tr.clear(LONG_KEY), 2017),
-        (lambda tr: tr.set_read_version(-5), 2011),
-        (lambda tr: tr.options.set_size_limit(1), 2006),
-    ],
-)
-def test_a_second_commit_reports_what_was_wrong_with_a_write_after_the_first(
-    db: Any, write: Callable[[Any], Any], raised: int
-) -> None:
-    tr = db.create_transaction()
-    tr.commit().wait()
-    write(tr)
-    assert code(tr.commit) == raised
-
-
 # Sizes of transactions
 
 

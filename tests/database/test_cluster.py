@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.programs import python
 from tests.support.shell import Shell, error_of
 
 EVERYTHING = """
@@ -52,10 +51,7 @@ print(fdb.get_api_version())
 def test_open_accepts_another_selected_api_version(
     db: Any, cluster: Cluster, space: Any, version: int
 ) -> None:
-    arguments = [str(cluster.file), space.key().hex(), str(version)]
-    done = subprocess.run(
-        [sys.executable, "-c", EVERYTHING, *arguments], capture_output=True, text=True
-    )
+    done = python(EVERYTHING, cluster.file, space.key().hex(), version)
     assert (done.stdout, done.stderr) == (f"{version or 730}\n", "")
 
 
@@ -116,11 +112,7 @@ PIP = "pip install 'foundationdb==7.3.*'"
 def test_a_client_library_that_cannot_be_used_is_reported_in_one_sentence_with_the_remedy(
     cluster: Cluster, program: str, words: list[str]
 ) -> None:
-    whole = f"import sys\n{program}{LS}"
-    done = subprocess.run(
-        [sys.executable, "-c", whole, str(cluster.file)], capture_output=True, text=True
-    )
-    sentence = error_of(done)
+    sentence = error_of(python(f"import sys\n{program}{LS}", cluster.file))
     assert [each for each in words if each not in sentence] == []
 
 
@@ -174,8 +166,7 @@ print(queue.pop(db).value)
 
 
 def test_using_a_cluster_in_a_forked_child_raises(db: Any, cluster: Cluster, name: str) -> None:
-    command = [sys.executable, "-c", FORKS, str(cluster.file), name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = python(FORKS, cluster.file, name)
     assert done.stderr == ""
     *message, popped = done.stdout.splitlines()
     assert len(message) == 3

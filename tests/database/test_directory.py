@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from tests.support.programs import python
 
 
 @pytest.fixture
@@ -42,5 +41,5 @@ def test_directories_need_no_client_library() -> None:
         import fdbqueue
         print(fdbqueue.directory.create_or_open(fdbqueue.open("memory:"), "jobs").get_path())
     """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = python(program)
     assert done.stdout == "('jobs',)\n", done.stderr

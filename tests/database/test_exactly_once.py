@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue, transactional
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.testing import FaultyDatabase, FaultyTransaction
+from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
 from tests.support.failing_disk import Disk
 from tests.support.keys import layout_of
 from tests.support.leases import lapse
+from tests.support.scripted import Fault, ScriptedDatabase
 
 
 @transactional
@@ -176,7 +176,7 @@ def test_every_mutating_method_takes_effect_once(
     db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
 ) -> None:
     broken, fifo = faulty(db, rng, 0.35), Queue(space["fifo"])
-    for _ in range(15):
+    for _ in range(6):
         low, high = queue.push_many(broken, ["low", "high"], priorities=[1, 9])
         assert queue.reprioritize(broken, low, 5).priority == 5
         assert queue.remove(broken, high)
@@ -222,57 +222,30 @@ def test_receipts_do_not_accumulate(db: Any, queue: PriorityQueue, rng: random.R
     assert rows[0].key != stale
 
 
-class DyingDatabase(FaultyDatabase):
-    """A database whose first commit applies or not, and raises an error that forbids a retry."""
-
-    def __init__(self, db: Any, took_place: bool) -> None:
-        super().__init__(db)
-        self.took_place, self.deaths = took_place, 1
-
-    def commit(self, transaction: FaultyTransaction) -> None:
-        dies = self.deaths > 0
-        self.deaths -= dies
-        if self.took_place or not dies:
-            transaction.wrapped.commit().wait()
-        if dies:
-            raise fdbqueue.FDBError(1031)
-
-
 @pytest.mark.parametrize("took_place", [True, False])
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_timeout_of_a_commit_that_took_place_returns_its_result(
     db: Any, queue: PriorityQueue, fdb_error: Any, took_place: bool, deaths: int
 ) -> None:
     """The search for the result may time out, too. Without a commit nothing is stored."""
-    dying = DyingDatabase(db, took_place)
-    dying.deaths = deaths
+    death = Fault("after" if took_place else "before", 1031)
+    dying = ScriptedDatabase(db, dict.fromkeys(range(1, deaths + 1), death))
     with nullcontext() if took_place else fdb_error(1031):
         assert queue.push(dying, "item").value == "item"
     assert queue.size(db) == took_place
 
 
-class DelayedDatabase(FaultyDatabase):
-    """A database whose first commit is in flight while the client gets an unknown result."""
+IN_FLIGHT = {1: Fault("last", 1021)}
+"""The first commit is in flight while the client gets an unknown result."""
 
-    def __init__(self, db: Any, meanwhile: Callable[[], object] = lambda: None) -> None:
-        super().__init__(db)
-        self.meanwhile, self.late = meanwhile, None
-
-    def commit(self, transaction: FaultyTransaction) -> None:
-        if self.late is not None:
-            transaction.wrapped.commit().wait()
-            return
-        transaction.wrapped.get_read_version().wait()  # as a commit in flight has one
-        self.late = transaction.wrapped
-        transaction.wrapped = self.db.create_transaction()
-        self.meanwhile()
-        raise fdbqueue.FDBError(1021)
+OVERTAKEN = {1: Fault("late", 1021)}
+"""The first commit applies late, just before that of the second try."""
 
 
 @pytest.mark.parametrize("retry", ["writes", "writes nothing", "raises"])
 @pytest.mark.parametrize("how", ["receipt", "what it stored"])
 def test_a_late_commit_is_fenced_by_the_retry(
-    db: Any, space: Subspace, fdb_error: Any, how: str, retry: str
+    db: Any, space: Subspace, how: str, retry: str
 ) -> None:
     """The first commit is in flight during the retry; only one of the two applies.
 
@@ -298,29 +271,13 @@ def test_a_late_commit_is_fenced_by_the_retry(
             del db[space["flag"]]
 
     db[space["flag"]] = b"1"
-    delayed = DelayedDatabase(db, meanwhile)
+    delayed = ScriptedDatabase(db, IN_FLIGHT, meanwhile)
     options: Any = {} if how == "receipt" else {"is_stored": is_stored}
     with pytest.raises(LookupError) if retry == "raises" else nullcontext():
         result = run_once(delayed, body, space["receipts"], bool, **options)
         assert result == ("done" if retry == "writes" else None)
-    with fdb_error(1020):
-        delayed.late.commit().wait()
+    assert delayed.deliver("last") == 0
     assert db[space["n"]] == (b"\x01" if retry == "writes" else None)
-
-
-class BreakingDatabase(FaultyDatabase):
-    """A database that loses the reply to a commit, and whose disk then breaks."""
-
-    def __init__(self, db: Any, disk: Disk) -> None:
-        super().__init__(db)
-        self.disk = disk
-
-    def commit(self, transaction: FaultyTransaction) -> None:
-        transaction.wrapped.commit().wait()
-        self.disk.breaks()
-        with suppress(fdbqueue.FDBError):
-            self.db[b"another"] = b"commit"
-        raise fdbqueue.FDBError(1021)
 
 
 def test_an_unknown_result_stays_unknown_if_the_disk_breaks_before_the_retry(
@@ -328,28 +285,22 @@ def test_an_unknown_result_stays_unknown_if_the_disk_breaks_before_the_retry(
 ) -> None:
     with fdbqueue.open(tmp_path / "db") as db:
         queue = PriorityQueue.named(db, "jobs")
+
+        def break_disk() -> None:
+            disk.breaks()
+            with suppress(fdbqueue.FDBError):
+                db[b"another"] = b"commit"
+
         with fdb_error(1021):
-            queue.push(BreakingDatabase(db, disk), "job")
+            queue.push(ScriptedDatabase(db, {1: Fault("after", 1021)}, break_disk), "job")
     disk.is_repaired()
     with fdbqueue.open(tmp_path / "db") as db:
         assert queue.size(db) == 1
 
 
-class OvertakenDatabase(DelayedDatabase):
-    """A database whose first commit applies late, just before that of the second try."""
-
-    has_arrived = False
-
-    def commit(self, transaction: FaultyTransaction) -> None:
-        if self.late is not None and not self.has_arrived:
-            self.has_arrived = True
-            self.late.commit().wait()
-        super().commit(transaction)
-
-
 def test_the_result_is_that_of_the_try_that_committed(db: Any, queue: PriorityQueue) -> None:
     """The second try chose another position; the item is where the first try put it."""
-    overtaken = OvertakenDatabase(db, meanwhile=lambda: queue.push(db, "other"))
+    overtaken = ScriptedDatabase(db, OVERTAKEN, lambda: queue.push(db, "other"))
     item = queue.push(overtaken, "mine")
     assert {each.value: each.id for each in queue.items(db)}["mine"] == item.id
     assert queue.size(db) == 2
@@ -359,7 +310,7 @@ def test_a_claim_is_that_of_the_try_that_committed(db: Any, queue: PriorityQueue
     """It has no receipt: the second try finds the claim itself."""
     queue.push_many(db, ["first", "second"])
     before = len(receipts(db, queue))
-    claim = queue.claim(OvertakenDatabase(db), within=2)
+    claim = queue.claim(ScriptedDatabase(db, OVERTAKEN), within=2)
     queue.ack(db, claim)
     assert queue.size(db) == 1
     assert queue.counts(db) == {0: 1}
@@ -368,15 +319,14 @@ def test_a_claim_is_that_of_the_try_that_committed(db: Any, queue: PriorityQueue
 
 @pytest.mark.parametrize("group", [None, "g"])
 def test_a_claim_still_in_flight_is_fenced_by_its_retry(
-    db: Any, queue: PriorityQueue, fdb_error: Any, group: str | None
+    db: Any, queue: PriorityQueue, group: str | None
 ) -> None:
     """The retry takes another item, and makes that of the first try impossible."""
     queue.push(db, "first", 5, group=group)
-    delayed = DelayedDatabase(db, meanwhile=lambda: queue.push(db, "other", 1))
+    delayed = ScriptedDatabase(db, IN_FLIGHT, lambda: queue.push(db, "other", 1))
     claim = queue.claim(delayed, within=1)
     assert claim.item.value == "other"
-    with fdb_error(1020):
-        delayed.late.commit().wait()
+    assert delayed.deliver("last") == 0
     queue.ack(db, claim)
     assert queue.counts(db) == {5: 1}
 
@@ -386,19 +336,9 @@ def test_a_claim_is_not_mistaken_for_that_of_an_earlier_try(db: Any, space: Subs
     tasks = TaskQueue(space)
     tasks.push_many(db, [{"payload": payload} for payload in "ab"])
 
-    class Failing(FaultyDatabase):
-        commits = 0
-
-        def commit(self, transaction: FaultyTransaction) -> None:
-            self.commits += 1
-            if self.commits == 1:
-                assert tasks.pop(db).payload == "a"
-            else:
-                transaction.wrapped.commit().wait()
-            if self.commits <= 2:
-                raise fdbqueue.FDBError(1021)
-
-    claim = tasks.claim(Failing(db), n=2)
+    failing = ScriptedDatabase(db, {1: Fault("before", 1021), 2: Fault("after", 1021)})
+    failing.before_commit[1] = lambda: tasks.pop(db)
+    claim = tasks.claim(failing, n=2)
     assert [task.payload for task in claim.items] == ["b"]
     tasks.ack(db, claim)
 
@@ -412,17 +352,7 @@ def test_a_claim_that_is_over_before_its_retry_is_made_again(db: Any, queue: Pri
         other.release(db, other.claim(db))
         assert queue.state(db, item) == "ready"
 
-    class Lapsing(DelayedDatabase):
-        def commit(self, transaction: FaultyTransaction) -> None:
-            if self.late is None:
-                transaction.wrapped.commit().wait()
-                self.late = transaction.wrapped
-                transaction.wrapped = self.db.create_transaction()
-                self.meanwhile()
-                raise fdbqueue.FDBError(1021)
-            transaction.wrapped.commit().wait()
-
-    claim = queue.claim(Lapsing(db, meanwhile=end))
+    claim = queue.claim(ScriptedDatabase(db, {1: Fault("after", 1021)}, end))
     assert claim.attempt == 2
     queue.ack(db, claim)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -83,6 +82,11 @@ def stamps(tr: Any) -> None:
     tr.set_versionstamped_key(b"s" + bytes(10) + b"\1\0\0\0", b"")
 
 
+def own_and_two(tr: Any) -> None:
+    tr[b"c"] = b"own"
+    list(tr.get_range(b"a", b"z", 2))
+
+
 read_b, read_d = read(b"b"), read(b"d")
 FAR = KeySelector(b"d", False, 9)  # behind the last key
 FIRST = KeySelector.last_less_or_equal(b"aa")  # before the first key
@@ -120,6 +124,8 @@ CASES: list[tuple[str, Action, Action, bool]] = [
     ("before the first key, which a begin passes", reads(FIRST, b"z", 1), write(b"a"), True),
     ("behind the last key, which an end passes", reads(b"a", FAR, 1, True), write(b"x"), True),
     ("behind the end, as the begin passes it", reads(FAR, b"z"), write(b"zz"), True),
+    ("own write, to a limit", own_and_two, write(b"bb"), True),
+    ("own write, behind a limit", own_and_two, write(b"cc"), False),
     ("a stamped key in a read range", reads(b"s", b"t"), stamps, True),
     ("a stamped key outside of it", reads(b"s", b"s" + bytes(8)), stamps, False),
 ]
@@ -137,16 +143,8 @@ def test_reads_conflict_with_later_writes_to_the_same_keys(
 @pytest.mark.parametrize(
     ("mode", "limit", "rows"),
     [
-        ("iterator", 0, 16),
-        ("iterator", 50, 16),
-        ("iterator", 5, 5),
-        ("small", 0, 16),
-        ("medium", 0, 16),
-        ("large", 0, 16),
-        ("serial", 0, 256),
-        ("want_all", 0, 256),
-        ("want_all", 50, 50),
-        ("exact", 50, 50),
+        *(("iterator", 0, 16), ("iterator", 50, 16), ("iterator", 5, 5), ("large", 0, 16)),
+        *(("serial", 0, 256), ("want_all", 0, 256), ("want_all", 50, 50), ("exact", 50, 50)),
     ],
 )
 @pytest.mark.parametrize("reverse", [False, True])
@@ -162,26 +160,6 @@ def test_a_read_conflicts_with_the_rows_of_the_batch_that_it_began(
     ordered = keys[::-1] if reverse else keys
     assert conflicts(db, read, touch(ordered[rows - 1]))
     assert not conflicts(db, read, touch(ordered[rows]))
-
-
-def test_a_loop_reads_larger_batches_as_it_goes_on(db: Any) -> None:
-    fill(db, [b"row %03d" % n for n in range(100)])
-
-    def read(rows: int) -> Action:
-        return lambda tr: list(islice(tr[b"a":b"z"], rows))
-
-    assert not conflicts(db, read(16), touch(b"row 016"))
-    assert conflicts(db, read(17), touch(b"row 079"))
-    assert not conflicts(db, read(17), touch(b"row 080"))
-
-
-def test_a_read_to_its_limit_over_own_writes_does_not_depend_on_later_keys(filled: Any) -> None:
-    def read(tr: Any) -> None:
-        tr[b"c"] = b"own"
-        list(tr.get_range(b"a", b"z", 2))
-
-    assert conflicts(filled, read, write(b"bb"))
-    assert not conflicts(filled, read, write(b"cc"))
 
 
 def test_a_transaction_that_only_reads_never_conflicts(filled: Any) -> None:

@@ -24,7 +24,7 @@ from tests.long.hostile.disk.shim import Disk, need_shim, read_record
 
 LOG = "fdbqueue.sqlite-wal"
 SYNC = "import os, sys; os.fsync(os.open(sys.argv[1], os.O_RDONLY))"
-STATES = int(os.environ.get("FDBQ_CRASH_STATES", "300"))
+STATES = int(os.environ.get("FDBQ_CRASH_STATES", "100"))
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_failed_sync_that_nobody_has_noted_takes_nothing_back(
     errors = [each.kind == "E" and each.at != 0 for each in read_record(disk.record)]
     picks = []
     for cut in range(errors.index(True), len(errors) + 1):
-        others = [f"posix/random:{number}" for number in rng.sample(range(100), 6)]
+        others = [f"posix/random:{number}" for number in rng.sample(range(100), 3)]
         picks += [Pick(cut, name, "push") for name in sorted([WORST, *others])]
     report = examine_all(disk.record, picks)
     assert not report.problems, report.problems

@@ -76,22 +76,14 @@ def swapped(content: bytes, kind: int, rng: random.Random) -> bytes:
 
 
 def copied_items(content: bytes, kind: int, rng: random.Random) -> bytes:
-    """Overwrite a leaf of items with another one."""
-    one, two = two_leaves_of_items(content, rng)
+    """Overwrite a leaf of items with another one, which holds no counters either."""
+
+    def has_only_items(number: int) -> bool:
+        leaf = page(content, number)
+        return leaf.count(b"x" * 50) == int.from_bytes(leaf[3:5], "big")  # the number of rows
+
+    one, two = rng.sample([*filter(has_only_items, numbers(content, LEAF))], 2)
     return put(content, one, page(content, two))
-
-
-def two_leaves_of_items(content: bytes, rng: random.Random) -> list[int]:
-    """Return two leaves that hold only items, without counters or directory entries."""
-    return rng.sample(
-        [
-            number
-            for number in numbers(content, LEAF)
-            if page(content, number).count(b"x" * 50)
-            == int.from_bytes(page(content, number)[3:5], "big")  # the number of rows
-        ],
-        2,
-    )
 
 
 def shortened(content: bytes, kind: int, rng: random.Random) -> bytes:
@@ -101,22 +93,6 @@ def shortened(content: bytes, kind: int, rng: random.Random) -> bytes:
 Damage = Callable[[bytes, int, random.Random], bytes]
 
 
-@pytest.fixture(
-    params=[
-        (damage, kind)
-        for damage in (zeros, noise, copied, swapped, shortened)
-        for kind in (LEAF, INTERIOR)
-    ],
-    ids=lambda param: f"{param[0].__name__}-{'leaf' if param[1] == LEAF else 'interior'}",
-)
-def damaged(
-    request: pytest.FixtureRequest, sound: Path, tmp_path: Path, rng: random.Random
-) -> Path:
-    """Return a damaged copy of the database."""
-    damage, kind = request.param
-    return overwritten(sound, tmp_path / "db", damage, kind, rng)
-
-
 def overwritten(sound: Path, path: Path, damage: Damage, kind: int, rng: random.Random) -> Path:
     shutil.copytree(sound, path)
     file = path / DATABASE_FILE
@@ -124,7 +100,12 @@ def overwritten(sound: Path, path: Path, damage: Damage, kind: int, rng: random.
     return path
 
 
-def test_the_integrity_check_finds_each_kind_of_damage(damaged: Path) -> None:
+@pytest.mark.parametrize("kind", [LEAF, INTERIOR], ids=["leaf", "interior"])
+@pytest.mark.parametrize("damage", [zeros, noise, copied, swapped, shortened])
+def test_the_integrity_check_finds_each_kind_of_damage(
+    sound: Path, tmp_path: Path, rng: random.Random, damage: Damage, kind: int
+) -> None:
+    damaged = overwritten(sound, tmp_path / "db", damage, kind, rng)
     with pytest.raises(CorruptDatabase, match=str(damaged)), Database(damaged) as db:
         db.check_integrity()
 
@@ -179,7 +160,7 @@ def test_a_sound_database_passes_the_integrity_check(sound: Path) -> None:
 
 def test_an_integrity_check_ends_at_its_timeout(tmp_path: Path) -> None:
     with Database(tmp_path / "db", "os") as db:
-        for number in range(20):
+        for number in range(5):
             tr = db.create_transaction()
             for part in range(90):
                 tr[b"%d/%d" % (number, part)] = b"x" * 90_000

@@ -173,6 +173,7 @@ def is_serializable(
     return any(is_serial(order, steps, read, rows) for order in orders)
 
 
+@pytest.mark.parametrize("db", ["memory"], indirect=True)
 def test_every_outcome_is_that_of_the_order_of_the_commits(
     db: Any, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +193,7 @@ def test_every_outcome_is_that_of_the_order_of_the_commits(
     assert PROGRAMS < committed < 0.9 * TRANSACTIONS * PROGRAMS
 
 
+@pytest.mark.parametrize("db", ["memory"], indirect=True)
 def test_a_missing_conflict_range_is_found(
     db: Any, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
@@ -21,9 +20,7 @@ from tests.support.cluster import Cluster, Server, find_programs
 from tests.support.leases import let_versions_pass, read_version
 from tests.support.many_processes import (
     PROCESSES,
-    LibraryQueue,
     Outcome,
-    RecipeQueue,
     TroubledDatabase,
     Work,
     buggified,
@@ -53,7 +50,7 @@ def run(
         trouble()
         check()
 
-    outcome = Work(opened, LibraryQueue, url, queue.subspace.key(), ITEMS).run(rng, meanwhile)
+    outcome = Work(opened, url, queue.subspace.key(), ITEMS).run(rng, meanwhile)
     assert max(counted) > 0
     if outcome.lost:
         # A pop failed and then also failed to return the items served to it.
@@ -79,15 +76,6 @@ def test_each_item_is_popped_exactly_once_under_client_buggification(
 ) -> None:
     outcome = run(buggified, db, shared_url, queue, rng)
     assert min(outcome.errors[code] for code in BUGGIFIED) > ITEMS / 2_000
-
-
-def test_the_plain_recipe_loses_and_duplicates_items_under_injected_faults(
-    db: Any, shared_url: str, space: Subspace, rng: random.Random
-) -> None:
-    """So this harness detects losses and duplicates."""
-    outcome = Work(injected, RecipeQueue, shared_url, space.key(), 1_600).run(rng, bool)
-    assert outcome.lost
-    assert outcome.doubled
 
 
 def untroubled(url: str, _: int) -> TroubledDatabase:

@@ -22,7 +22,6 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue.database.opening import API_VERSION
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
-from recipes.priority_queue import PriorityQueue as Recipe
 from tests.support.separate import separate_processes
 
 PROCESSES = THREADS = 4
@@ -31,42 +30,8 @@ PRIORITIES = 5
 _T = TypeVar("_T")
 
 
-class LibraryQueue:
-    """The library's queue, through its methods for one value and for many."""
-
-    sizes = (1, 1, 2, 5, 20)
-    """The maximum number of values per call."""
-
-    def __init__(self, space: Subspace) -> None:
-        self._queue = fdbqueue.PriorityQueue(space)
-
-    def push(self, db: Any, values: list[str], priority: int) -> None:
-        if len(values) == 1:
-            self._queue.push(db, values[0], priority)
-        else:
-            self._queue.push_many(db, values, priority)
-
-    def pop(self, db: Any, n: int, at_max: bool) -> list[str]:
-        pop = self._queue.pop_max if at_max else self._queue.pop_min
-        items = [pop(db)] if n == 1 else self._queue.pop_many(db, n, at_max)
-        return [item.value for item in items if item is not None]
-
-
-class RecipeQueue:
-    """The plain recipe."""
-
-    sizes = (1,)
-
-    def __init__(self, space: Subspace) -> None:
-        self._recipe = Recipe(space)
-
-    def push(self, db: Any, values: list[str], priority: int) -> None:
-        for value in values:
-            self._recipe.push(db, value.encode(), priority)
-
-    def pop(self, db: Any, n: int, at_max: bool) -> list[str]:
-        value = (self._recipe.pop_max if at_max else self._recipe.pop_min)(db)
-        return [] if value is None else [value.decode()]
+SIZES = (1, 1, 2, 5, 20)
+"""The maximum number of values per call."""
 
 
 class TroubledDatabase(FaultyDatabase):
@@ -168,7 +133,6 @@ class Work:
     """The work that the processes share."""
 
     open: Callable[[str, int], TroubledDatabase]
-    queue: type[LibraryQueue] | type[RecipeQueue]
     url: str
     space: bytes
     values: int
@@ -198,26 +162,31 @@ class Work:
         return os.getpid(), [*chain(*own)], [*chain(*popped)], db.codes
 
     def _thread(self, db: TroubledDatabase, values: list[str], draw: random.Random) -> list[str]:
-        queue = self.queue(Subspace(rawPrefix=self.space))
+        queue = fdbqueue.PriorityQueue(Subspace(rawPrefix=self.space))
         popped: list[str] = []
         done = 0
         while done < len(values):
-            n = draw.choice(queue.sizes)
+            n = draw.choice(SIZES)
             if draw.random() < 0.5:
-                retry_timeouts(queue.push, db, values[done : done + n], draw.randrange(PRIORITIES))
+                some = values[done : done + n]
+                retry_timeouts(queue.push_many, db, some, draw.randrange(PRIORITIES))
                 done += n
+            elif n == 1:
+                item = retry_timeouts(queue.pop, db)
+                popped += [item.value] if item else []
             else:
-                popped += retry_timeouts(queue.pop, db, n, draw.random() < 0.3)
-        while taken := retry_timeouts(queue.pop, db, queue.sizes[-1], False):
-            popped += taken
+                items = retry_timeouts(queue.pop_many, db, n, max=draw.random() < 0.3)
+                popped += [item.value for item in items]
+        while items := retry_timeouts(queue.pop_many, db, SIZES[-1]):
+            popped += [item.value for item in items]
         return popped
 
 
-def retry_timeouts(call: Callable[..., _T], *arguments: Any) -> _T:
+def retry_timeouts(call: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
     """Retry a call after a timeout, which had no effect, as `run_once` promises."""
     while True:
         try:
-            return call(*arguments)
+            return call(*arguments, **options)
         except fdbqueue.error_classes() as error:
             if error.code != 1031:
                 raise

@@ -270,7 +270,7 @@ class Storage:
     # Committing
 
     def commit(self, snapshot: Connection, changes: Changes) -> int:
-        """Commit, as a section of the lock; end the snapshot and return the version.
+        """Commit, as a section of the lock; return the version. The caller ends the snapshot.
 
         Raises:
             FDBError: 1020, a key of the read conflict ranges was written since the snapshot.
@@ -297,9 +297,6 @@ class Storage:
                     failure = self.sync.fail()  # it may have been a sync of SQLite
                 raise failure from error
             Storage._section = None
-            snapshot.expires = inf
-            if self.is_open:  # a signal handler may have closed it
-                self._idle.append(snapshot)
         self.sync.newest = version
         self.lock.tell_of_commit()
         return version

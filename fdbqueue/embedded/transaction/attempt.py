@@ -253,7 +253,6 @@ class Attempt:
         try:
             # Other transactions commit during a wait, so it cannot continue on its connection.
             version = storage.lock.run(section, self.deadline, snapshot.pause)
-        except BaseException:
+        finally:  # once, even if an interrupt follows the commit: others may use it from then on
             storage.end(snapshot)
-            raise
         return version, version
