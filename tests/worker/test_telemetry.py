@@ -14,6 +14,7 @@ from opentelemetry.trace.propagation import tracecontext
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.jobs import App, Discard, Retry, Snooze
 from fdbqueue.worker import telemetry
+from tests.support.spans import span_exporter
 
 CALLS = [
     (prometheus_client.Counter, "labels"),
@@ -85,7 +86,7 @@ def test_an_import_that_raises_is_logged_once(
     assert caplog.text.count("only its first one is logged") == 1
 
 
-def test_metrics_have_the_names_of_jobs_and_all_outcomes(db: Any, name: str) -> None:
+def test_metrics_and_spans_have_the_names_of_jobs_and_all_outcomes(db: Any, name: str) -> None:
     app = App(db)
     errors = {"snoozed": Snooze("1h"), "discarded": Discard(), "dead": OSError(), "done": None}
 
@@ -94,10 +95,19 @@ def test_metrics_have_the_names_of_jobs_and_all_outcomes(db: Any, name: str) -> 
         if (error := errors[outcome]) is not None:
             raise error
 
-    for outcome in errors:
-        end.push(outcome)
+    exporter, ids = span_exporter(), {outcome: end.push(outcome).id for outcome in errors}
     app.work(name, drain=True)
+    PriorityQueue.named(db, f"{name}items").push(db, "an item without a job")
+    Worker(db, PriorityQueue.named(db, f"{name}items"), print).run(drain=True)
     text = prometheus_client.generate_latest().decode()
+    assert f'fdbqueue_jobs_total{{job="",outcome="done",queue="{name}items"}} 1.0' in text
     for outcome in errors:
         labels = f'{{job="end",outcome="{outcome}",queue="{name}"}}'
         assert f"fdbqueue_jobs_total{labels} 1.0" in text
+    spans = [each for each in exporter.get_finished_spans() if each.name == f"process {name}"]
+    attributes: list[Any] = [span.attributes for span in spans]
+    assert {each["messaging.operation.type"] for each in attributes} == {"process"}
+    by_id = {of["messaging.message.id"]: span for of, span in zip(attributes, spans)}
+    assert by_id.keys() == {*ids.values()}
+    assert by_id[ids["done"]].status.status_code.name == "UNSET"
+    assert by_id[ids["dead"]].status.status_code.name == "ERROR"
