@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -49,12 +47,11 @@ def test_it_surrounds_functions_coroutines_and_transactions(app: App, name: str)
     def body(tr: Transaction) -> None:
         notes.append("body")
 
-    jobs: tuple[Any, ...] = function, coroutine, body
-    names = [job.__name__ for job in jobs]
-    for job, each in zip(jobs, names):
-        app.job(queue=name, name=each)(job).push()
-    app.work(drain=True, concurrency=1)
-    assert notes == [*chain(*([f"before {each}", each, f"after {each}"] for each in names))]
+    for job in (function, coroutine, body):
+        app.job(queue=name, name=job.__name__)(job).push()
+        app.work(drain=True)
+        each = job.__name__
+        assert notes[-3:] == [f"before {each}", each, f"after {each}"]
 
 
 def test_an_error_arrives_at_the_yield_and_fails_the_job_all_the_same(app: App, name: str) -> None:
@@ -93,25 +90,18 @@ def test_an_error_arrives_at_the_yield_and_fails_the_job_all_the_same(app: App, 
 
 def test_the_first_one_declared_is_the_outermost(app: App, name: str) -> None:
     notes: list[str] = []
-    current: contextvars.ContextVar[str] = contextvars.ContextVar("current", default="none")
 
-    @app.job(queue=name)
-    async def look() -> None:
-        notes.append(current.get())
+    for label in ("outer", "inner"):
 
-    def declare(label: str) -> None:
         @app.middleware
-        def around(context: Context) -> Iterator[None]:
-            token = current.set(f"{current.get()} {label}")
-            yield
-            current.reset(token)
+        def around(context: Context, label: str = label) -> Iterator[None]:
             notes.append(label)
+            yield
+            notes.append(f"{label} ends")
 
-    declare("outer")
-    declare("inner")
-    look.push()
+    app.job(queue=name, name="job")(lambda: notes.append("job")).push()
     app.work(drain=True)
-    assert notes == ["none outer inner", "inner", "outer"]
+    assert notes == ["outer", "inner", "job", "inner ends", "outer ends"]
 
 
 def test_it_may_end_the_attempt_itself_or_forgive_an_error(app: App, name: str) -> None:
