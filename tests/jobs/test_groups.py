@@ -41,7 +41,7 @@ def test_a_function_of_the_arguments_gets_no_wrong_ones_and_must_return_text(
 ) -> None:
     options: dict[str, object] = {option: lambda user: user["id"]}
 
-    @app.job(queue=name, **options)  # type: ignore[arg-type]
+    @app.job(queue=name, **options)
     def send(user: dict[str, str]) -> None: ...
 
     for args in ((7,), ({"id": 7},), ()):

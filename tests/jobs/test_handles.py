@@ -101,26 +101,19 @@ def test_handles_come_back_by_the_annotation_of_a_step(mails: Mails) -> None:
 
 def test_a_step_may_push_an_item_to_a_queue(mails: Mails, name: str) -> None:
     db = mails.app.db
-    queue = PriorityQueue.named(db, f"{name} items")
-    tasks = TaskQueue.named(db, f"{name} tasks")
+    queue, tasks = PriorityQueue.named(db, f"{name} items"), TaskQueue.named(db, f"{name} tasks")
 
     def run(context: Context) -> Any:
         return [
             context.step("push", queue.push, db, {"a": 1}, ttl="1h", group="g", unique="k"),
             context.commit("commit", queue.push, {"b": 1}),
             *context.step("many", queue.push_many, db, [1]),
+            context.step("task", tasks.push, db, priority=1, payload={"c": 1}),
         ]
 
-    items = mails.twice(run)
+    *items, task = mails.twice(run)
     assert {item.id for item in items} == {item.id for item in queue.peek_many(db, 9)}
-
-    @mails.app.job(queue=name)
-    def push_task(context: Context) -> str | None:
-        return context.step("task", tasks.push, db, priority=1, payload={"c": 1})
-
-    handle = push_task.push()
-    mails.app.work(name, drain=True)
-    assert handle.result() == tasks.peek(db).id
+    assert task == tasks.peek(db).id
 
 
 def test_a_handle_is_an_argument_and_a_result_also_of_a_coroutine_and_its_steps(

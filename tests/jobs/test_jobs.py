@@ -171,8 +171,7 @@ def test_a_job_is_tried_again_as_its_policy_says(
         run(app, name)
     info = handle.info()
     assert info.error == "OSError: busy"
-    numbers = [attempt.number for attempt in info.failed_attempts]
-    assert numbers == [*range(1, attempts + 1)]
+    assert [attempt.number for attempt in info.failed_attempts] == [*range(1, attempts + 1)]
     assert "fail" in str(info.failed_attempts[-1].traceback)
 
 
@@ -249,8 +248,7 @@ def test_a_worker_leaves_newer_jobs_to_others(
     def old() -> None: ...
 
     @newer.job(queue=name, name="old", version=2)
-    def new() -> str:
-        return "new"
+    def new() -> None: ...
 
     handles = [new.push(), new.push()]
     with caplog.at_level(logging.WARNING, "fdbqueue.jobs"):
@@ -261,8 +259,7 @@ def test_a_worker_leaves_newer_jobs_to_others(
     for handle in handles:
         app.queue(name).retry(db, handle.id)
     assert run(newer, name) == WorkerReport(done=2)
-    info = handles[0].info()
-    assert (info.attempts, info.result) == (1, "new")
+    assert handles[0].info().attempts == 1
 
 
 def test_mistakes_of_a_declaration_are_named(db: Any, app: App) -> None:
@@ -425,10 +422,6 @@ def test_a_job_may_have_parameters_with_the_names_of_ours(app: App, name: str) -
     def named(self: int, job: int, function: int, args: int, kwargs: int, tr: int) -> int:
         return self + job + function + args + kwargs + tr
 
-    @app.job(queue=name, name="end")
-    def end(self: int, job: int, *, done: int, dead: int, cancelled: int) -> list[int]:
-        return [self, job, done]
-
     @app.job(queue=name, name="parent")
     def parent(context: Context, name: int, call: int) -> list[int]:
         child = named.using(unique=False)
@@ -452,11 +445,8 @@ def test_a_job_may_have_parameters_with_the_names_of_ours(app: App, name: str) -
     given = dict.fromkeys(("self", "job", "function", "args", "kwargs", "tr"), 1)
     first = named.push(**given)
     many = named.using(unique=False).push_many([named.bind(**given)])
-    with app.batch(then=end, kwargs={"self": 1, "job": 2}) as batch:
-        batch.push(named.using(unique=False), **given)
     parents = [parent.push(name=1, call=2), coroutine.push(name=1, function=2)]
     while not all(handle.state() == "done" for handle in parents):
         run(app, name)
     assert [each.result() for each in (first, *many)] == [6] * 2
-    assert batch.handle.result() == [1, 2, 1]
     assert [each.result() for each in parents] == [[6, 6, 3, 3]] * 2
