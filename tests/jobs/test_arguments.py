@@ -218,20 +218,10 @@ class Heavy(Parcel):
     tons: int = 2
 
 
-class Liar(str):
-    """A text that is equal to everything, and whose text is another one."""
+class Shade(str, Enum):
+    """A text whose own text is another one."""
 
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        """Return true."""
-        return True
-
-    __hash__ = str.__hash__
-
-    def __str__(self) -> str:
-        """Return another text."""
-        return "another"
+    RED = "red"
 
 
 class One(IntEnum):
@@ -307,8 +297,8 @@ PARCEL.cost = 9
         (datetime, datetime(2030, 10, 27, 2, 30, tzinfo=PARIS, fold=1), None),
         (Decimal, 3, Decimal(3)),
         (float | None, 3, 3.0),
-        (str, Liar("x"), "x"),
-        (Any, [Liar("x")], ["x"]),
+        (str, Shade.RED, "red"),
+        (Any, [Shade.RED], ["red"]),
         (int, One.ONE, 1),
         (dict[int, One], {One.ONE: One.ONE}, {1: One.ONE}),
         (tuple[date, ...], [date(2030, 1, 31)], (date(2030, 1, 31),)),
@@ -332,8 +322,7 @@ def test_what_comes_back_equal_is_accepted(annotation: Any, value: Any, decoded:
         assert again.utcoffset() == value.utcoffset()
         assert again.replace(tzinfo=None) == value.replace(tzinfo=None)
     else:
-        assert str.__eq__(again, decoded) if isinstance(again, str) else again == decoded
-        assert type(again) is type(decoded)
+        assert (again, type(again)) == (decoded, type(decoded))
 
 
 def test_fields_that_equality_ignores_come_back() -> None:
@@ -356,24 +345,6 @@ def test_a_generator_is_refused_and_not_read(annotation: Any) -> None:
     with pytest.raises(InvalidArguments, match=error):
         typed(annotation).encode((numbers,), {})
     assert next(numbers) == 0
-
-
-def test_an_array_without_a_truth_is_refused() -> None:
-    class Array:
-        def __eq__(self, other: object) -> Any:
-            raise ValueError("the truth value of an array is ambiguous")
-
-        __hash__ = object.__hash__
-
-        @classmethod
-        def model_validate(cls, stored: object) -> Array:
-            return cls()
-
-        def model_dump(self, **options: object) -> list[int]:
-            return [1]
-
-    with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*ambiguous"):
-        typed(list[Array | None]).encode(([None, Array()],), {})
 
 
 @pytest.mark.parametrize("annotation", [Any, list[list[int]]])

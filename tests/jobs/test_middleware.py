@@ -34,26 +34,6 @@ def traced(app: App) -> list[str]:
     return notes
 
 
-def test_it_surrounds_functions_coroutines_and_transactions(app: App, name: str) -> None:
-    notes = traced(app)
-
-    def function(context: Context) -> None:
-        notes.append("function")
-
-    async def coroutine() -> None:
-        await asyncio.sleep(0)
-        notes.append("coroutine")
-
-    def body(tr: Transaction) -> None:
-        notes.append("body")
-
-    for job in (function, coroutine, body):
-        app.job(queue=name, name=job.__name__)(job).push()
-        app.work(drain=True)
-        each = job.__name__
-        assert notes[-3:] == [f"before {each}", each, f"after {each}"]
-
-
 def test_an_error_arrives_at_the_yield_and_fails_the_job_all_the_same(app: App, name: str) -> None:
     notes = traced(app)
 
@@ -88,7 +68,9 @@ def test_an_error_arrives_at_the_yield_and_fails_the_job_all_the_same(app: App, 
     assert not any(note.startswith("after") for note in notes)
 
 
-def test_the_first_one_declared_is_the_outermost(app: App, name: str) -> None:
+def test_it_surrounds_functions_coroutines_and_transactions_the_first_one_declared_outermost(
+    app: App, name: str
+) -> None:
     notes: list[str] = []
 
     for label in ("outer", "inner"):
@@ -99,9 +81,21 @@ def test_the_first_one_declared_is_the_outermost(app: App, name: str) -> None:
             yield
             notes.append(f"{label} ends")
 
-    app.job(queue=name, name="job")(lambda: notes.append("job")).push()
-    app.work(drain=True)
-    assert notes == ["outer", "inner", "job", "inner ends", "outer ends"]
+    def function() -> None:
+        notes.append("function")
+
+    async def coroutine() -> None:
+        await asyncio.sleep(0)
+        notes.append("coroutine")
+
+    def body(tr: Transaction) -> None:
+        notes.append("body")
+
+    for job in (function, coroutine, body):
+        app.job(queue=name, name=job.__name__)(job).push()
+        app.work(drain=True)
+        assert notes == ["outer", "inner", job.__name__, "inner ends", "outer ends"]
+        notes.clear()
 
 
 def test_it_may_end_the_attempt_itself_or_forgive_an_error(app: App, name: str) -> None:
