@@ -177,7 +177,7 @@ def test_a_job_has_as_many_followers_as_are_allowed_whatever_its_size(
 
 def test_mistakes(jobs: Jobs, name: str) -> None:
     first = jobs.note.push("first")
-    for wrong in ("abc", [None]):
+    for wrong in ("abc", [None], 7):
         with pytest.raises(TypeError, match=r"after must be a handle, .*, not "):
             jobs.note.using(after=wrong)
     with pytest.raises(ValueError, match="jobs to follow, or a delay"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Worker, WorkerReport, aio
+from fdbqueue import Worker, WorkerReport, aio
 from fdbqueue.jobs import App, Context, Dead, Discard, Handle, Retry, RetryIn
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.types import ItemInfo, Transaction
@@ -180,22 +180,13 @@ HANDLERS = [raising(Evil()), raising(EvilDiscard()), retry_for_no_reason]
 HANDLERS += [exit_by_the_loop, stop_the_loop]
 
 
-@pytest.mark.parametrize("handler", HANDLERS)
-def test_an_error_in_what_a_handler_raises_or_leaves_behind_fails_its_attempt(
-    db: Any, name: str, handler: Any
+@pytest.mark.parametrize("function", HANDLERS)
+def test_an_error_in_what_a_job_raises_or_leaves_behind_fails_its_attempt(
+    app: App, name: str, function: Any
 ) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, ["bad", "good"])
-
-    def work(context: Context) -> Any:
-        return handler(context) if context.item.value == "bad" else None
-
-    report = Worker(db, queue, work).run(drain=True)
-    assert report.done == 1
-    assert report.failed >= 1  # more if the worker meets the next attempt, too
-    left = [*queue.items(db, state="delayed"), *queue.items(db)]  # it is ready soon
-    assert {info.item.value for info in left} == {"bad"}
-    assert fdbqueue.admin.check(db, queue).ok
+    info = info_after(app, app.job(queue=name, name="bad")(function).push())
+    assert info.state in ("delayed", "ready")  # which it is soon
+    assert fdbqueue.admin.check(app.db, app.queue(name)).ok
 
 
 def exit_badly() -> Iterator[None]:
@@ -260,11 +251,15 @@ def test_each_job_runs_in_a_fresh_copy_of_the_context_of_the_worker(
 
     for job in (function, coroutine, body) * 2:
         app.job(queue=name, name=f"{job.__name__} {len(app.jobs)}")(job).push()
+
+    async def handler(item: Any) -> None:
+        note()
+
     token = seen_by.set("the worker")
     try:
         if is_program_loop:
             queue = aio.PriorityQueue(app.queue(name))
-            asyncio.run(aio.Worker(app.db, queue, note, concurrency=1).run(drain=True))
+            asyncio.run(aio.Worker(app.db, queue, handler, concurrency=1).run(drain=True))
         else:
             app.work(name, drain=True, concurrency=1)
     finally:
