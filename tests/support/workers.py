@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fdbqueue import Worker
+from fdbqueue import FDBError, Worker
+from fdbqueue.testing import FaultyDatabase
 from tests.support.waiting import MAX_WAIT
 
 
@@ -36,3 +37,15 @@ def running(
         for thread in threads:
             thread.join(MAX_WAIT)
             assert not thread.is_alive(), "a worker does not end"
+
+
+class Cut(FaultyDatabase):
+    """A database that does not answer the next `left` transactions."""
+
+    left = 0.0
+
+    def create_transaction(self) -> Any:
+        if self.left > 0:
+            self.left -= 1
+            raise FDBError(1031)
+        return super().create_transaction()

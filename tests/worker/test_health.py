@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import socket
 import threading
@@ -16,11 +17,10 @@ from fdbqueue import FDBError, PriorityQueue, Worker
 from fdbqueue.coordination.store import Store
 from fdbqueue.jobs import App
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.presence import serving_health
 from tests.support.waiting import MAX_WAIT, wait_until
-from tests.support.workers import running
+from tests.support.workers import Cut, running
 
 
 @pytest.fixture
@@ -96,26 +96,16 @@ def test_a_queue_from_which_a_worker_cannot_claim_is_named_and_does_not_hold_up_
 def test_a_worker_is_not_ready_while_its_database_does_not_answer(
     db: Any, queue: PriorityQueue, address: Callable[[], str]
 ) -> None:
-    class Cut(FaultyDatabase):
-        """A database that raises the error of a time-out instead of beginning a transaction."""
-
-        is_cut = False
-
-        def create_transaction(self) -> Any:
-            if self.is_cut:
-                raise FDBError(1031)
-            return super().create_transaction()
-
     cut: Any = Cut(db)
     with running(Worker(cut, queue, print), health=0):
         base = address()
         wait_until(lambda: is_ready(base))
-        cut.is_cut = True
+        cut.left = math.inf
         code, text = status_of(base, "/ready")
         assert code == 503
         assert text.startswith("the database does not answer: ")
         assert status_of(base, "/live") == (200, "ok")
-        cut.is_cut = False
+        cut.left = 0
         wait_until(lambda: is_ready(base))
 
 
