@@ -26,6 +26,18 @@ def only(app: App) -> Any:
     return schedule
 
 
+def hourly(app: App, name: str, missed: Any = "latest") -> list[Any]:
+    """Declare a job that runs each hour; return a list to which it adds its ticks."""
+    ran: list[Any] = []
+
+    @app.every("1h", missed=missed)
+    @app.job(queue=name, name="report")
+    def report(context: Context) -> None:
+        ran.append(context.tick)
+
+    return ran
+
+
 def test_a_declared_job_runs_at_its_ticks(app: App, name: str, clock: Clock) -> None:
     ran: list[tuple[datetime | None, str, int]] = []
 
@@ -102,16 +114,10 @@ def test_a_changed_declaration_replaces_the_stored_one(db: Database, name: str) 
 def test_a_schedule_that_nobody_declares_any_more_stops_after_a_day(
     app: App, name: str, clock: Clock
 ) -> None:
-    ran: list[datetime | None] = []
-
-    @app.every("1h")
-    @app.job(queue=name, name="report")
-    def report(context: Context) -> None:
-        ran.append(context.tick)
-
+    ran = hourly(app, name)
     app.work(drain=True)
     later = App(app.db)
-    later.job(queue=name, name="report")(report.function)
+    later.job(queue=name, name="report")(app.jobs["report"].function)
     clock.advance("23h")
     later.work(drain=True)
     assert len(ran) == 1
@@ -139,14 +145,7 @@ def test_a_schedule_goes_on_after_its_machine_has_slept_or_its_clock_was_set(
     now = begin + HOUR / 2
     monkeypatch.setattr(machine, "time_ns", lambda: round(now.timestamp()) * 10**9)
     monkeypatch.setattr(waiting, "MAX_SLEEP", 0.02)  # in which a worker would not see a move
-    ran: list[float] = []
-
-    @app.every("1h", missed=missed)
-    @app.job(queue=name, name="report")
-    def report(context: Context) -> None:
-        assert context.tick is not None
-        ran.append((context.tick - begin) / HOUR)
-
+    ran = hourly(app, name, missed)
     kwargs = {"max_jobs": len(expected) + 1}
     worker = threading.Thread(target=app.work, kwargs=kwargs, daemon=True)
     worker.start()
@@ -156,14 +155,11 @@ def test_a_schedule_goes_on_after_its_machine_has_slept_or_its_clock_was_set(
     wait_until(lambda: only(app).next_tick == following and len(ran) == len(expected))
     now = following
     worker.join(60)
-    assert sorted(ran) == [*expected, hours + 1]
+    assert [(tick - begin) / HOUR for tick in sorted(ran)] == [*expected, hours + 1]
 
 
 def test_a_paused_schedule_stays_paused_when_a_worker_declares_it(app: App, name: str) -> None:
-    @app.every("1h")
-    @app.job(queue=name, name="report")
-    def report() -> None: ...
-
+    hourly(app, name)
     app.schedules.store_declared([name])
     assert app.schedules.pause("report")
     app.schedules.store_declared([name])
@@ -217,9 +213,7 @@ def test_schedules_come_and_go_at_run_time(app: App, name: str, clock: Clock) ->
 
 
 def test_a_worker_of_another_queue_declares_nothing(app: App, name: str) -> None:
-    @app.every("1h")
-    @app.job(queue=name)
-    def report() -> None: ...
+    hourly(app, name)
 
     @app.job(queue=f"{name} 2")
     def other() -> None: ...

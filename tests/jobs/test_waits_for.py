@@ -11,15 +11,11 @@ from fdbqueue.testing import Clock
 from fdbqueue.types import JobRef, WaitsFor
 
 
-def shown(handle: Handle[Any]) -> Any:
-    return handle.info()
-
-
 def waits(handle: Handle[Any]) -> WaitsFor:
     """Return what a job waits for, which a list of items says, too."""
     app = handle._job.app
     listed = {info.id: info for info in app.queue(handle.queue).items(app.db, state="delayed")}
-    found: WaitsFor = shown(handle).waits_for
+    found: WaitsFor = handle.info().waits_for
     assert listed[handle.id].waits_for == found
     return found
 
@@ -34,7 +30,7 @@ def test_a_job_waits_for_a_signal(app: App, name: str) -> None:
     why = "it waits for the signal 'payment' with the key 'order 7'"
     assert waits(handle) == WaitsFor("signal", why, "paid", "payment", "order 7")
     app.signal(app.db, "payment", key="order 7")
-    assert shown(handle).waits_for is None
+    assert handle.info().waits_for is None
 
 
 def test_a_job_waits_for_its_next_attempt_or_its_time(app: App, name: str, clock: Clock) -> None:
@@ -45,7 +41,7 @@ def test_a_job_waits_for_its_next_attempt_or_its_time(app: App, name: str, clock
         context.sleep("nap", "1d")
 
     handle, later = work.push(), work.using(delay="1h").push()
-    assert shown(handle).waits_for is None
+    assert handle.info().waits_for is None
     assert waits(later).kind == "time"
     app.work(name, drain=True)
     assert (waits(handle).kind, waits(handle).step) == ("retry", None)
@@ -81,7 +77,7 @@ def test_a_job_waits_for_the_jobs_that_it_runs_and_each_of_them_names_it(
     other.nack(app.db, other.claim(app.db), dead=True)
     dead = other.get(app.db, children[1])
     assert (dead.state, dead.parent) == ("dead", parents[1])
-    assert (shown(handle).waits_for, shown(handle).parent) == (None, None)
+    assert (handle.info().waits_for, handle.info().parent) == (None, None)
 
 
 def test_a_job_waits_for_the_jobs_that_it_follows(app: App, name: str) -> None:
@@ -100,7 +96,7 @@ def test_a_job_waits_for_the_jobs_that_it_follows(app: App, name: str) -> None:
     assert waits(follower).jobs == (JobRef(f"{name}-other", second.id),)
     assert waits(follower).why == "it follows a job that has not ended"
     app.work(f"{name}-other", drain=True)
-    assert shown(follower).waits_for is None
+    assert follower.info().waits_for is None
 
 
 def test_a_job_waits_for_the_others_of_its_batch(app: App, name: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -25,21 +23,15 @@ class Broken(BaseException):
         raise OSError
 
 
-@contextmanager
-def logging_that_raises(level: int) -> Iterator[None]:
-    logger = logging.getLogger("fdbqueue.worker")
-    before = logger.level
+@pytest.fixture(autouse=True)
+def logging_that_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Let each line of the log raise an error."""
 
-    def fail(_: object) -> bool:
+    def fail(_: object) -> None:
         raise Broken
 
-    logger.addFilter(fail)
-    logger.setLevel(level)
-    try:
-        yield
-    finally:
-        logger.removeFilter(fail)
-        logger.setLevel(before)
+    caplog.set_level(logging.INFO, "fdbqueue.worker")
+    monkeypatch.setattr(logging.getLogger("fdbqueue.worker"), "handle", fail)
 
 
 def succeed(tr: object, _: object) -> None: ...
@@ -56,8 +48,7 @@ def test_logging_that_raises_stops_no_worker_and_leaves_no_job_claimed(
 ) -> None:
     queue = PriorityQueue.named(db, name, keep=100)
     queue.push_many(db, range(JOBS))
-    with logging_that_raises(logging.INFO):
-        Worker(db, queue, handler, concurrency=concurrency, lease=600).run(drain=True)
+    Worker(db, queue, handler, concurrency=concurrency, lease=600).run(drain=True)
     stats = queue.stats(db)
     waiting = stats.ready + stats.delayed  # for another attempt
     assert (waiting if handler is fail else stats.done) == JOBS
@@ -79,6 +70,5 @@ def test_leases_that_can_neither_be_extended_nor_logged_stop_no_worker(
 
     worker = Worker(db, queue, lambda _: tried.wait(MAX_WAIT), lease=0.3)
     monkeypatch.setattr(store_of(queue), "extend_each", raise_timeout)
-    with logging_that_raises(logging.ERROR):
-        worker.run(drain=True)
+    worker.run(drain=True)
     assert worker.report.done + worker.report.lost == 1
