@@ -24,7 +24,7 @@ def importable(module: str) -> str:
     """Return the name under which other programs import a module."""
     if not _is_main(module):
         return module
-    main = sys.modules["__main__"]
+    main = sys.modules.get(module)
     spec = getattr(main, "__spec__", None)  # of `python -m MODULE`
     file = getattr(main, "__file__", None)
     if spec is not None:

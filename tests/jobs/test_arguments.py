@@ -9,35 +9,23 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnsupportedAnnotation
 from fdbqueue.queue.arguments import validate_json
 
-if TYPE_CHECKING:
-    pass
-
 
 class Color(Enum):
     RED = "red"
     BLUE = "blue"
-
-
-@dataclass
-class Order:
-    id: UUID
-    total: Decimal
-    placed: datetime
-    lines: list[tuple[str, int]] = field(default_factory=list)
-    note: str | None = None
 
 
 @dataclass
@@ -60,93 +48,54 @@ class User(pydantic.BaseModel):
     born: date
 
 
-def every(  # type: ignore[empty-body, no-untyped-def]
-    flag: bool,
-    number: int,
-    ratio: float,
-    text: str,
-    data: bytes,
-    moment: datetime,
-    day: date,
-    clock: time,
-    length: timedelta,
-    id: UUID,
-    cost: Decimal,
-    color: Color,
-    path: Path,
-    order: Order,
-    address: Address,
-    point: Point,
-    user: User,
-    numbers: set[int],
-    by_day: dict[date, list[Decimal]],
-    either: int | str | None,
-    mode: Literal["a", "b"],
-    anything: Any,
-    untyped=None,  # noqa: ANN001
-) -> dict[str, Order]: ...
+Number = Annotated[float, st.floats(allow_nan=False, allow_infinity=False)]
+Money = Annotated[Decimal, st.decimals(allow_nan=False, allow_infinity=False)]
+Moment = Annotated[datetime, st.datetimes(timezones=st.sampled_from([None, timezone.utc]))]
+Json = Annotated[
+    Any,
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda values: st.lists(values) | st.dictionaries(st.text(), values),
+        max_leaves=4,
+    ),
+]
 
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-DECIMALS = st.decimals(allow_nan=False, allow_infinity=False)
-MOMENTS = st.datetimes(timezones=st.sampled_from([None, timezone.utc]))
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | TEXTS,
-    lambda values: st.lists(values, max_size=2) | st.dictionaries(TEXTS, values, max_size=2),
-    max_leaves=4,
-)
-ORDERS = st.builds(
-    Order,
-    st.uuids(),
-    DECIMALS,
-    MOMENTS,
-    st.lists(st.tuples(TEXTS, st.integers()), max_size=3),
-    st.none() | TEXTS,
-)
-VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "flag": st.booleans(),
-    "number": st.integers(),
-    "ratio": st.floats(allow_nan=False, allow_infinity=False),
-    "text": TEXTS,
-    "data": st.binary(max_size=5),
-    "moment": MOMENTS,
-    "day": st.dates(),
-    "clock": st.times(),
-    "length": st.timedeltas(),
-    "id": st.uuids(),
-    "cost": DECIMALS,
-    "color": st.sampled_from(Color),
-    "path": st.builds(Path, st.sampled_from(["/a/b", "c", "."])),
-    "order": ORDERS,
-    "address": st.fixed_dictionaries({"street": TEXTS, "since": st.dates()}),
-    "point": st.builds(Point, st.integers(), st.integers()),
-    "user": st.builds(User, name=TEXTS, born=st.dates()),
-    "numbers": st.sets(st.integers()),
-    "by_day": st.dictionaries(st.dates(), st.lists(DECIMALS, max_size=2), max_size=2),
-    "either": st.none() | st.integers() | TEXTS,
-    "mode": st.sampled_from("ab"),
-    "anything": JSON,
-    "untyped": JSON,
-}
-EVERY = Arguments("every", every)
+@dataclass
+class Order:
+    id: UUID
+    total: Money
+    placed: Moment
+    lines: list[tuple[str, int]] = field(default_factory=list)
+    note: str | None = None
 
 
-@given(values=st.fixed_dictionaries(VALUES), positional=st.integers(0, len(VALUES)))
-def test_arguments_survive_json_with_their_types(values: dict[str, Any], positional: int) -> None:
-    names = list(VALUES)
-    args = tuple(values[name] for name in names[:positional])
-    kwargs = {name: values[name] for name in names[positional:]}
-    stored = json.loads(json.dumps(EVERY.encode(args, kwargs)))
-    again = EVERY.decode(*stored)
-    assert again == (args, kwargs)
-    types = [*map(type, again[0]), *map(type, again[1].values())]
-    assert types == [type(values[name]) for name in names]
+def typed(annotation: Any) -> Arguments:
+    """Return the arguments of a job with one parameter, and a result, of a type."""
+
+    def job(x: Any) -> None: ...
+
+    job.__annotations__ = {"x": annotation, "return": annotation}
+    if annotation is None:
+        job.__annotations__.clear()
+    return Arguments("typed", job)
 
 
-@given(order=ORDERS)
-def test_results_survive_json(order: Order) -> None:
-    stored = json.loads(json.dumps(EVERY.encode_result({"a": order})))
-    assert EVERY.decode_result(stored) == {"a": order}
+KINDS: list[Any] = [bool, int, Number, str, bytes, Moment, date, time, timedelta, UUID, Money]
+KINDS += [Color, Annotated[Path, st.builds(Path, st.text("a/.", min_size=1))], Json]
+KINDS += [Order, Address, Point, User, set[int], dict[date, Money], int | str | None]
+KINDS += [Literal["a", "b"]]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_arguments_and_results_survive_json_with_their_types(kind: Any, data: Any) -> None:
+    value, arguments = data.draw(st.from_type(kind)), typed(kind)
+    (again,), _ = arguments.decode(*json.loads(json.dumps(arguments.encode((value,), {}))))
+    assert (again, type(again)) == (value, type(value))
+    stored = json.loads(json.dumps(arguments.encode_result(value)))
+    assert arguments.decode_result(stored) == value
 
 
 def test_the_stored_form_is_what_other_languages_expect() -> None:
@@ -185,10 +134,8 @@ def test_parameters_of_each_kind_are_converted() -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ((), {"subject": "hi"}, "the arguments of the job mail.send: missing a required argument"),
-        (("ada",), {}, "missing a required .*'subject'"),
+        (("ada",), {}, "the arguments of the job mail.send: missing a required .*'subject'"),
         ((1,), {"subject": "hi"}, "'to' of the job mail.send: Expected `str`, got `int`: 1"),
-        (("ada",), {"subject": None}, "'subject' of the job mail.send: Expected `str`"),
         (("ada",), {"subject": "hi", "when": "today"}, "'when'.*Invalid RFC3339 encoded date"),
         (("ada",), {"subject": "hi", "size": True}, "'size'.*Expected `int`, got `bool`"),
         (("ada", object()), {"subject": "hi"}, "'copies'.*object has no JSON form"),
@@ -204,7 +151,6 @@ def test_what_does_not_fit_is_refused_at_push(args: Any, kwargs: Any, message: s
     ("args", "kwargs", "message"),
     [
         ([], {}, "the arguments of the job mail.send, as stored: missing a required argument"),
-        (["ada"], {"subject": 1}, "'subject' of the job mail.send, as stored: Expected `str`"),
         (["ada", 3], {"subject": "a"}, "'copies' of the job mail.send, as stored: "),
     ],
 )
@@ -223,23 +169,8 @@ class Mixed(Enum):
     TWO = "two"
 
 
-def typed(annotation: Any) -> Arguments:
-    """Return the arguments of a job with one parameter of a type, or without an annotation."""
-
-    def job(x: Any) -> None: ...
-
-    job.__annotations__["x"] = annotation
-    if annotation is None:
-        del job.__annotations__["x"]
-    return Arguments("typed", job)
-
-
 class Gift(Order):
     """A subclass of a dataclass."""
-
-
-class Admin(User):
-    """A subclass of a model."""
 
 
 class Login(pydantic.BaseModel):
@@ -261,15 +192,6 @@ class Level(Login):
     """A model with one more field."""
 
     level: int = 3
-
-
-class SeenLogin(Login):
-    """A model whose private attribute has another value."""
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Set it, but not in what comes back from JSON."""
-        self._seen = 7 if self.hidden == "7" else 0
-        self.hidden = ""
 
 
 @dataclass
@@ -297,28 +219,22 @@ class Heavy(Parcel):
 
 
 class Liar(str):
-    """A text that is equal to everything, and whose text is another one."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        """Return true."""
-        return True
-
-    __hash__ = str.__hash__
+    """A text whose own text is another one."""
 
     def __str__(self) -> str:
         """Return another text."""
         return "another"
 
 
-class Number(IntEnum):
+class One(IntEnum):
     ONE = 1
 
 
 PARIS = ZoneInfo("Europe/Paris")
 LOGIN = Login(tags=("a", "b"))
 SECRET = pydantic.SecretStr("hunter2")
+SEEN = Login()
+SEEN._seen = 7
 NEW_YEAR = datetime(2030, 1, 1)
 ODD_ZONE = timezone(timedelta(hours=1, seconds=3))
 
@@ -332,63 +248,40 @@ NO_NUMBER = "^'x' of the job typed: .*not JSON compliant"
     ("annotation", "error", "values"),
     [
         (float, NO_NUMBER, [NAN, INFINITY]),
-        (tuple[float, str], NO_NUMBER, [(NAN, "a")]),
         (Any, NO_NUMBER, [NAN, {"a": [INFINITY]}]),
         (Any, NO_JSON, [(1,), [{1}], {"a": datetime(2030, 1, 31)}, date(2030, 1, 31), object()]),
         (None, NO_JSON, [(1,), object()]),  # without an annotation
         (Any, "keys .* must be text", [{1: 2}]),
         (list[Any] | None, NO_JSON, [[[date(2030, 1, 31)]], [(1, 2)]]),
-        (dict, NO_JSON, [{"a": date(2030, 1, 31)}]),
         # The JSON form of a value does not pass for the value.
         (date | None, JSON_CHANGES, ["2030-01-31"]),
-        (UUID, JSON_CHANGES, [str(UUID(int=1))]),
         (Decimal, JSON_CHANGES, ["1.50"]),
-        (bytes, JSON_CHANGES, ["YWI="]),
-        (
-            Order,
-            JSON_CHANGES,
-            [{"id": str(UUID(int=1)), "total": "1", "placed": "2030-01-31T00:00:00"}],
-        ),
-        (User, JSON_CHANGES, [{"name": "ada", "born": "2030-01-31"}]),
         (list[date], JSON_CHANGES, [[date(2030, 1, 31), "2030-01-31"]]),
-        (dict[str, UUID], JSON_CHANGES, [{"a": str(UUID(int=1))}]),
         # Parts of a value would be lost.
-        (Login, JSON_CHANGES, [Login(token=SECRET), Login(hidden="h"), Level()]),
-        (SeenLogin, JSON_CHANGES, [SeenLogin(hidden="7")]),
-        (dict[str, Login], JSON_CHANGES, [{"a": Level()}]),
-        (list[Parcel], JSON_CHANGES, [[Parcel(1), Heavy(1)]]),
-        (
-            list[Any] | dict[str, Parcel],
-            JSON_CHANGES,
-            [{"a": Parcel(1, extra=date(2030, 1, 31))}],
-        ),
+        (Login, JSON_CHANGES, [Login(token=SECRET), Login(hidden="h"), Level(), SEEN]),
+        (User, JSON_CHANGES, [{"name": "ada", "born": "2030-01-31"}]),
+        (list[Parcel], JSON_CHANGES, [[Parcel(1), Heavy(1)], [Parcel(1, extra=NEW_YEAR)]]),
         (Address, JSON_CHANGES, [{"street": "Rua", "since": date(2030, 1, 31), "floor": 3}]),
         (dict[int | str, int], JSON_CHANGES, [{1: 1, "1": 2}, {"2": 0, 1: 1}]),
         (datetime, JSON_CHANGES, [datetime(1900, 1, 1, tzinfo=PARIS)]),
         (time, JSON_CHANGES, [time(8, tzinfo=PARIS), time(8, tzinfo=ODD_ZONE)]),
         (float, JSON_CHANGES, [2**53 + 1]),
-        (list[float], JSON_CHANGES, [[1, 2**53 + 1]]),
     ],
 )
 def test_what_json_would_change_is_refused(annotation: Any, error: str, values: list[Any]) -> None:
-    def result() -> None: ...
-
-    result.__annotations__["return"] = annotation
+    arguments = typed(annotation)
     for value in values:
         with pytest.raises(InvalidArguments, match=error):
-            typed(annotation).encode((value,), {})
+            arguments.encode((value,), {})
         if annotation is not None:
             with pytest.raises(InvalidArguments, match="the result of the job typed"):
-                Arguments("typed", result).encode_result(value)
+                arguments.encode_result(value)
 
 
-def test_an_error_names_the_argument_once() -> None:
+def test_an_error_names_the_argument_once_and_tells_no_secret() -> None:
     with pytest.raises(InvalidArguments) as caught:
         typed(list[int]).encode(((["1"]),), {})
     assert str(caught.value) == "'x' of the job typed: Expected `int`, got `str` - at `$[0]`: ['1']"
-
-
-def test_a_secret_is_not_told() -> None:
     with pytest.raises(InvalidArguments) as caught:
         typed(Login).encode((Login(token=SECRET),), {})
     assert "hunter2" not in str(caught.value)
@@ -402,33 +295,23 @@ PARCEL.cost = 9
     ("annotation", "value", "decoded"),
     [
         (Login, LOGIN, Login(tags=["a", "b"])),
-        (User, Admin(name="ada", born=date(2030, 1, 31)), User(name="ada", born=date(2030, 1, 31))),
         (Order, Gift(UUID(int=1), Decimal(1), NEW_YEAR), Order(UUID(int=1), Decimal(1), NEW_YEAR)),
         (datetime, datetime(2030, 10, 27, 2, 30, tzinfo=PARIS, fold=1), None),
-        (datetime, datetime(2030, 10, 27, 2, 30, tzinfo=PARIS), None),
-        (Decimal, Decimal("1.00"), Decimal("1.00")),
         (Decimal, 3, Decimal(3)),
         (float | None, 3, 3.0),
-        (str, Liar("x"), "x"),
-        (Any, [Liar("x")], ["x"]),
-        (int, Number.ONE, 1),
-        (dict[int, Number], {Number.ONE: Number.ONE}, {1: Number.ONE}),
-        (PurePosixPath, PurePosixPath("/a"), PurePosixPath("/a")),
-        (tuple[int, tuple[str, float]], (1, ("a", 2.5)), (1, ("a", 2.5))),
+        (str, Liar("red"), "red"),
+        (Any, [Liar("red")], ["red"]),
+        (int, One.ONE, 1),
+        (dict[int, One], {One.ONE: One.ONE}, {1: One.ONE}),
         (tuple[date, ...], [date(2030, 1, 31)], (date(2030, 1, 31),)),
         (Iterable[date] | None, (date(2030, 1, 31),), [date(2030, 1, 31)]),
-        (Iterable[str], {"b", "a"}, ["a", "b"]),
-        (list[Iterable[int]], [range(3)], [[0, 1, 2]]),
         (list[bytes], [bytearray(b"a")], [b"a"]),
         (Iterable, [1, "a"], [1, "a"]),
         (str | Iterable[str] | None, ("a", "b"), ["a", "b"]),
         (Annotated[Container[int], "any"], {2, 1}, [1, 2]),
         (list[object] | None, [1, "a", [2]], [1, "a", [2]]),
-        (dict[str, Iterable[object]], {"a": (1, "b")}, {"a": [1, "b"]}),
         (Collection[str], frozenset("ba"), ["a", "b"]),
         (list[Sequence[int]], [(1, 2), range(2)], [[1, 2], [0, 1]]),
-        (Any, 2**70, 2**70),
-        (list[date | None] | dict[str, object], {"a": 1}, {"a": 1}),
         (Mapping[str, list[object]], {"a": ["b"]}, {"a": ["b"]}),
     ],
 )
@@ -441,8 +324,7 @@ def test_what_comes_back_equal_is_accepted(annotation: Any, value: Any, decoded:
         assert again.utcoffset() == value.utcoffset()
         assert again.replace(tzinfo=None) == value.replace(tzinfo=None)
     else:
-        assert str.__eq__(again, decoded) if isinstance(again, str) else again == decoded
-        assert type(again) is type(decoded)
+        assert (again, type(again)) == (decoded, type(decoded))
 
 
 def test_fields_that_equality_ignores_come_back() -> None:
@@ -465,24 +347,6 @@ def test_a_generator_is_refused_and_not_read(annotation: Any) -> None:
     with pytest.raises(InvalidArguments, match=error):
         typed(annotation).encode((numbers,), {})
     assert next(numbers) == 0
-
-
-def test_an_array_without_a_truth_is_refused() -> None:
-    class Array:
-        def __eq__(self, other: object) -> Any:
-            raise ValueError("the truth value of an array is ambiguous")
-
-        __hash__ = object.__hash__
-
-        @classmethod
-        def model_validate(cls, stored: object) -> Array:
-            return cls()
-
-        def model_dump(self, **options: object) -> list[int]:
-            return [1]
-
-    with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*ambiguous"):
-        typed(list[Array | None]).encode(([None, Array()],), {})
 
 
 @pytest.mark.parametrize("annotation", [Any, list[list[int]]])
@@ -516,14 +380,6 @@ def test_the_types_that_a_worker_supplies_need_not_resolve() -> None:
     def job(context: NotImported, number: int) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     assert Arguments("job", job, skip=1).encode((3,), {}) == ([3], {})
-
-
-def test_a_wrong_result_is_refused() -> None:
-    def count() -> int:
-        return 3
-
-    with pytest.raises(InvalidArguments, match="the result of the job count: Expected `int`"):
-        Arguments("count", count).encode_result("three")
 
 
 @pytest.mark.parametrize("kind", [Any, list[bytes], dict[str, Any] | list[Any]])

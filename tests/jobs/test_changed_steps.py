@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -24,7 +24,6 @@ class Charge:
     cents: int = 0
 
 
-@dataclass
 class Versions:
     """A queue whose workers get another version of its only job.
 
@@ -32,11 +31,12 @@ class Versions:
         done: The names of the steps whose functions were called, in order.
     """
 
-    db: Any
-    name: str
-    done: list[str] = field(default_factory=list)
+    def __init__(self, db: Any, name: str) -> None:
+        self.db, self.name = db, name
+        self.others = f"{name}-others"
+        self.done: list[str] = []
 
-    def work(self, function: Function, *, push: bool = False) -> Handle[Any] | None:
+    def work(self, function: Function, *, push: bool = False) -> Any:
         """Run what is ready, with this version of the job; push the job before, if asked."""
         app = App(self.db)
         job = app.job(name="job", queue=self.name, retry=Retry(attempts=1))(function)
@@ -44,51 +44,47 @@ class Versions:
         app.work(self.name, drain=True)
         return handle
 
-    def begin(self, function: Function) -> Any:
-        """Push the job, and run it with its first version."""
-        return self.work(function, push=True)
-
     def version(self, *steps: str) -> Function:
-        """Return a job of steps such as "step charge"; it returns the results of the last one."""
-
-        def note(*given: Any) -> str:
-            self.done.append(given[-1])
-            return f"result of {given[-1]}"
-
-        def parts(name: str) -> dict[str, str]:
-            return {"id": note(name)}
-
-        def typed(name: str) -> Charge:
-            return Charge(note(name), 995)
-
-        @App(self.db).job(name="other", queue=f"{self.name}-others")
-        def other() -> None: ...
+        """Return a job of steps such as "step charge"; it returns the result of the last one."""
 
         def job(context: Context) -> Any:
-            result: Any = None
+            result = None
             for kind, name in map(str.split, steps):
-                if kind == "sleep":
-                    context.sleep(name, "1h")
-                elif kind == "long-sleep":
-                    context.sleep(name, "9h")
-                elif kind == "commit":
-                    result = context.commit(name, note, name)
-                elif kind == "run":
-                    result = context.run(name, other)
-                elif kind == "parts":
-                    result = context.step(name, parts, name)
-                else:
-                    result = context.step(name, typed if kind == "typed" else note, name)
+                result = self._perform(context, kind, name)
             return [result.id, result.cents] if isinstance(result, Charge) else result
 
         return job
 
+    def _perform(self, context: Context, kind: str, name: str) -> Any:
+        def note(*_: object) -> str:
+            self.done.append(name)
+            return f"result of {name}"
+
+        def parts() -> dict[str, str]:
+            return {"id": note()}
+
+        def typed() -> Charge:
+            return Charge(note(), 995)
+
+        @App(self.db).job(name="other", queue=self.others)
+        def other() -> str:
+            return note()
+
+        calls: dict[str, Callable[[], Any]] = {
+            "step": lambda: context.step(name, note),
+            "parts": lambda: context.step(name, parts),
+            "typed": lambda: context.step(name, typed),
+            "commit": lambda: context.commit(name, note),
+            "run": lambda: context.run(name, other),
+            "sleep": lambda: context.sleep(name, "1h"),
+            "long-sleep": lambda: context.sleep(name, "9h"),
+            "wait": lambda: context.wait(name, timeout="1h"),
+            "long-wait": lambda: context.wait(name, signal="another", timeout="9h"),
+        }
+        return calls[kind]()
+
     def signal(self, name: str, handle: Handle[Any], value: Any = None) -> int:
         return App(self.db).queue(self.name).steps.signal(self.db, name, key=handle.id, value=value)
-
-    def rows(self, *spaces: str) -> int:
-        """Return how many rows are stored in some spaces of keys."""
-        return len(rows_in(self.db, App(self.db).queue(self.name), *spaces))
 
 
 @pytest.fixture
@@ -107,8 +103,9 @@ def versions(db: Any, name: str) -> Versions:
             ["charge", "check", "thank"],
             "result of thank",
         ),
-        # A step that is dropped is ignored; a sleep that is dropped is slept to its end.
+        # A step that is dropped is ignored; a sleep or wait that is dropped goes on to its end.
         (["step charge", "sleep nap"], ["step pack"], ["charge", "pack"], "result of pack"),
+        (["wait paid"], ["step pack"], ["pack"], "result of pack"),
         # A new name is a new step.
         (["commit book", "sleep nap"], ["commit enter"], ["book", "enter"], "result of enter"),
         (
@@ -117,25 +114,20 @@ def versions(db: Any, name: str) -> Versions:
             ["pack", "charge", "ship"],
             "result of pack",
         ),
-        # The time of a sleep that has begun stays.
+        # The time of a sleep or wait that has begun stays.
         (["sleep nap"], ["long-sleep nap", "step pack"], ["pack"], "result of pack"),
+        (["wait paid"], ["long-wait paid"], [], WaitTimedOut),
         # Only the name counts, and whether it is a step.
         (["step charge", "sleep nap"], ["commit charge"], ["charge"], "result of charge"),
-        (
-            ["parts charge", "sleep nap"],
-            ["typed charge"],
-            ["charge"],
-            ["result of charge", 0],
-        ),
+        (["parts charge", "sleep nap"], ["typed charge"], ["charge"], ["result of charge", 0]),
         (["sleep charge"], ["step charge"], [], StepChanged),
-        (["step charge", "sleep nap"], ["sleep charge"], ["charge"], StepChanged),
         (["step charge", "sleep nap"], ["run charge"], ["charge"], StepChanged),
     ],
 )
 def test_steps_change(
     versions: Versions, clock: Clock, old: list[str], new: list[str], done: list[str], result: Any
 ) -> None:
-    handle = versions.begin(versions.version(*old))
+    handle = versions.work(versions.version(*old), push=True)
     new_version = versions.version(*new)
     versions.work(new_version)
     assert handle.state() == "delayed"
@@ -143,100 +135,40 @@ def test_steps_change(
     versions.work(new_version)
     assert versions.done == done
     info = handle.info()
-    if result is StepChanged:
-        assert (info.state, StepChanged.__name__ in str(info.error)) == ("dead", True)
+    if isinstance(result, type):
+        assert (info.state, result.__name__ in str(info.error)) == ("dead", True)
     else:
         assert (info.state, info.result) == ("done", result)
 
 
-@pytest.mark.parametrize("end", ["signal", "time-out"])
-def test_a_wait_that_is_dropped_goes_on_with_its_end(
-    versions: Versions, clock: Clock, end: str
+def test_a_wait_keeps_its_signal_which_a_renamed_one_gets_too_if_it_names_it(
+    versions: Versions,
 ) -> None:
-    def old(context: Context) -> Any:
-        context.wait("paid", timeout="1d")
-
-    new = versions.version("sleep nap")
-    handle = versions.begin(old)
-    versions.work(new)
-    assert handle.state() == "delayed"
-    if end == "signal":
-        assert versions.signal("paid", handle) == 1
-    else:
-        clock.advance("1d")
-    versions.work(new)
-    assert versions.rows("signal_waits") == 0
-    assert versions.signal("paid", handle) == 0
-    clock.advance("1h")
-    versions.work(new)
-    assert handle.state() == "done"
-
-
-def test_a_wait_that_is_renamed_gets_the_same_signal_if_it_names_it(
-    versions: Versions, clock: Clock
-) -> None:
-    """And the end of the old wait is the moment at which the job comes to the new one."""
-
     def old(context: Context) -> Any:
         context.wait("shipped", timeout="1d")
 
     def new(context: Context) -> Any:
         return context.wait("on its way", signal="shipped", timeout="1d").value
 
-    first, second = versions.begin(old), versions.begin(old)
+    def other(context: Context) -> Any:
+        return context.wait("shipped", signal="delivered").value
+
+    first, second = (versions.work(old, push=True) for _ in "12")
     assert versions.signal("shipped", first, "first") == 1
-    clock.advance("1d")
     versions.work(new)
     assert first.result() == "first"
-    assert (second.state(), versions.rows("signal_waits")) == ("delayed", 1)
+    assert versions.signal("delivered", second, "early") == 0
     assert versions.signal("shipped", second, "second") == 1
-    versions.work(new)
-    assert (second.result(), versions.rows("signal_waits")) == ("second", 0)
+    versions.work(other)
+    assert second.result() == "second"
 
 
-def test_the_signal_and_the_time_of_a_wait_that_has_begun_stay(
-    versions: Versions, clock: Clock
-) -> None:
-    def old(context: Context) -> Any:
-        context.wait("parcel", signal="shipped", timeout="1h")
-
-    def new(context: Context) -> Any:
-        try:
-            return context.wait("parcel", signal=signal, timeout="9h").value
-        except WaitTimedOut:
-            return "timed out"
-
-    signal, handle = "delivered", versions.begin(old)
-    assert versions.signal("delivered", handle, "early") == 0
-    assert versions.signal("shipped", handle, "ended") == 1
-    versions.work(new)
-    assert handle.result() == "ended"
-    signal, handle = "shipped", versions.begin(old)
-    clock.advance("1h")
-    versions.work(new)
-    assert handle.result() == "timed out"
-    assert versions.rows("signal_waits") == 0
-
-
-def test_a_job_that_is_renamed_in_a_step_runs_again(versions: Versions) -> None:
-    """The job that the old step has begun runs, too; nothing of it is left."""
-    app = App(versions.db)
-    ran: list[int] = []
-
-    @app.job(name="other", queue=f"{versions.name}-others")
-    def other(number: int) -> int:
-        ran.append(number)
-        return number
-
-    def old(context: Context) -> int:
-        return context.run("resize", other, 1)
-
-    def new(context: Context) -> int:
-        return context.run("scale", other, 2)
-
-    handle = versions.begin(old)
+def test_a_run_that_is_renamed_pushes_another_job_and_both_run(versions: Versions) -> None:
+    handle = versions.work(versions.version("run resize"), push=True)
     for _ in range(2):
-        app.work(f"{versions.name}-others", drain=True)
-        versions.work(new)
-    assert (handle.result(), ran) == (2, [1, 2])
-    assert versions.rows("batches") == 0
+        app = App(versions.db)
+        app.job(name="other", queue=versions.others)(lambda: versions.done.append("other"))
+        app.work(versions.others, drain=True)
+        versions.work(versions.version("run scale"))
+    assert (handle.state(), versions.done) == ("done", ["other", "other"])
+    assert rows_in(versions.db, app.queue(versions.name), "batches") == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +27,6 @@ class Mails:
 
     def __init__(self, app: App, name: str) -> None:
         self.app, self.name = app, name
-        self.runs: list[Any] = []
 
         @app.job(queue=f"{name} mail", name="mail")
         def mail(to: str) -> str:
@@ -36,31 +34,32 @@ class Mails:
 
         self.mail = mail
 
-    def twice(self, step: Callable[[Context], Any]) -> list[Any]:
-        """Return what a step returns in the first and in the second run of its job."""
+    def twice(self, step: Callable[[Context], Any]) -> Any:
+        """Return what a step returns in the first run of its job, and again in the second."""
+        runs: list[Any] = []
 
         @self.app.job(queue=self.name, name="order", retry=Retry(first=0, jitter=0))
         def order(context: Context) -> None:
-            self.runs.append(step(context))
-            if len(self.runs) == 1:
+            runs.append(step(context))
+            if len(runs) == 1:
                 raise OSError
 
         handle = order.push()
-        while len(self.runs) < 2:
+        while len(runs) < 2:
             assert handle.state() not in ("dead", "done"), handle.info()
             self.app.work(self.name, drain=True)
-        return self.runs
+        assert runs[0] == runs[1]
+        return runs[1]
+
+    def results(self, *handles: Handle[str]) -> list[str]:
+        """Run the jobs, and return the results of handles."""
+        self.app.work(f"{self.name} mail", drain=True)
+        return [handle.result() for handle in handles]
 
 
 @pytest.fixture
 def mails(app: App, name: str) -> Mails:
     return Mails(app, name)
-
-
-def mails_of(mails: Mails, value: Any) -> list[str]:
-    """Run the jobs, and return the results of handles."""
-    mails.app.work(f"{mails.name} mail", drain=True)
-    return [handle.result() for handle in value]
 
 
 @pytest.mark.parametrize(
@@ -74,12 +73,9 @@ def mails_of(mails: Mails, value: Any) -> list[str]:
     ],
 )
 def test_handles_come_back_from_each_kind_of_step(mails: Mails, step: Any) -> None:
-    first, again = mails.twice(partial(step, mails.mail))
-    assert isinstance(first, Handle)
-    assert (first.id, first.queue, first.is_new) == (again.id, again.queue, again.is_new)
-    assert first == again
-    assert len({first, again}) == 1
-    assert mails_of(mails, [first, again]) == ["to ada"] * 2
+    handle = mails.twice(partial(step, mails.mail))
+    assert isinstance(handle, Handle)
+    assert mails.results(*{handle, handle}) == ["to ada"]
     assert mails.app.queue(f"{mails.name} mail").stats(mails.app.db).done == 1
 
 
@@ -100,69 +96,37 @@ def test_handles_come_back_by_the_annotation_of_a_step(mails: Mails) -> None:
         dan = context.step("parts", untyped_parts)["dan"]
         return [sent.first, sent.others["bob"], eve, dan]
 
-    first, again = mails.twice(run)
-    assert first == again
-    assert mails_of(mails, again) == ["to ada", "to bob", "to eve", "to dan"]
+    assert mails.results(*mails.twice(run)) == ["to ada", "to bob", "to eve", "to dan"]
 
 
 def test_a_step_may_push_an_item_to_a_queue(mails: Mails, name: str) -> None:
     db = mails.app.db
-    queue = PriorityQueue.named(db, f"{name} items")
-    tasks = TaskQueue.named(db, f"{name} tasks")
+    queue, tasks = PriorityQueue.named(db, f"{name} items"), TaskQueue.named(db, f"{name} tasks")
 
     def run(context: Context) -> Any:
         return [
             context.step("push", queue.push, db, {"a": 1}, ttl="1h", group="g", unique="k"),
             context.commit("commit", queue.push, {"b": 1}),
             *context.step("many", queue.push_many, db, [1]),
+            context.step("task", tasks.push, db, priority=1, payload={"c": 1}),
         ]
 
-    first, again = mails.twice(run)
-    assert first == again
-    assert {item.id for item in again} == {item.id for item in queue.peek_many(db, 9)}
-
-    @mails.app.job(queue=name)
-    def push_task(context: Context) -> str | None:
-        return context.step("task", tasks.push, db, priority=1, payload={"c": 1})
-
-    handle = push_task.push()
-    mails.app.work(name, drain=True)
-    assert handle.result() == tasks.peek(db).id
+    *items, task = mails.twice(run)
+    assert {item.id for item in items} == {item.id for item in queue.peek_many(db, 9)}
+    assert task == tasks.peek(db).id
 
 
-def test_handles_come_back_from_the_steps_of_a_coroutine(mails: Mails) -> None:
-    runs: list[Any] = []
-
-    @mails.app.job(queue=mails.name, name="order", retry=Retry(first=0, jitter=0))
-    async def order(context: Context) -> Handle[str]:
-        steps = context.aio
-        one = await steps.step("one", aio.run, mails.mail.push, "ada")
-        two = await steps.commit("two", lambda tr: mails.mail.using(tr).push("bob"))
-        three = await steps.step("three", asyncio.to_thread, mails.mail.push, "eve")
-        runs.append([one, two, three])
-        if len(runs) == 1:
-            raise OSError
-        return two
-
-    handle = order.push()
-    while len(runs) < 2:
-        assert handle.state() not in ("dead", "done"), handle.info()
-        mails.app.work(mails.name, drain=True)
-    assert runs[0] == runs[1]
-    assert mails_of(mails, runs[1]) == ["to ada", "to bob", "to eve"]
-    assert handle.result().result() == "to bob"
-
-
-def test_a_handle_is_an_argument(mails: Mails, name: str) -> None:
+def test_a_handle_is_an_argument_and_a_result_also_of_a_coroutine_and_its_steps(
+    mails: Mails, name: str
+) -> None:
     @mails.app.job(queue=name, name="follow")
-    def follow(mail: Handle[str], more: list[Handle[str]], untyped=None) -> list[str]:  # type: ignore[no-untyped-def]  # noqa: ANN001
-        return [each.result() for each in (mail, *more, untyped)]
+    async def follow(context: Context, mail: Handle[str], untyped=None) -> list[Handle[str]]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        one = await context.aio.step("one", aio.run, mails.mail.push, "eve")
+        return [mail, untyped, one]
 
-    given = [mails.mail.push(to) for to in ("ada", "bob", "eve")]
-    handle = follow.push(given[0], given[1:2], given[2])
-    mails.app.work(f"{name} mail", drain=True)
+    handle = follow.push(mails.mail.push("ada"), mails.mail.push("bob"))
     mails.app.work(name, drain=True)
-    assert handle.result() == ["to ada", "to bob", "to eve"]
+    assert mails.results(*handle.result()) == ["to ada", "to bob", "to eve"]
 
 
 def test_a_handle_of_another_app_and_what_looks_like_stored_handles_are_refused(

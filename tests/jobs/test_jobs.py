@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import signal
@@ -94,8 +93,8 @@ def test_what_a_job_gives_to_at_end_commits_with_its_end(
         return context.attempt
 
     handle = count.push(3)
-    report = run(app, name)
-    report = run(app, name) if not report.done else report
+    while handle.state() != "done":
+        run(app, name)
     assert handle.result() == 2
     assert int.from_bytes(db[key], "little") == 3
 
@@ -172,26 +171,8 @@ def test_a_job_is_tried_again_as_its_policy_says(
         run(app, name)
     info = handle.info()
     assert info.error == "OSError: busy"
-    numbers = [attempt.number for attempt in info.failed_attempts]
-    assert numbers == [*range(1, attempts + 1)]
+    assert [attempt.number for attempt in info.failed_attempts] == [*range(1, attempts + 1)]
     assert "fail" in str(info.failed_attempts[-1].traceback)
-
-
-def test_a_policy_may_be_a_function(app: App, name: str) -> None:
-    def policy(error: Exception, context: Context) -> float:
-        assert isinstance(error, OSError)
-        return 3600.0 * context.attempt
-
-    @app.job(queue=name, retry=policy)
-    def fail() -> None:
-        raise OSError("busy")
-
-    handle = fail.push()
-    run(app, name)
-    info = handle.info()
-    assert info.due_at is not None
-    assert info.failed_attempts[0].ended_at < info.due_at
-    assert 3500 < (info.due_at - info.failed_attempts[0].ended_at).total_seconds() < 3700
 
 
 def test_a_snoozed_attempt_does_not_count(app: App, name: str) -> None:
@@ -258,7 +239,7 @@ def test_a_policy_or_a_job_chooses_the_end_and_its_reason_is_kept_with_the_error
 # Names and versions
 
 
-def test_a_worker_leaves_unknown_and_newer_jobs_to_others(
+def test_a_worker_leaves_newer_jobs_to_others(
     db: Any, app: App, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     newer = App(db)
@@ -267,23 +248,18 @@ def test_a_worker_leaves_unknown_and_newer_jobs_to_others(
     def old() -> None: ...
 
     @newer.job(queue=name, name="old", version=2)
-    def new() -> str:
-        return "new"
+    def new() -> None: ...
 
-    @newer.job(queue=name, name="unknown")
-    def unknown() -> None: ...
-
-    handles = [new.push(), new.push(), unknown.push()]
+    handles = [new.push(), new.push()]
     with caplog.at_level(logging.WARNING, "fdbqueue.jobs"):
         assert run(app, name) == WorkerReport()
-    assert [handle.state() for handle in handles] == ["delayed"] * 3
-    assert len(caplog.messages) == 2
-    assert "does not know the job 'old' in version 2" in caplog.text
+    assert [handle.state() for handle in handles] == ["delayed"] * 2
+    (message,) = caplog.messages
+    assert "does not know the job 'old' in version 2" in message
     for handle in handles:
         app.queue(name).retry(db, handle.id)
-    assert run(newer, name) == WorkerReport(done=3)
-    info = handles[0].info()
-    assert (info.attempts, info.result) == (1, "new")
+    assert run(newer, name) == WorkerReport(done=2)
+    assert handles[0].info().attempts == 1
 
 
 def test_mistakes_of_a_declaration_are_named(db: Any, app: App) -> None:
@@ -314,14 +290,14 @@ def test_mistakes_of_a_declaration_are_named(db: Any, app: App) -> None:
     assert app.jobs == {"same": first}
 
 
-@pytest.mark.parametrize("command", [["-m", "shop"], ["spawn.py"]])
 def test_a_file_that_runs_as_a_script_and_is_imported_declares_its_jobs_once(
-    tmp_path: Path, command: list[str]
+    tmp_path: Path,
 ) -> None:
+    """Also in a process that `multiprocessing` spawns, where the script has another name."""
     (tmp_path / "base.py").write_text("import fdbqueue\napp = fdbqueue.App('memory:')\n")
-    (tmp_path / "other.py").write_text("import shop\n")
     (tmp_path / "shop.py").write_text(
         """
+import multiprocessing
 from base import app
 
 @app.middleware
@@ -334,37 +310,26 @@ def around(context):
 def send(number: int) -> int:
     return number
 
+def child():
+    print("child", sorted(app.jobs), flush=True)
+
 if __name__ == "__main__":
-    import other
+    import shop
     print(send.name, sorted(app.jobs), len(app.schedules._declared["jobs"]))
-    handles = [send.push(1), other.shop.send.push(2)]
-    print(app.work(concurrency=1, drain=True).done, [h.result() for h in handles])
-"""
-    )
-    (tmp_path / "spawn.py").write_text(
-        """
-import multiprocessing
-from shop import app, send
-
-def child(pipe):
-    pipe.send(sorted(app.jobs))
-
-if __name__ == "__main__":
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=child, args=(theirs,))
+    handles = [send.push(1), shop.send.push(2)]
+    print(app.work(concurrency=1, drain=True).done, [h.result() for h in handles], flush=True)
+    process = multiprocessing.get_context("spawn").Process(target=child)
     process.start()
-    print(ours.recv())
+    process.join()
 """
     )
     done = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "shop"], cwd=tmp_path, capture_output=True, text=True
     )
-    expected = (
-        ["['shop.send']"]
-        if command == ["spawn.py"]
-        else ["shop.send ['shop.send'] 1", "around shop.send", "around shop.send", "2 [1, 2]"]
-    )
-    assert done.stdout.splitlines() == expected, done.stderr
+    assert done.stdout.splitlines() == [
+        *("shop.send ['shop.send'] 1", "around shop.send", "around shop.send"),
+        *("2 [1, 2]", "child ['shop.send']"),
+    ], done.stderr
 
 
 def test_an_app_without_a_database_says_so(db: Any) -> None:
@@ -457,16 +422,11 @@ def test_a_job_may_have_parameters_with_the_names_of_ours(app: App, name: str) -
     def named(self: int, job: int, function: int, args: int, kwargs: int, tr: int) -> int:
         return self + job + function + args + kwargs + tr
 
-    @app.job(queue=name, name="end")
-    def end(self: int, job: int, *, done: int, dead: int, cancelled: int) -> list[int]:
-        return [self, job, done]
-
     @app.job(queue=name, name="parent")
     def parent(context: Context, name: int, call: int) -> list[int]:
         child = named.using(unique=False)
         return [
             context.run("run", child, **given),
-            *context.gather("gather", [child.bind(**given)]),
             context.step("step", named, **given),
             context.commit("commit", lambda tr, **given: sum(given.values()), name=1, function=2),
             name + call,
@@ -483,17 +443,10 @@ def test_a_job_may_have_parameters_with_the_names_of_ours(app: App, name: str) -
         ]
 
     given = dict.fromkeys(("self", "job", "function", "args", "kwargs", "tr"), 1)
-    assert named(**given) == 6
     first = named.push(**given)
     many = named.using(unique=False).push_many([named.bind(**given)])
-    using = named.using(priority=1, unique=False).push(**given)
-    awaited = asyncio.run(aio.run(named.using(unique=False).push, **given))
-    with app.batch(then=end, kwargs={"self": 1, "job": 2}) as batch:
-        batch.push(named.using(unique=False), **given)
     parents = [parent.push(name=1, call=2), coroutine.push(name=1, function=2)]
-    app.schedules.add(f"{name} tick", named.bind(**given), every="1h")
     while not all(handle.state() == "done" for handle in parents):
         run(app, name)
-    assert [each.result() for each in (first, *many, using, awaited)] == [6] * 4
-    assert batch.handle.result() == [1, 2, 1]
-    assert [each.result() for each in parents] == [[6, 6, 6, 3, 3], [6, 6, 3, 3]]
+    assert [each.result() for each in (first, *many)] == [6] * 2
+    assert [each.result() for each in parents] == [[6, 6, 3, 3]] * 2

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -34,27 +32,6 @@ def traced(app: App) -> list[str]:
         notes.append(f"after {context.job}")
 
     return notes
-
-
-def test_it_surrounds_functions_coroutines_and_transactions(app: App, name: str) -> None:
-    notes = traced(app)
-
-    def function(context: Context) -> None:
-        notes.append("function")
-
-    async def coroutine() -> None:
-        await asyncio.sleep(0)
-        notes.append("coroutine")
-
-    def body(tr: Transaction) -> None:
-        notes.append("body")
-
-    jobs: tuple[Any, ...] = function, coroutine, body
-    names = [job.__name__ for job in jobs]
-    for job, each in zip(jobs, names):
-        app.job(queue=name, name=each)(job).push()
-    app.work(drain=True, concurrency=1)
-    assert notes == [*chain(*([f"before {each}", each, f"after {each}"] for each in names))]
 
 
 def test_an_error_arrives_at_the_yield_and_fails_the_job_all_the_same(app: App, name: str) -> None:
@@ -91,27 +68,34 @@ def test_an_error_arrives_at_the_yield_and_fails_the_job_all_the_same(app: App, 
     assert not any(note.startswith("after") for note in notes)
 
 
-def test_the_first_one_declared_is_the_outermost(app: App, name: str) -> None:
+def test_it_surrounds_functions_coroutines_and_transactions_the_first_one_declared_outermost(
+    app: App, name: str
+) -> None:
     notes: list[str] = []
-    current: contextvars.ContextVar[str] = contextvars.ContextVar("current", default="none")
 
-    @app.job(queue=name)
-    async def look() -> None:
-        notes.append(current.get())
+    for label in ("outer", "inner"):
 
-    def declare(label: str) -> None:
         @app.middleware
-        def around(context: Context) -> Iterator[None]:
-            token = current.set(f"{current.get()} {label}")
-            yield
-            current.reset(token)
+        def around(context: Context, label: str = label) -> Iterator[None]:
             notes.append(label)
+            yield
+            notes.append(f"{label} ends")
 
-    declare("outer")
-    declare("inner")
-    look.push()
-    app.work(drain=True)
-    assert notes == ["none outer inner", "inner", "outer"]
+    def function() -> None:
+        notes.append("function")
+
+    async def coroutine() -> None:
+        await asyncio.sleep(0)
+        notes.append("coroutine")
+
+    def body(tr: Transaction) -> None:
+        notes.append("body")
+
+    for job in (function, coroutine, body):
+        app.job(queue=name, name=job.__name__)(job).push()
+        app.work(drain=True)
+        assert notes == ["outer", "inner", job.__name__, "inner ends", "outer ends"]
+        notes.clear()
 
 
 def test_it_may_end_the_attempt_itself_or_forgive_an_error(app: App, name: str) -> None:

@@ -30,7 +30,7 @@ def spans_of(name: str) -> list[ReadableSpan]:
     return [span for span in spans if span.name == f"process {name}"]
 
 
-@pytest.mark.parametrize("way", ["push_many", "transaction", "body", "asyncio"])
+@pytest.mark.parametrize("way", ["push_many", "transaction", "asyncio"])
 def test_a_job_belongs_to_the_trace_of_its_push(
     app: App, name: str, tracer: trace.Tracer, way: str
 ) -> None:
@@ -41,7 +41,7 @@ def test_a_job_belongs_to_the_trace_of_its_push(
     def body(tr: Transaction) -> None:
         plain()
 
-    work: Any = app.job(queue=name, name="work")(body if way == "body" else plain)
+    work: Any = app.job(queue=name, name="work")(body if way == "transaction" else plain)
     with tracer.start_as_current_span("request") as request:
         if way == "push_many":
             work.push_many([work.bind()])
@@ -68,22 +68,16 @@ def test_a_job_belongs_to_the_trace_of_its_push(
 @pytest.mark.parametrize(
     ("fields", "is_child"),
     [
-        ({"traceparent": PARENT, "tracestate": "vendor=1"}, True),
         ({"traceparent": PARENT, "tracestate": 5}, True),
-        ({"traceparent": 5, "tracestate": []}, False),
-        ({"tracestate": "vendor=1"}, False),
+        ({"traceparent": 5, "tracestate": "vendor=1"}, False),
     ],
 )
 def test_every_client_can_say_which_span_has_pushed_a_job(
     app: App, name: str, tracer: trace.Tracer, fields: dict[str, Any], is_child: bool
 ) -> None:
-    @app.job(queue=name, name="work")
-    def work() -> str:
-        return "done"
-
-    item = app.queue(name).push(app.db, {"job": "work", **fields})
-    app.work(drain=True)
-    assert app.queue(name).result(app.db, item) == "done"
+    app.job(queue=name, name="work")(lambda: None)
+    app.queue(name).push(app.db, {"job": "work", **fields})
+    assert app.work(drain=True).done == 1
     (span,) = spans_of(name)
     assert is_child == (span.parent is not None)
     if span.parent is not None:

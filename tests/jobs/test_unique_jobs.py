@@ -37,7 +37,6 @@ def test_a_job_may_be_unique_by_its_arguments(app: App, name: str) -> None:
     for different in (
         report.push(month),
         report.push(month, 1),
-        report.push(month, 2),
         report.push(date(2030, 1, 2), user="bob", b=1, a=2),
         other.push(month),
         yearly.push(month),
@@ -67,13 +66,6 @@ class Order:
     tags: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Tags:
-    """A value that sets can hold."""
-
-    names: frozenset[int]
-
-
 class Post(pydantic.BaseModel):
     """A model with a set."""
 
@@ -93,8 +85,6 @@ INSTANT = datetime(2030, 7, 1, 12, tzinfo=timezone.utc)
     ("kind", "one", "two", "are_equal"),
     [
         (Any, 1, 1.0, True),
-        (Any, 0.0, -0.0, True),
-        (Any, 10**20, 1e20, True),
         (Any, 10**20, 10**20 + 1, False),
         (Any, 1, Number.ONE, True),
         (Any, 1, True, False),
@@ -102,28 +92,22 @@ INSTANT = datetime(2030, 7, 1, 12, tzinfo=timezone.utc)
         (Any, {"a": 1, "b": [2]}, {"b": [2.0], "a": 1}, True),
         (Any, [1, 2], [2, 1], False),
         (Decimal, Decimal(1), Decimal("1.0"), True),
-        (Decimal, Decimal("1E+5"), Decimal(100_000), True),
         (Decimal, Decimal("1E+999999"), Decimal("1E+999998"), False),
         (Decimal, Decimal("0.1"), Decimal("0.10000000000000000000000000000000000001"), False),
-        (Decimal | int, Decimal("2.0"), 2, True),
         (list[Order], [Order(Decimal(1))], [Order(Decimal("1.0"), frozenset())], True),
         (Order, Order(Decimal(1), frozenset("ab")), Order(Decimal(1), frozenset("ba")), True),
-        (Order, Order(Decimal(1)), Order(Decimal(1), frozenset("a")), False),
         (datetime, INSTANT, datetime(2030, 7, 1, 14, tzinfo=PARIS), True),
         (datetime, INSTANT, INSTANT.replace(tzinfo=None), False),
-        (datetime, INSTANT, INSTANT + timedelta(microseconds=1), False),
         (dict[datetime, int], {INSTANT: 1}, {INSTANT.astimezone(PARIS): 1}, True),
         (datetime, FOLD, FOLD.replace(fold=1), False),
         (datetime, datetime.min.replace(tzinfo=EAST), datetime.min.replace(tzinfo=FAR_EAST), False),
         (time, time(8, tzinfo=timezone.utc), time(9, tzinfo=EAST), True),
-        (bytes, b"12", b"13", False),
         (Iterable[int], (1, 2), [1, 2], True),
         # Whatever the order of sets, which other processes have in another one.
         (set[int] | None, SET, SAME_SET, True),
         (Iterable[int], SET, SAME_SET, True),
-        (dict[str, frozenset[int]], {"a": frozenset(SET)}, {"a": frozenset(SAME_SET)}, True),
         (Post, Post(tags=SET), Post(tags=SAME_SET), True),
-        (set[Tags], {Tags(frozenset(SET))}, {Tags(frozenset(SAME_SET))}, True),
+        (set[frozenset[int]], {frozenset(SET)}, {frozenset(SAME_SET)}, True),
         (tuple[int, ...] | None, None, (), False),
     ],
 )
@@ -142,14 +126,8 @@ def test_a_default_has_the_same_key_whether_it_is_given_or_left_out(app: App, na
         user: int, ratio: float = 1, tags: frozenset[str] = frozenset("ab"), no: Any = UNSET
     ) -> None: ...
 
-    first = mail.push(3)
-    assert first.is_new
-    for again in (
-        mail.push(3, 1.0),
-        mail.push(user=3, ratio=1),
-        mail.push(3, tags=frozenset("ba"), ratio=1.0),
-    ):
-        assert (again.is_new, again.id) == (False, first.id)
+    assert mail.push(3).is_new
+    assert not mail.push(3, tags=frozenset("ba"), ratio=1.0).is_new
     assert mail.push(3, no=None).is_new  # its default is no value that a call can pass
     assert mail.push(3, ratio=2).is_new
 
@@ -221,14 +199,11 @@ def test_a_declaration_and_using_take_the_same_options(app: App, name: str) -> N
     @app.job(queue=name, delay="1h", ttl="2h", cost=2, group=lambda site: site)
     def build(site: str) -> None: ...
 
-    declared = build.push("a.example").info()
-    assert declared is not None
+    declared: Any = build.push("a.example").info()
     assert (declared.state, declared.group) == ("delayed", "a.example")
-    assert declared.due_at is not None
     assert declared.expires_at is not None
     by_site = build.using(unique=lambda site: site, unique_for="1h", delay=0, group="builds")
     first, again, other = map(by_site.push, ("a.example", "a.example", "b.example"))
     assert (first.is_new, again.is_new, other.is_new) == (True, False, True)
-    changed = first.info()
-    assert changed is not None
+    changed: Any = first.info()
     assert (changed.state, changed.group) == ("ready", "builds")

@@ -70,9 +70,10 @@ class _CountingTransaction(FaultyTransaction):
         super().__delitem__(key)
 
 
-def writes(counted: CountingDatabase, jobs: Any) -> int:
-    """Return the number of mutations, without the notes of history, which come once in a while."""
-    history, receipts = layout_of(jobs).history, layout_of(jobs).receipts
+def writes(counted: CountingDatabase, *queues: Any) -> int:
+    """Return the number of mutations, without receipts, and history, which comes now and then."""
+    layouts = [layout_of(queue) for queue in queues]
     return sum(
-        not key.startswith(history) and not receipts.contains(key) for key in counted.mutations
+        not any(key.startswith(each.history) or each.receipts.contains(key) for each in layouts)
+        for key in counted.mutations
     )

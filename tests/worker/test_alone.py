@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -23,15 +21,15 @@ from fdbqueue.worker import claiming
 from fdbqueue.worker.claiming import Source, Turns
 from tests.support.leases import come_due, lapse
 from tests.support.waiting import MAX_WAIT, wait_until
+from tests.support.workers import running
 
 
 class Program:
-    """Workers in one process, whose jobs run until the test lets them end.
+    """Jobs in one process that run until the test lets them end.
 
     Attributes:
         running: The values of the jobs that run.
         began: The values of all jobs that have begun.
-        ended: The values of all jobs that have ended.
         together: The values of jobs that have run at the same time as a job called "lone".
         others_must_end: Set once a worker waits for its jobs to end, to run one alone.
     """
@@ -39,24 +37,21 @@ class Program:
     def __init__(self) -> None:
         self.running: list[Any] = []
         self.began: list[Any] = []
-        self.ended: list[Any] = []
         self.together: set[Any] = set()
-        self.ends: dict[Any, threading.Event] = defaultdict(threading.Event)
         self.others_must_end = threading.Event()
+        self._ends: dict[Any, threading.Event] = defaultdict(threading.Event)
         self._guard = threading.Lock()
 
     def work(self, item: Any) -> None:
-        value = item.value
         with self._guard:
-            self.running.append(value)
-            self.began.append(value)
-            end = self.ends[value]
+            self.running.append(item.value)
+            self.began.append(item.value)
             self._note()
+            end = self._ends[item.value]
         assert end.wait(MAX_WAIT)
         with self._guard:
             self._note()
-            self.running.remove(value)
-            self.ended.append(value)
+            self.running.remove(item.value)
 
     def _note(self) -> None:
         if any(str(value).startswith("lone") for value in self.running):
@@ -66,52 +61,39 @@ class Program:
         """Let jobs end, now or as soon as they begin."""
         with self._guard:
             for value in values:
-                self.ends[value].set()
-
-    def end_all(self, n: int) -> None:
-        """Let jobs end one after the other, in the order in which they begin, until `n` have."""
-        while len(self.ended) < n:
-            wait_until(lambda: len(self.began) > len(self.ended) or len(self.ended) == n)
-            self.end(*self.running[:1])
-            time.sleep(0.01)  # in which others would begin
+                self._ends[value].set()
 
     def wait_for(self, *values: Any) -> None:
         """Wait until these jobs run, and no others."""
         wait_until(lambda: sorted(self.running, key=str) == sorted(values, key=str))
 
+    def worker(self, db: Any, queue: Any) -> Worker:
+        worker = Worker(db, queue, self.work, concurrency=3, lease=1000)
+        wait = worker._pool.wait
+
+        def noted(*seconds: float) -> bool:
+            self.others_must_end.set()
+            return wait(*seconds)
+
+        worker._pool.wait = noted
+        return worker
+
+    @contextmanager
+    def runs(self, worker: Worker) -> Iterator[None]:
+        with running(worker, on_end=lambda: self.end(*self.began)):
+            yield
+
 
 @pytest.fixture
-def program() -> Program:
-    return Program()
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other job begins before the running ones have ended."""
+def program(monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Return the jobs of workers that wait for as long as it takes to run one alone."""
     monkeypatch.setattr(claiming, "_PATIENCE", 2 * MAX_WAIT)
-
-
-@contextmanager
-def running(*runs: Any, workers: list[Worker], program: Program) -> Iterator[None]:
-    threads = [threading.Thread(target=run) for run in runs]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        for worker in workers:
-            worker.stop()
-        program.end(*program.began)
-        for thread in threads:
-            thread.join(MAX_WAIT)
-            assert not thread.is_alive()
+    return Program()
 
 
 def claim_to_die(db: Any, queue: Any, n: int = 1) -> None:
     """Claim the first items as the worker of another process, which `die` ends."""
-    claim = PriorityQueue(queue.subspace).claim(db, n=n, within=1, lease=30)
-    assert claim is not None
-    assert len(claim) == n
+    assert len(PriorityQueue(queue.subspace).claim(db, n=n, within=1, lease=30)) == n
 
 
 def die(db: Any, queue: Any) -> None:
@@ -126,58 +108,41 @@ def lone(db: Any, queue: Any, *values: str) -> None:
     die(db, queue)
 
 
-def new_worker(db: Any, queue: Any, program: Program, **options: Any) -> Worker:
-    worker = Worker(db, queue, program.work, **{"concurrency": 3, "lease": 1000, **options})
-    wait = worker._pool.wait
-
-    def noted(*seconds: float) -> bool:
-        program.others_must_end.set()
-        return wait(*seconds)
-
-    worker._pool.wait = noted
-    return worker
-
-
 @contextmanager
 def beside_a_long_job(
-    db: Any, queue: PriorityQueue, program: Program, *others: Any, drain: bool = False
+    db: Any, queue: PriorityQueue, program: Program, *others: Any
 ) -> Iterator[Worker]:
-    """Run a worker with the job "long", and let the worker of the job "lone" die meanwhile.
-
-    Args:
-        db: The database.
-        queue: The queue.
-        program: The program.
-        others: The values of jobs that are pushed before the worker dies.
-        drain: Whether the worker drains the queue.
-    """
+    """Run a worker with the job "long", push others, and let the worker of the job "lone" die."""
     queue.push(db, "lone", priority=-1, group="g")
     claim_to_die(db, queue)
     queue.push(db, "long", group="g")
-    worker = new_worker(db, queue, program)
-    stopped = [] if drain else [worker]
-    with running(partial(worker.run, drain=drain), workers=stopped, program=program):
+    worker = program.worker(db, queue)
+    with program.runs(worker):
         program.wait_for("long")
         queue.push_many(db, others)
         die(db, queue)
         yield worker
 
 
-def test_no_other_job_begins_beside_one_whose_worker_died(
-    db: Any, queue: PriorityQueue, program: Program
+def test_no_other_job_of_any_queue_begins_beside_one_whose_worker_died(
+    db: Any, name: str, program: Program
 ) -> None:
-    lone(db, queue, "lone 1", "lone 2")
-    queue.push_many(db, ["a", "b"])
-    worker = new_worker(db, queue, program)
-    with running(worker.run, workers=[worker], program=program):
-        program.wait_for("lone 1")
-        assert len(list(queue.items(db, state="claimed"))) == 1
-        program.end_all(4)
+    queues = [PriorityQueue.named(db, f"{name}{number}") for number in range(2)]
+    lone(db, queues[0], "lone 1", "lone 2")
+    queues[0].push(db, "a")
+    queues[1].push(db, "b")
+    worker = program.worker(db, Turns([Source(queue) for queue in queues]))
+    with program.runs(worker):
+        for value in ("lone 1", "lone 2"):
+            program.wait_for(value)
+            claimed = [info for queue in queues for info in queue.items(db, state="claimed")]
+            assert [info.item.value for info in claimed] == [value]
+            program.end(value)
+        program.wait_for("a", "b")
     assert program.together == {"lone 1", "lone 2"}
-    assert check(db, queue).ok
+    assert check(db, queues[0]).ok
 
 
-@pytest.mark.usefixtures("patient")
 def test_an_idle_client_gets_it_while_a_long_job_runs_elsewhere(
     db: Any, queue: PriorityQueue, program: Program
 ) -> None:
@@ -193,9 +158,9 @@ def test_other_jobs_go_on_if_a_long_job_holds_it_up(
     db: Any, queue: PriorityQueue, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claiming, "_PATIENCE", 0.05)
-    with beside_a_long_job(db, queue, program, *range(20)):
+    with beside_a_long_job(db, queue, program, *range(20)) as worker:
         program.end(*range(20))
-        wait_until(lambda: len(program.ended) == 20)
+        wait_until(lambda: worker.report.done == 20)
         assert program.running == ["long"]
         program.end("long")
         program.wait_for("lone")
@@ -204,56 +169,25 @@ def test_other_jobs_go_on_if_a_long_job_holds_it_up(
     assert program.together == {"lone"}
 
 
-def test_a_drain_ends_with_it(
-    db: Any, queue: PriorityQueue, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claiming, "_PATIENCE", 0.01)
-    program.end("later")
-    with beside_a_long_job(db, queue, program, "later", drain=True) as worker:
-        assert program.others_must_end.wait(MAX_WAIT)
-        program.end("lone", "long")
-    assert worker.report.done == 3
-    assert program.together == {"lone"}
-    assert check(db, queue).ok
-
-
-def test_other_queues_of_the_worker_wait_too(db: Any, name: str, program: Program) -> None:
-    queues = [PriorityQueue.named(db, f"{name}{number}") for number in range(2)]
-    lone(db, queues[0], "lone")
-    worker = new_worker(db, Turns([Source(queue) for queue in queues]), program)
-    with running(worker.run, workers=[worker], program=program):
-        program.wait_for("lone")
-        queues[0].push(db, "a")
-        queues[1].push(db, "b")
-        program.end("lone")
-        program.wait_for("a", "b")
-    assert program.together == {"lone"}
-
-
-@pytest.mark.usefixtures("patient")
 def test_a_stopped_worker_gives_it_back(db: Any, queue: PriorityQueue, program: Program) -> None:
-    with beside_a_long_job(db, queue, program) as worker:
+    with beside_a_long_job(db, queue, program):
         assert program.others_must_end.wait(MAX_WAIT)
-        worker.stop()
     assert program.began == ["long"]
     (info,) = queue.items(db, state="ready")
     assert (info.item.value, info.attempts) == ("lone", 1)
 
 
-@pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("limit", ["queue", "group"])
 def test_it_uses_up_no_start_before_it_begins(
-    db: Any, queue: PriorityQueue, program: Program, limit: str
+    db: Any, queue: PriorityQueue, program: Program
 ) -> None:
     """The starts are those of its first attempt, of the long job, and of its second attempt."""
-    if limit == "queue":
-        queue.configure(db, rate=(3, "1h"))
-    else:
-        queue.set_group(db, "g", rate=(3, "1h"))
-    with beside_a_long_job(db, queue, program):
+    queue.configure(db, rate=(3, "1h"))
+    queue.set_group(db, "g", rate=(3, "1h"))
+    with beside_a_long_job(db, queue, program) as worker:
         assert program.others_must_end.wait(MAX_WAIT)
         wait_until(lambda: list(queue.items(db, state="ready")))
-        program.end_all(2)
+        program.end("long", "lone")
+        wait_until(lambda: worker.report.done == 2)
     assert program.together == {"lone"}
 
 

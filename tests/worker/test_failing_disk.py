@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 import fdbqueue
 from tests.support.failing_disk import Disk
 from tests.support.waiting import wait_until
+from tests.support.workers import running
 
 JOBS = 10
 
@@ -38,21 +38,15 @@ def test_a_worker_claims_nothing_while_the_disk_is_broken(
         handler = handle_in_transaction if in_transaction else handle
         worker = fdbqueue.Worker(db, jobs, handler, lease=1)
         disk.breaks()
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        wait_until(lambda: caplog.text.count("cannot claim jobs") >= 3)
-        disk.is_repaired()
-        worker.stop()
-        thread.join()
+        with running(worker):
+            wait_until(lambda: caplog.text.count("cannot claim jobs") >= 3)
+            disk.is_repaired()
         assert worker.report == fdbqueue.WorkerReport(0, 0, 0)
         assert done == []
     with fdbqueue.open(tmp_path / "db") as db:
         worker = fdbqueue.Worker(db, jobs, handler, lease=1)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        wait_until(lambda: worker.report.done == JOBS)
-        worker.stop()
-        thread.join()
+        with running(worker):  # also what an answer that was lost may have claimed
+            wait_until(lambda: worker.report.done == JOBS)
         assert worker.report == fdbqueue.WorkerReport(JOBS, 0, 0)
         assert sorted(done) == ([] if in_transaction else list(range(JOBS)))
         assert db[b"done"] == (bytes([JOBS]) if in_transaction else None)
@@ -76,14 +70,11 @@ def test_a_thread_goes_on_while_a_commit_reaches_the_disk(
             began.append(item.value)
 
         worker = fdbqueue.Worker(db, jobs, handle, concurrency=1)
-        thread = threading.Thread(target=worker.run, daemon=True)
-        thread.start()
-        wait_until(lambda: len(began) == 2)
-        assert worker.report == fdbqueue.WorkerReport(0, 0, 0)  # nobody is told before it is there
-        if breaks:
-            disk.breaks()
-        disk.flows.set()
-        ended = "failed" if breaks else "done"
-        wait_until(lambda: getattr(worker.report, ended) == 2)
-        worker.stop()
-        thread.join()
+        with running(worker):
+            wait_until(lambda: len(began) == 2)
+            assert worker.report == fdbqueue.WorkerReport(0, 0, 0)  # not before it is there
+            if breaks:
+                disk.breaks()
+            disk.flows.set()
+            ended = "failed" if breaks else "done"
+            wait_until(lambda: getattr(worker.report, ended) == 2)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
-from fdbqueue import FDBError, PriorityQueue, Worker, WorkerReport
+from fdbqueue import FDBError, PriorityQueue, Worker
 from fdbqueue.coordination.store import Store
 from fdbqueue.jobs import App
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.presence import serving_health
 from tests.support.waiting import MAX_WAIT, wait_until
+from tests.support.workers import Cut, running
 
 
 @pytest.fixture
@@ -35,13 +35,6 @@ def address(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
     return found
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., Future[WorkerReport]]]:
-    """Return a function that runs a worker in a thread, which the end of the test awaits."""
-    with ThreadPoolExecutor() as pool:
-        yield lambda worker, **options: pool.submit(worker.run, **options)
-
-
 def status_of(address: str, path: str) -> tuple[int, str]:
     answer = httpx.get(f"{address}{path}", timeout=60)
     return answer.status_code, answer.json()["status"]
@@ -52,7 +45,7 @@ def is_ready(address: str) -> bool:
 
 
 def test_a_worker_is_ready_until_it_stops(
-    db: Any, queue: PriorityQueue, address: Callable[[], str], start: Any
+    db: Any, queue: PriorityQueue, address: Callable[[], str]
 ) -> None:
     began, go = threading.Event(), threading.Event()
 
@@ -61,71 +54,59 @@ def test_a_worker_is_ready_until_it_stops(
         assert go.wait(MAX_WAIT)
 
     worker = Worker(db, queue, hold)
-    ended = start(worker, health=0)
-    base = address()
-    wait_until(lambda: is_ready(base))
-    queue.push(db, 1)
-    assert began.wait(MAX_WAIT)
-    assert is_ready(base)  # a worker that is busy claims jobs as soon as it can
-    worker.stop()
-    assert status_of(base, "/ready") == (503, "the worker is about to stop")
-    assert status_of(base, "/live") == (200, "ok")
-    assert status_of(base, "/other")[0] == 404
-    go.set()
-    ended.result(MAX_WAIT)
+    with running(worker, health=0, on_end=go.set):
+        base = address()
+        wait_until(lambda: is_ready(base))
+        queue.push(db, 1)
+        assert began.wait(MAX_WAIT)
+        assert is_ready(base)  # a worker that is busy claims jobs as soon as it can
+        worker.stop()
+        assert status_of(base, "/ready") == (503, "the worker is about to stop")
+        assert status_of(base, "/live") == (200, "ok")
+        assert status_of(base, "/other")[0] == 404
     with pytest.raises(httpx.ConnectError):
         httpx.get(base)
 
 
-def test_a_worker_is_ready_if_it_can_claim_from_each_of_its_queues(
-    db: Any, name: str, address: Callable[[], str], start: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_queue_from_which_a_worker_cannot_claim_is_named_and_does_not_hold_up_others(
+    db: Any, name: str, address: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(2)]
-    worker = Worker(db, Turns([*map(Source, queues)]), print, concurrency=2)
+    queues[1].push_many(db, range(50))
+    worker = Worker(db, Turns([*map(Source, queues)], in_order=True), print, concurrency=2)
     is_broken = True
     claim: Any = Store.claim
 
     def fail(store: Any, *args: Any) -> Any:
-        if store is store_of(queues[1]) and is_broken:
+        if store is store_of(queues[0]) and is_broken:
             raise FDBError(1031)
         return claim(store, *args)
 
     monkeypatch.setattr(Store, "claim", fail)
-    start(worker, health="127.0.0.1:0")
-    base = address()
-    trouble = f"the worker cannot claim jobs from {name}1, or does not yet"
-    wait_until(lambda: status_of(base, "/ready") == (503, trouble))
-    is_broken = False
-    wait_until(lambda: is_ready(base))
-    worker.stop()
+    with running(worker, health="127.0.0.1:0"):
+        base = address()
+        trouble = f"the worker cannot claim jobs from {name}0, or does not yet"
+        wait_until(lambda: status_of(base, "/ready") == (503, trouble))
+        wait_until(lambda: worker.report.done == 50)
+        assert status_of(base, "/ready") == (503, trouble)
+        is_broken = False
+        wait_until(lambda: is_ready(base))
 
 
 def test_a_worker_is_not_ready_while_its_database_does_not_answer(
-    db: Any, queue: PriorityQueue, address: Callable[[], str], start: Any
+    db: Any, queue: PriorityQueue, address: Callable[[], str]
 ) -> None:
-    class Cut(FaultyDatabase):
-        """A database that raises the error of a time-out instead of beginning a transaction."""
-
-        is_cut = False
-
-        def create_transaction(self) -> Any:
-            if self.is_cut:
-                raise FDBError(1031)
-            return super().create_transaction()
-
     cut: Any = Cut(db)
-    worker = Worker(cut, queue, print)
-    start(worker, health=0)
-    base = address()
-    wait_until(lambda: is_ready(base))
-    cut.is_cut = True
-    code, text = status_of(base, "/ready")
-    assert code == 503
-    assert text.startswith("the database does not answer: ")
-    assert status_of(base, "/live") == (200, "ok")
-    cut.is_cut = False
-    wait_until(lambda: is_ready(base))
-    worker.stop()
+    with running(Worker(cut, queue, print), health=0):
+        base = address()
+        wait_until(lambda: is_ready(base))
+        cut.left = math.inf
+        code, text = status_of(base, "/ready")
+        assert code == 503
+        assert text.startswith("the database does not answer: ")
+        assert status_of(base, "/live") == (200, "ok")
+        cut.left = 0
+        wait_until(lambda: is_ready(base))
 
 
 def test_the_end_does_not_wait_for_a_client_that_sends_nothing(address: Any) -> None:

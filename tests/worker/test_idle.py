@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from typing import Any
 
@@ -16,8 +15,9 @@ from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.jobs import Context
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import until
+from tests.support.workers import running
 
-WAITING = int(os.environ.get("FDBQ_WAITING", "60"))
+WAITING = 60
 """How many jobs sleep or wait while a worker is idle."""
 
 
@@ -53,7 +53,6 @@ def test_an_idle_worker_makes_a_transaction_in_20_seconds(
 
     monkeypatch.setattr(sans_io, "sleep_on", sleep)
     assert worker.run() == WorkerReport()
-    print(f"{waiting} jobs: {counting.transactions} transactions, {counting.reads} reads")
     assert counting.transactions <= 0.05 * sum(sleeps)
     assert counting.watches <= 3 * len(sleeps)
     assert counting.reads <= 10 * len(sleeps)  # however many jobs wait
@@ -66,13 +65,9 @@ def test_an_idle_worker_stops_without_another_look(
 ) -> None:
     counting = CountingDatabase(db)
     worker = Worker(counting, queue, print)
-    thread = threading.Thread(target=worker.run, daemon=True)
-    thread.start()
-    assert asleep.wait(60)
-    counting.clear()
-    worker.stop()
-    thread.join(60)
-    assert not thread.is_alive()
+    with running(worker):
+        assert asleep.wait(60)
+        counting.clear()
     # It leaves, and ends if it was listed.
     assert (counting.transactions, counting.reads) in {(1, 0), (2, 0)}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,14 +14,11 @@ from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import check
 from fdbqueue.worker import claiming
 from tests.support.waiting import MAX_WAIT, wait_until
-from tests.support.workers import make_quick
+from tests.support.workers import make_quick, running
 
 
 class Long:
     """A handler whose jobs are quick, except for the jobs "long", which the test ends.
-
-    Args:
-        seconds: How long the others take.
 
     Attributes:
         began: The values of the jobs that have begun.
@@ -31,8 +27,7 @@ class Long:
 
     worker: Worker
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds = seconds
+    def __init__(self) -> None:
         self.began: list[Any] = []
         self.held: list[int] = []
         self.go = threading.Event()
@@ -40,7 +35,6 @@ class Long:
     def __call__(self, item: Any) -> None:
         self.began.append(item.value)
         self.held.append(len(self.worker._pool))
-        time.sleep(self.seconds)
         if item.value == "long":
             assert self.go.wait(MAX_WAIT)
 
@@ -53,15 +47,8 @@ def working(
     worker = handler.worker = Worker(db, queue, handler, **options)
     if is_quick:
         make_quick(worker)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
+    with running(worker, on_end=handler.go.set):
         yield worker
-    finally:
-        handler.go.set()
-        worker.stop()
-        thread.join(MAX_WAIT)
-        assert not thread.is_alive()
 
 
 def test_what_waits_for_a_long_job_goes_back_in_its_order(db: Any, queue: PriorityQueue) -> None:
@@ -78,28 +65,17 @@ def test_what_waits_for_a_long_job_goes_back_in_its_order(db: Any, queue: Priori
     assert check(db, queue).ok
 
 
-@pytest.mark.parametrize("concurrency", [1, 2])
-def test_nothing_is_claimed_ahead_of_jobs_that_take_longer_than_a_claim(
-    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch, concurrency: int
+@pytest.mark.parametrize("prefetch", [None, 0, 5])
+def test_what_is_claimed_ahead_is_limited_by_prefetch_and_by_how_long_jobs_take(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch, prefetch: int | None
 ) -> None:
-    monkeypatch.setattr(claiming, "_AHEAD", 1e-9)  # seconds, which every job takes
-    assert most_held(db, queue, concurrency=concurrency) <= concurrency
-
-
-@pytest.mark.parametrize("prefetch", [0, 5])
-def test_prefetch_limits_what_is_claimed_ahead(
-    db: Any, queue: PriorityQueue, prefetch: int
-) -> None:
-    assert most_held(db, queue, concurrency=2, prefetch=prefetch) <= 2 + prefetch
-
-
-def most_held(db: Any, queue: PriorityQueue, **options: Any) -> int:
-    """Return how many jobs a worker holds at most while it runs 200 quick ones."""
+    if prefetch is None:
+        monkeypatch.setattr(claiming, "_AHEAD", 1e-9)  # seconds, which every job takes
     queue.push_many(db, range(200))
-    handler = Long()
-    with working(db, queue, handler, **options):
+    handler, options = Long(), {} if prefetch is None else {"prefetch": prefetch}
+    with working(db, queue, handler, concurrency=2, **options):
         wait_until(lambda: len(handler.began) == 200)
-    return max(handler.held)
+    assert max(handler.held) <= 2 + (prefetch or 0)
 
 
 @pytest.mark.parametrize("group", [None, "a"])

@@ -20,6 +20,7 @@ from fdbqueue.database import clock
 from fdbqueue.worker import presence
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import wait_until
+from tests.support.workers import running
 
 
 def mine(db: Any, name: str) -> list[fdbqueue.admin.WorkerInfo]:
@@ -38,18 +39,16 @@ def test_a_worker_is_listed_while_it_runs(db: Any, name: str) -> None:
 
     assert mine(db, name) == []
     worker = Worker(db, queue, handle, concurrency=2, lease=0.3, name="mailer-1")
-    thread = threading.Thread(target=worker.run, kwargs={"drain": True})
-    thread.start()
-    entered.wait()
-    wait_until(lambda: [each.jobs for each in mine(db, name)] == [2])
-    (found,) = mine(db, name)
-    assert (found.name, found.host, found.pid) == ("mailer-1", socket.gethostname(), os.getpid())
-    assert (found.queues, found.concurrency) == ({name: 2}, 2)
-    assert found.since <= found.seen
-    claimed = [info.claimed_by for info in queue.items(db, state="claimed")]
-    assert claimed == ["mailer-1"] * 2
-    may_end.set()
-    thread.join()
+    with running(worker, on_end=may_end.set):
+        entered.wait()
+        wait_until(lambda: [each.jobs for each in mine(db, name)] == [2])
+        (found,) = mine(db, name)
+        host = socket.gethostname()
+        assert (found.name, found.host, found.pid) == ("mailer-1", host, os.getpid())
+        assert (found.queues, found.concurrency) == ({name: 2}, 2)
+        assert found.since <= found.seen
+        claimed = [info.claimed_by for info in queue.items(db, state="claimed")]
+        assert claimed == ["mailer-1"] * 2
     assert mine(db, name) == []
 
 
@@ -66,22 +65,18 @@ def test_a_worker_without_jobs_renews_its_row_once_a_minute(
     monkeypatch.setattr(clock, "monotonic", monotonic)
     counting = CountingDatabase(db)
     queue = PriorityQueue.named(db, name)
-    worker = Worker(counting, queue, print, lease=0.03)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    asleep.wait()
-    wait_until(lambda: counting.commits == 2)  # its row, and that it waits
-    (first,) = mine(db, name)
-    counting.clear()
-    now[0] += 59
-    wait_until(lambda: looks.count(now[0]) > 3)
-    assert counting.commits == 0
-    now[0] += 2
-    wait_until(lambda: counting.commits == 1)
-    assert mine(db, name)[0].seen > first.seen
-    assert mine(db, name) == [first]  # it is the same worker
-    worker.stop()
-    thread.join()
+    with running(Worker(counting, queue, print, lease=0.03)):
+        asleep.wait()
+        wait_until(lambda: counting.commits == 2)  # its row, and that it waits
+        (first,) = mine(db, name)
+        counting.clear()
+        now[0] += 59
+        wait_until(lambda: looks.count(now[0]) > 3)
+        assert counting.commits == 0
+        now[0] += 2
+        wait_until(lambda: counting.commits == 1)
+        assert mine(db, name)[0].seen > first.seen
+        assert mine(db, name) == [first]  # it is the same worker
     assert mine(db, name) == []
 
 
@@ -120,12 +115,8 @@ def test_a_killed_worker_is_gone_when_the_leases_of_its_jobs_are_over(
 def test_a_worker_is_listed_again_once_its_machine_has_slept(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch, asleep: threading.Event
 ) -> None:
-    worker = Worker(db, PriorityQueue.named(db, name), print)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    asleep.wait()
-    wait_until(lambda: mine(db, name))
-    monkeypatch.setattr(clock, "time_ns", lambda: time.time_ns() + 3600 * 10**9)
-    wait_until(lambda: mine(db, name), 30)  # not after a minute of the monotonic clock
-    worker.stop()
-    thread.join()
+    with running(Worker(db, PriorityQueue.named(db, name), print)):
+        asleep.wait()
+        wait_until(lambda: mine(db, name))
+        monkeypatch.setattr(clock, "time_ns", lambda: time.time_ns() + 3600 * 10**9)
+        wait_until(lambda: mine(db, name), 30)  # not after a minute of the monotonic clock

@@ -9,9 +9,10 @@ import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.jobs import Context, Dead, Discard
-from fdbqueue.types import ItemInfo, Progress
+from fdbqueue.types import Progress
 from tests.support.leases import lapse
 from tests.support.waiting import MAX_WAIT, wait_until
+from tests.support.workers import running
 
 
 def lines(log: str) -> list[str]:
@@ -19,10 +20,8 @@ def lines(log: str) -> list[str]:
     return [line.split(" ", 1)[1] for line in log.splitlines()]
 
 
-def info_of(db: Any, queue: PriorityQueue, item: Any) -> ItemInfo:
-    info = queue.get(db, item)
-    assert info is not None
-    return info
+def info_of(db: Any, queue: PriorityQueue, item: Any) -> Any:
+    return queue.get(db, item)
 
 
 def test_a_running_job_shows_its_progress_and_its_log(db: Any, queue: PriorityQueue) -> None:
@@ -36,19 +35,13 @@ def test_a_running_job_shows_its_progress_and_its_log(db: Any, queue: PriorityQu
 
     queue.configure(db, keep=10)
     item = queue.push(db, "job")
-    worker = Worker(db, queue, handler)
-    thread = threading.Thread(target=worker.run, kwargs={"drain": True})
-    thread.start()
-    wait_until(lambda: info_of(db, queue, item).progress)
-    info = info_of(db, queue, item)
-    assert (info.progress.fraction, info.progress.message) == (0.5, "page 2")
-    assert info.claimed_at
-    assert info.progress.reported_at
-    assert info.claimed_at <= info.progress.reported_at
-    assert lines(info.log) == ["began"]
-    assert queue.search(db, state="claimed").items[0].progress == info.progress
-    go.set()
-    thread.join()
+    with running(Worker(db, queue, handler), on_end=go.set):
+        wait_until(lambda: info_of(db, queue, item).progress)
+        info = info_of(db, queue, item)
+        assert (info.progress.fraction, info.progress.message) == (0.5, "page 2")
+        assert info.claimed_at <= info.progress.reported_at
+        assert lines(info.log) == ["began"]
+        assert queue.search(db, state="claimed").items[0].progress == info.progress
     info = info_of(db, queue, item)
     assert (info.state, info.progress, lines(info.log)) == ("done", None, ["began"])
 
@@ -88,10 +81,9 @@ def test_a_handler_that_extends_its_lease_keeps_its_report(db: Any, queue: Prior
 
     def handler(context: Context) -> None:
         context.progress(0.5, "half")
-        context.extend()
-        seen.append(info_of(db, queue, context.item).progress.message)
-        context.extend()
-        seen.append(info_of(db, queue, context.item).progress.message)
+        for _ in range(2):
+            context.extend()
+            seen.append(info_of(db, queue, context.item).progress.message)
 
     queue.push(db, "job")
     assert Worker(db, queue, handler).run(drain=True) == WorkerReport(done=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.jobs import Context, Dead, Discard
 from tests.support.waiting import MAX_WAIT, wait_until
-from tests.support.workers import make_quick
+from tests.support.workers import make_quick, running
 
 GRACE = 0.2
 
@@ -23,19 +23,6 @@ def go() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
-
-
-def start(worker: Worker) -> Callable[[], WorkerReport]:
-    """Run a worker in a thread; return a function that waits for its end."""
-    thread = threading.Thread(target=worker.run, daemon=True)
-    thread.start()
-
-    def joined() -> WorkerReport:
-        thread.join(MAX_WAIT)
-        assert not thread.is_alive(), "the worker does not end"
-        return worker.report
-
-    return joined
 
 
 def assert_released(db: Any, queue: PriorityQueue, number: int) -> None:
@@ -69,10 +56,9 @@ def test_a_running_job_is_told_and_may_end_as_it_wants_but_an_error_counts_no_at
     queue.push(db, kind)
     handler = coroutine if kind == "coroutine" else function
     worker = Worker(db, queue, handler, grace=MAX_WAIT)
-    joined = start(worker)
-    assert began.wait(MAX_WAIT)
-    worker.stop()
-    assert joined() == WorkerReport(done=kind == "done", failed=kind == "dead")
+    with running(worker):
+        assert began.wait(MAX_WAIT)
+    assert worker.report == WorkerReport(done=kind == "done", failed=kind == "dead")
     assert reasons == ["shutdown"]
     assert queue.stats(db).dead == (kind == "dead")
     if kind in ("function", "coroutine"):
@@ -99,10 +85,9 @@ def test_coroutines_that_outlast_the_grace_period_go_back(
 
     queue.push(db, "job")
     worker = Worker(db, queue, handler, grace=GRACE)
-    joined = start(worker)
-    assert began.wait(MAX_WAIT)
-    worker.stop()
-    assert joined() == WorkerReport()
+    with running(worker):
+        assert began.wait(MAX_WAIT)
+    assert worker.report == WorkerReport()
     assert_released(db, queue, 1)
     assert kind == "blocks" or cancelled.wait(MAX_WAIT)
 
@@ -134,10 +119,9 @@ def test_what_outlasts_the_grace_period_goes_back_and_has_no_effect(
         db, queue, handler, concurrency=concurrency, grace=GRACE, store_results=kind == "at_end"
     )
     make_quick(worker)
-    joined = start(worker)
-    wait_until(lambda: len(threads) == concurrency)
-    worker.stop()
-    assert joined() == WorkerReport()
+    with running(worker):
+        wait_until(lambda: len(threads) == concurrency)
+    assert worker.report == WorkerReport()
     assert_released(db, queue, 9)
     claim = queue.claim(db)
     go.set()
@@ -161,9 +145,8 @@ def test_a_time_out_during_the_shutdown_counts(
 
     item = queue.push(db, "job")
     worker = Worker(db, queue, handler, timeout=0.05, grace=GRACE)
-    joined = start(worker)
-    assert told.wait(MAX_WAIT)
-    worker.stop()
-    assert joined() == WorkerReport(failed=1)
+    with running(worker):
+        assert told.wait(MAX_WAIT)
+    assert worker.report == WorkerReport(failed=1)
     (attempt,) = queue.get(db, item).failed_attempts
     assert "TimedOut" in str(attempt.error)
