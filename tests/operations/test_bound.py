@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,17 +11,9 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 import fdbqueue.testing
 from fdbqueue import PriorityQueue, Queue
-from fdbqueue.database.retrying import read
-from fdbqueue.errors import LeaseLost, QueueFull
+from fdbqueue.errors import QueueFull
 from fdbqueue.layout.keys import Layout
 from tests.support.full import unless_full
-from tests.support.keys import layout_of
-
-
-def length(db: Any, queue: PriorityQueue) -> int:
-    """Count the waiting items."""
-    begin, end = layout_of(queue).range_of(layout_of(queue).items)
-    return len(list(db.get_range(begin, end)))
 
 
 def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
@@ -30,18 +21,6 @@ def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
     layout = Layout(space)
     rows = {row.key: row.value for row in db[space.range()] if row.key != layout.total_rejected}
     return {key: value for key, value in rows.items() if not layout.receipts.contains(key)}
-
-
-def unfinished(db: Any, queue: PriorityQueue) -> int:
-    """Count the items that the bound limits: waiting, delayed and claimed ones."""
-    layout = layout_of(queue)
-
-    def count(tr: Any) -> int:
-        prefixes = (layout.items, layout.delayed, layout.claims)
-        ranges = [tr.snapshot.get_range(*layout.range_of(prefix)) for prefix in prefixes]
-        return sum(len(list(rows)) for rows in ranges)
-
-    return read(db, count)
 
 
 def test_push_many_stores_all_or_none_or_as_many_as_fit(db: Any, space: Subspace) -> None:
@@ -151,7 +130,7 @@ def test_a_claimed_item_counts_towards_the_bound_until_it_is_finished(
     queue.nack(db, queue.claim(db, within=1), error="dead")
     assert [letter.item.value for letter in queue.items(db, state="dead")] == ["b"]
     assert queue.push(db, "e").value == "e"
-    assert unfinished(db, queue) == 3
+    assert queue.stats(db).unfinished == 3
     assert fdbqueue.admin.check(db, queue).ok
 
 
@@ -176,7 +155,7 @@ def test_a_dead_letter_cannot_be_retried_into_a_full_queue(db: Any, space: Subsp
 @pytest.mark.parametrize("unique", [None, "k"])
 @pytest.mark.parametrize("end", ["ack", "nack"])
 def test_a_transaction_with_a_rejected_push_conflicts_with_the_end_of_a_claim(
-    db: Any, space: Subspace, end: str, unique: str | None
+    db: Any, space: Subspace, end: str, unique: str | None, fdb_error: Any
 ) -> None:
     """Its other writes may depend on the queue being full."""
     queue = PriorityQueue(space, max_size=1, max_attempts=1)
@@ -186,79 +165,8 @@ def test_a_transaction_with_a_rejected_push_conflicts_with_the_end_of_a_claim(
     assert unless_full(queue.push, tr, "b", unique=unique) is None
     tr[space.pack(("note",))] = b"the queue is full"
     getattr(queue, end)(db, claim)
-    assert not commits(tr)
-
-
-def test_transactions_in_any_order_never_exceed_the_bound(
-    db: Any, space: Subspace, rng: random.Random, engine: str
-) -> None:
-    """Transactions overlap, commit in any order and make several calls each."""
-    refused = 0
-    for number in range(5 if engine == "cluster" else 20):
-        bound = rng.randrange(1, 7)
-        queue = PriorityQueue(space[number], max_size=bound, max_attempts=rng.choice([1, 2, None]))
-        queue.push(db, "first")
-        limit = rng.choice([None, 1, 2, 3])
-        queue.configure(db, concurrency=limit)
-        queue.set_group(db, "ada", concurrency=1)
-        in_flight: list[Any] = []
-        claims: list[Any] = []
-        for _ in range(80):
-            if rng.random() < 0.5 or not in_flight:
-                tr = db.create_transaction()
-                claim = act(tr, queue, claims, rng)
-                in_flight.append((tr, claim))
-            else:
-                tr, claim = in_flight.pop(rng.randrange(len(in_flight)))
-                if not commits(tr):
-                    refused += 1
-                elif claim is not None:
-                    claims.append(claim)
-                assert unfinished(db, queue) <= bound
-                groups = [
-                    info.group for info in queue.items(db.create_transaction(), state="claimed")
-                ]
-                assert limit is None or len(groups) <= limit
-                assert groups.count("ada") <= 1
-                assert length(db, queue) <= queue.size(db) <= bound
-        assert fdbqueue.admin.check(db, queue).ok
-    assert refused > 20
-
-
-def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) -> Any:
-    """Make random calls in a transaction, on any of the claims; return its own claim."""
-    claim = None
-    if rng.random() < 0.3:
-        queue.pop(tr)
-    if rng.random() < 0.3:
-        claim = queue.claim(tr, n=rng.randrange(1, 3), lease=rng.choice([0.000_001, 60]))
-    if claims and rng.random() < 0.6:
-        ends: list[Any] = [queue.ack, queue.release, queue.extend, queue.nack, queue.nack]
-        end = rng.choice(ends)
-        options = {"delay": rng.choice([0, 60])} if end == queue.nack else {}
-        with suppress(LeaseLost):
-            end(tr, rng.choice(claims), **options)
-    if rng.random() < 0.2:
-        for letter in list(queue.items(tr, state="dead"))[:2]:
-            with suppress(QueueFull):
-                queue.retry(tr, letter.id)
-    for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
-        size = rng.randrange(1, 3)
-        fits: dict[str, Any] = {
-            "as_many_as_fit": rng.random() < 0.5,
-            "group": rng.choice([None, "ada"]),
-        }
-        unless_full(queue.push_many, tr, range(size), **fits)
-    return claim
-
-
-def commits(tr: Any) -> bool:
-    """Return whether a transaction commits, and does not conflict or become too old."""
-    try:
+    with fdb_error(1020):
         tr.commit().wait()
-    except fdbqueue.error_classes() as error:
-        return {1020: False, 1007: False}[error.code]
-    return True
 
 
 def test_pushes_far_from_the_bound_do_not_conflict(db: Any, space: Subspace) -> None:

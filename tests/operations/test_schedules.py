@@ -9,7 +9,6 @@ import pytest
 
 import fdbqueue
 from fdbqueue import admin
-from fdbqueue.errors import InvalidPriority, InvalidSchedule, PayloadTooLarge
 from fdbqueue.testing import Clock, FaultyDatabase
 from fdbqueue.types import Database, Missed, Overlap
 
@@ -264,35 +263,3 @@ def test_the_items_of_a_schedule_are_in_its_group(
     claim = queue.claim(db, wait=30)  # one without a wait may have swept a moment ago
     assert queue.get(db, claim.item).group is None
     assert admin.check(db, queue).ok
-
-
-LARGE = "x" * 100_000
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({}, "give one of cron and every"),
-        ({"cron": "* * * * *", "every": "1h"}, "give one of cron and every"),
-        ({"every": "10ms"}, "every is at least 1 second"),
-        ({"cron": "61 * * * *"}, "Bad minute"),
-        ({"cron": "* * *"}, "Wrong number of fields"),
-        ({"cron": "0 0 31 2 *"}, "Bad day-of-month"),
-        ({"cron": "* * * * *", "tz": "Europe/Atlantis"}, "there is no time zone"),
-        ({"cron": "* * * * *", "tz": "../etc/passwd"}, "there is no time zone"),
-        ({"every": "1h", "missed": "some"}, "missed is one of"),
-        ({"every": "1h", "overlap": "some"}, "overlap is one of"),
-        ({"every": "1h", "name": ""}, "a name is printable text"),
-        ({"every": "1h", "value": LARGE}, PayloadTooLarge),
-        ({"every": "1h", "priority": "high"}, InvalidPriority),
-        ({"every": "1h", "overlaps": "skip"}, TypeError),
-    ],
-)
-def test_an_invalid_schedule_stores_nothing(
-    db: Database, queue: fdbqueue.PriorityQueue[Any], options: dict[str, Any], error: Any
-) -> None:
-    arguments = {"name": "bad", "value": "tick", **options}
-    with pytest.raises(InvalidSchedule if isinstance(error, str) else error) as caught:
-        queue.schedules.add(db, arguments.pop("name"), arguments.pop("value"), **arguments)
-    assert not isinstance(error, str) or error in str(caught.value)
-    assert queue.schedules.all(db) == []

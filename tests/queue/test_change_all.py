@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, TaskQueue
-from fdbqueue.errors import FdbqueueError, LeaseLost
+from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue.errors import LeaseLost
 from fdbqueue.queue import base
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
@@ -244,39 +244,3 @@ def test_a_large_group_is_changed_in_bounded_transactions(
         assert counted.commits == 4
         assert [item.value for item in jobs.items(db)] == left
     assert_views_agree(db, jobs)
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "given", "words"),
-    [
-        *(
-            (PriorityQueue, change, {"state": state}, f"is not a change of {state} items")
-            for change, state in (
-                *(("remove", "claimed"), ("retry", "ready"), ("retry", "claimed")),
-                *(("release", "done"), ("explode", "ready")),
-            )
-        ),
-        (Queue, "reprioritize", {"state": "ready", "to": 1}, "have no priorities"),
-        (Queue, "remove", {"state": "ready", "priority": 1}, "a fifo queue have no priorities"),
-        (PriorityQueue, "reprioritize", {"state": "ready", "to": "high"}, "64-bit integer"),
-        (PriorityQueue, "reprioritize", {"state": "ready"}, "for 'reprioritize' alone"),
-        (PriorityQueue, "remove", {"state": "ready", "to": 1}, "for 'reprioritize' alone"),
-        *(
-            (kind, change, {"group": None}, "None matches every item")
-            for kind, change in zip(KINDS, ("clear", "cancel", "retry"))
-        ),
-        *(
-            (PriorityQueue, change, {"group": group}, "a group is text of 0 to 255 bytes")
-            for change, group in (("clear", "x" * 256), ("cancel", 7))
-        ),
-    ],
-)
-def test_a_change_that_does_not_fit_changes_nothing(
-    db: Any, name: str, kind: Any, change: Any, given: Any, words: str
-) -> None:
-    queue = kind.named(db, name)
-    push(db, queue, 1, group="ada")
-    push(db, queue, 1)
-    with pytest.raises((ValueError, FdbqueueError), match=words):
-        queue.change_all(db, change, **given)
-    assert queue.size(db) == 2

@@ -10,7 +10,6 @@ import pytest
 import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import QueueFull
-from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
 from tests.support.full import unless_full
 
@@ -50,22 +49,6 @@ def test_ready_delayed_and_claimed_items_fill_a_group(db: Any, name: str, kind: 
     assert (group.ready, group.delayed, group.claimed, group.max_size) == (1, 1, 0, 3)
     assert jobs.stats(db).total_rejected == 3  # pushes
     assert admin.check(db, jobs).problems == ()
-
-
-@pytest.mark.parametrize("end", ["pop", "ack", "dead", "expire", "clear"])
-def test_the_end_of_an_item_makes_room(db: Any, jobs: Any, end: str, clock: Clock) -> None:
-    jobs.set_group(db, "ada", max_size=1)
-    jobs.push(db, 1, group="ada", ttl=60 if end == "expire" else None)
-    if end == "expire":
-        clock.advance(61)
-        assert jobs.pop(db) is None
-    elif end in ("pop", "clear"):
-        getattr(jobs, end)(db)
-    elif end == "ack":
-        jobs.ack(db, jobs.claim(db))
-    else:
-        jobs.nack(db, jobs.claim(db), dead=True)
-    assert jobs.push(db, 2, group="ada").value == 2
 
 
 def test_a_push_of_several_items_is_refused_as_a_whole_or_stores_the_first(

@@ -298,36 +298,6 @@ def test_an_item_that_returns_during_a_pop_is_not_lost(
     assert [item.value for item in jobs.pop_many(db, 2)] == ["first", "second"]
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        *(
-            (lambda jobs, db, group=group: jobs.push(db, 1, group=group), "text of 1 to 255")
-            for group in ("", "x" * 256, 7, b"ada")
-        ),
-        (lambda jobs, db: jobs.push_many(db, [1], groups=[""]), "text of 1 to 255"),
-        (lambda jobs, db: jobs.groups(db, after="\ud800"), "text of 0 to 255"),
-        (lambda jobs, db: jobs.groups(db, after=7), "text of 0 to 255"),
-        *(
-            (lambda jobs, db, given=given: jobs.set_group(db, "", **given), "have only a weight")
-            for given in ({"concurrency": 1}, {"paused": True}, {"rate": (1, 1)})
-        ),
-        *(
-            (lambda jobs, db, given=given: jobs.set_group(db, "ada", **given), "max_size")
-            for given in ({"max_size": 0}, {"max_size": "2"})
-        ),
-        *(
-            (lambda jobs, db, cost=cost: jobs.push(db, 1, group="ada", cost=cost), "cost")
-            for cost in (0, "1", 1001, float("nan"))
-        ),
-    ],
-)
-def test_a_mistake_changes_nothing(db: Any, jobs: Any, call: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        call(jobs, db)
-    assert (jobs.groups(db), jobs.size(db)) == ([], 0)
-
-
 def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:
     jobs.push_many(db, ["ada"] * 20, group="ada", cost=3)
     jobs.push_many(db, ["bob"] * 20, group="bob")

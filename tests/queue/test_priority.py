@@ -11,10 +11,6 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import (
-    InvalidItemId,
-    InvalidPriority,
-    InvalidValue,
-    PayloadTooLarge,
     UndecodableItem,
 )
 from tests.support.keys import layout_of
@@ -126,80 +122,11 @@ def test_reprioritize_appends_an_item_to_its_new_priority(db: Any, mixed: Priori
     assert fdbqueue.admin.check(db, mixed).ok
 
 
-def recursive() -> list[Any]:
-    value: list[Any] = []
-    value.append(value)
-    return value
-
-
-class NotBytes:
-    """A codec that returns text."""
-
-    def encode(self, value: Any) -> Any:
-        return "text"
-
-    def decode(self, payload: bytes) -> Any: ...
-
-
-WRONG_VALUES: list[tuple[Any, Any, str]] = [
-    *(
-        ("json", value, "cannot be stored")
-        for value in (b"bytes", {1, 2}, {1: "a"}, (1, 2), float("nan"), float("inf"), object())
-    ),
-    *(("json", value, "") for value in ([object()], "\ud800", recursive())),
-    ("json", "x" * 8_000_001, "8,000,003 bytes and an item holds at most 8,000,000"),
-    *(("bytes", "text", ""), ("tuple", [1], ""), ("tuple", (object(),), "")),
-    (NotBytes(), 1, "the codec returned str, not bytes"),
-]
-
-
-@pytest.mark.parametrize(
-    ("codec", "value", "words"), WRONG_VALUES, ids=[str(number) for number in range(15)]
-)
-def test_a_value_that_the_codec_does_not_take_is_rejected(
-    db: Any, space: Subspace, codec: Any, value: Any, words: str
-) -> None:
-    queue = PriorityQueue(space, codec=codec)
-    for push in (lambda: queue.push(db, value), lambda: queue.push_many(db, [value] * 2)):
-        with pytest.raises((InvalidValue, PayloadTooLarge), match=words or None):
-            push()
-    assert stored(db, queue) == []
-
-
 def test_push_many_pushes_each_value_with_its_priority(db: Any, queue: PriorityQueue) -> None:
     items = queue.push_many(db, ["a", "b", "c"], priorities=[2, 1, 2])
     assert [item.priority for item in items] == [2, 1, 2]
     assert values(queue.items(db)) == ["b", "a", "c"]
     assert queue.push_many(db, []) == []
-
-
-def test_wrong_arguments_are_refused(db: Any, space: Subspace, mixed: PriorityQueue) -> None:
-    other = PriorityQueue(space["another"])
-    foreign = other.push(db, "foreign")
-    wrong: Any
-    for wrong in (-1, True, 1.0, "2", None):
-        with pytest.raises(ValueError, match="n is a number"):
-            mixed.pop_many(db, wrong)
-    for wrong in ("", "?", "é", "AAAA", "FQE", "FQEUAQA=", "x" * 1000, None, 7):
-        with pytest.raises(InvalidItemId, match="is not the id of an item"):
-            mixed.remove(db, wrong)
-    for call in (
-        lambda: mixed.remove(db, foreign),
-        lambda: mixed.reprioritize(db, foreign, 1),
-        lambda: mixed.put_back(db, [foreign]),
-        lambda: list(mixed.items(db, after=foreign)),
-        lambda: mixed.pushed_at("nonsense"),
-    ):
-        with pytest.raises(InvalidItemId):
-            call()
-    with pytest.raises(ValueError, match="2 values and 1 priorities"):
-        mixed.push_many(db, ["d", "e"], priorities=[1])
-    for wrong in (str, (), (list,), "int", (bool,)):
-        with pytest.raises(ValueError, match="priorities must be int or a tuple"):
-            PriorityQueue(space, priorities=wrong)
-    with pytest.raises(ValueError, match="no codec is named 'pickle'"):
-        PriorityQueue(space, codec="pickle")
-    assert (mixed.size(db), other.size(db)) == (6, 1)
 
 
 def test_calls_in_a_callers_transaction_commit_together(
@@ -235,37 +162,6 @@ def test_json_values_are_returned_unchanged(db: Any, queue: PriorityQueue, value
 
 
 TUPLE = (int, float, str)
-WRONG_PRIORITIES: list[tuple[Any, Any, str]] = [
-    *(
-        (int, priority, "must be a 64-bit integer")
-        for priority in (True, 1.0, "1", None, (1,), b"1", 2**63, -(2**63) - 1)
-    ),
-    *(
-        (TUPLE, priority, r"must be a tuple \(int, float, str\)")
-        for priority in (1, (1, 2.0), [1, 2.0, "a"], (1, 2.0, 3), (True, 2.0, "a"))
-    ),
-    (TUPLE, (1, float("nan"), ""), "must be a tuple"),
-    ((str,), ("\ud800",), ""),
-    ((str,), ("x" * 11_000,), ""),
-]
-
-
-@pytest.mark.parametrize(("kind", "priority", "words"), WRONG_PRIORITIES)
-def test_a_priority_of_another_type_is_rejected(
-    db: Any, space: Subspace, kind: Any, priority: Any, words: str
-) -> None:
-    queue = PriorityQueue(space, priorities=kind)
-    right = {int: 1, TUPLE: (1, 2.0, "a"), (str,): ("a",)}[kind]
-    with pytest.raises(InvalidPriority, match=words or None) as error:
-        queue.push(db, "x", priority)
-    assert error.value.priority is priority
-    assert stored(db, queue) == []
-    item = queue.push(db, "x", right)
-    with pytest.raises(InvalidPriority):
-        queue.push_many(db, ["y", "z"], priorities=[right, priority])
-    with pytest.raises(InvalidPriority):
-        queue.reprioritize(db, item, priority)
-    assert [*queue.items(db)] == [item]
 
 
 def test_put_back_returns_any_number_of_items(db: Any, space: Subspace) -> None:

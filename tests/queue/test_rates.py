@@ -151,12 +151,6 @@ def test_a_rate_outlives_the_items(db: Any, jobs: Any, limit: Any, clock: Clock)
     assert admin.check(db, jobs).problems == ()
 
 
-@pytest.mark.parametrize("rate", [(0, 1), (1, 0), (1,), 5, (1.5, 1), (20_000, 1), (1, "soon")])
-def test_a_rate_is_a_number_and_a_time(limit: Any, rate: Any) -> None:
-    with pytest.raises(ValueError, match="rate"):
-        limit(rate)
-
-
 # The rate of a queue
 
 

@@ -15,7 +15,6 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue, admin
 from fdbqueue.admin import check
 from fdbqueue.errors import (
-    InvalidQueueName,
     OptionsMismatch,
     QueueExists,
     QueueNotFound,
@@ -64,22 +63,6 @@ def test_the_first_push_creates_a_queue_and_reads_do_not(db: Any, name: str) -> 
     assert PriorityQueue.existing(db, f"{name}new").options(db).max_size == 5
     queue.clear(db)
     assert sizes(db, name) == {f"{name}new": 0}
-
-
-def test_wrong_names_and_options_are_rejected(db: Any, name: str, space: Subspace) -> None:
-    bad: Any
-    for bad in ("", " x", "x ", "a\nb", "a\x00", "é" * 128, 5, None, b"x"):
-        for call in (PriorityQueue.named, admin.drop):
-            with pytest.raises(InvalidQueueName, match="cannot be the name of a queue"):
-                call(db, bad)
-        with pytest.raises(InvalidQueueName):
-            admin.rename(db, "any", bad)
-    for bad in (5, object(), bytes):
-        with pytest.raises(TypeError, match="a codec must be"):
-            PriorityQueue(space, codec=bad)
-    for options in ({"codec": ""}, {"priorities": ()}):
-        with pytest.raises(ValueError, match=r"codec|priorities"):
-            PriorityQueue.named(db, name, **options)
 
 
 def test_a_renamed_queue_keeps_its_items_and_open_handles_still_work(db: Any, name: str) -> None:

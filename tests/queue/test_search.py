@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-import fdbqueue
-from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.coordination import sweeper
 from tests.support.counting import CountingDatabase
 from tests.support.kinds import KINDS, STATES, bring, in_each_state, push
@@ -162,34 +161,6 @@ def test_only_the_items_that_match_are_changed(db: Any, name: str) -> None:
     assert (stats.ready, stats.dead) == (3, 22)
     first = next(iter(queue.items(db, state="dead"))).id
     assert queue.change_all(db, "remove", state="dead", id=first) == {first: True}
-
-
-@pytest.mark.parametrize(
-    ("kind", "state", "wanted", "reason"),
-    [
-        (PriorityQueue, "ready", {"agent": "ada"}, "agent: the items"),
-        (PriorityQueue, "done", {"error": "refused"}, "error: done items"),
-        (PriorityQueue, "dead", {"client": "mail-1"}, "client: only claimed"),
-        (PriorityQueue, "dead", {"error": ""}, "error is text"),
-        (PriorityQueue, "dead", {"id": 7}, "id is text"),
-        (PriorityQueue, "dead", {"job": ""}, "job is text"),
-        (PriorityQueue, "dead", {"scan": 0}, "scan is a number"),
-        (PriorityQueue, "dead", {"priority": "high"}, "priority"),
-        (PriorityQueue, "late", {}, "a state is one of"),
-        (Queue, "ready", {"priority": 1}, "priority: the items of a fifo"),
-        (TaskQueue, "ready", {"priority": 9}, "priority"),
-    ],
-)
-def test_a_filter_that_does_not_fit_is_rejected(
-    db: Any, name: str, kind: Any, state: Any, wanted: Any, reason: str
-) -> None:
-    queue = kind.named(db, name)
-    for call in (queue.search, queue.count):
-        with pytest.raises((ValueError, fdbqueue.FdbqueueError), match=reason):
-            call(db, state=state, **wanted)
-    if "scan" not in wanted:
-        with pytest.raises((ValueError, fdbqueue.FdbqueueError), match=reason):
-            queue.change_all(db, "remove", state=state, **wanted)
 
 
 def test_items_of_a_group_are_found_in_each_state(db: Any, jobs: Any) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 import fdbqueue
 from fdbqueue import PriorityQueue
 
@@ -46,25 +44,3 @@ def test_a_queue_that_keeps_nothing_any_more_forgets_its_done_items(db: Any, nam
     queue.claim(db)
     queue.claim(db)  # which trims, because the claim before it has read the options
     assert queue.state(db, item) is None
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"size": 3}, TypeError, "there is no option 'size': .*max_size"),
-        ({"keep": 5, "keep_number": 3}, ValueError, "give it without them"),
-        ({"paused": 1}, ValueError, "paused is True or False, not 1"),
-        ({"max_attempts": 0}, ValueError, "max_attempts is a number from 1, or None, not 0"),
-        ({"keep_seconds": -1}, ValueError, "keep_seconds is a number from 1, or None, not -1"),
-        ({"traceback_bytes": 30_001}, ValueError, "from 0 to 30,000, not 30001"),
-    ],
-)
-def test_a_wrong_option_changes_nothing(
-    db: Any, name: str, settings: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    queue = PriorityQueue.named(db, name, max_size=5)
-    queue.push(db, "job")
-    before = queue.options(db)
-    with pytest.raises(error, match=message):
-        queue.configure(db, max_size=9, **settings)
-    assert queue.options(db) == before
