@@ -18,7 +18,6 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ForeignClaim, LeaseLost
 from fdbqueue.operations.claims import ClaimedItems
 from fdbqueue.testing import Clock
-from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, values
 
@@ -268,23 +267,3 @@ def test_a_delayed_item_keeps_the_position_of_its_push(
 
 
 # Concurrency
-
-
-def test_a_job_takes_few_mutations_and_fewer_of_keys_that_all_clients_write(
-    db: Any, queue: PriorityQueue
-) -> None:
-    counting = CountingDatabase(db)
-    layout = layout_of(queue)
-    mutations: list[list[bytes]] = []
-    for _ in range(3):
-        counting.clear()
-        queue.push(counting, "job", 7)
-        queue.ack(counting, queue.claim(counting))
-        # History notes a waiting time and a run time once a second.
-        noted = layout.history
-        mutations.append([key for key in counting.mutations if not key.startswith(noted)])
-    _, second, third = mutations  # the first one also marks the queue as one with timers
-    assert len(second) == len(third) == 14
-    receipts = layout.receipts
-    both = {key for key in second if key in third and not receipts.contains(key)}
-    assert len([key for key in second if key in both]) == 6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +14,6 @@ from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
 from fdbqueue.testing import Clock, FaultyDatabase
-from tests.support.counting import CountingDatabase
 from tests.support.full import unless_full
 from tests.support.keys import layout_of, rows_in
 from tests.support.leases import come_due, expire, lapse
@@ -364,28 +362,6 @@ def test_of_a_claim_and_a_push_that_race_one_sees_the_other(
         release.commit().wait()
     jobs.release(db, first.id)
     assert check(db, jobs).ok
-
-
-def test_other_pushes_pay_nothing_for_the_scopes(
-    db: Any, jobs: PriorityQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.time_ns()  # the history of the queue costs more when a minute begins
-    monkeypatch.setattr("fdbqueue.database.clock.nanoseconds", lambda: now)
-    counting: Any = CountingDatabase(db)
-    jobs.push(db, 0, unique="first")
-
-    def cost(**options: Any) -> tuple[int, int]:
-        counting.clear()
-        jobs.push(counting, 0, **options)
-        return counting.reads, len(counting.mutations)
-
-    cost()  # the first one of a client deletes old receipts
-    reads, mutations = cost()
-    assert (reads, mutations) == (2, 4)  # with the receipt of the commit
-    unique_reads = cost(unique="a")[0]
-    assert cost(unique="b") == cost(unique="c", unique_until="claimed")
-    assert cost(unique="d") == (unique_reads, mutations + 1)
-    assert cost(unique="e", unique_for=60) == (unique_reads + 1, mutations + 2)  # old periods
 
 
 def test_check_finds_and_repairs_the_ends_of_periods(db: Any, jobs: PriorityQueue) -> None:

@@ -10,10 +10,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import admin
-from fdbqueue.coordination import sweeper
 from fdbqueue.errors import LeaseLost
 from tests.support.asleep import Asleep
-from tests.support.counting import CountingDatabase, writes
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push, value_of
 from tests.support.threads import later
@@ -177,25 +175,6 @@ def test_names_of_any_text_are_told_apart(db: Any, jobs: Any) -> None:
     assert [each.name for each in jobs.groups(db)] == sorted(names, key=lambda n: n.encode())
     assert sorted(jobs.pop(db).value for _ in names) == sorted(names)
     assert jobs.groups(db) == []
-
-
-@pytest.mark.parametrize("groups", [10, 300])
-def test_a_pop_costs_the_same_with_any_number_of_groups(
-    db: Any, name: str, groups: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
-    counted = CountingDatabase(db)
-    jobs = fdbqueue.PriorityQueue.named(counted, f"{name}jobs")
-    names = [f"group {number}" for number in range(groups)]
-    for _ in range(2):
-        jobs.push_many(counted, names, groups=names)
-    jobs.pop(counted)
-    costs: list[tuple[int, int]] = []
-    for _ in range(5):
-        counted.clear()
-        jobs.pop(counted)
-        costs.append((counted.reads, writes(counted, jobs)))
-    assert min(costs) == (7, 9)  # on a slow machine, sweeps are due in between
 
 
 TAKES: dict[str, Any] = {

@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-import fdbqueue
 from fdbqueue import admin
-from fdbqueue.coordination import sweeper
 from fdbqueue.database import clock as clocks
 from fdbqueue.operations.maintainers import groups as groups_module
 from fdbqueue.testing import Clock
 from tests.support.asleep import Asleep
-from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
 from tests.support.threads import later
@@ -182,27 +179,6 @@ def test_a_clock_that_is_behind_does_not_keep_the_starts_of_others(
             assert jobs.claim(db)
         assert jobs.claim(db)
         assert jobs.claim(db) is None
-
-
-@pytest.mark.parametrize("verb", ["claim", "pop"])
-def test_a_queue_without_a_rate_pays_nothing(
-    db: Any, name: str, verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
-    costs = []
-    for rate in (None, (100, 60)):
-        counted = CountingDatabase(db)
-        jobs = fdbqueue.Queue.named(counted, f"{name}{rate}")
-        jobs.push_many(counted, range(9))
-        jobs.configure(counted, rate=rate, paused=False)
-        getattr(jobs, verb)(counted)
-        reads: list[int] = []
-        for _ in range(5):
-            counted.clear()
-            getattr(jobs, verb)(counted)
-            reads.append(counted.reads)
-        costs.append(min(reads))  # on a slow machine, sweeps are due in between
-    assert costs[0] == {"claim": 2, "pop": 1}[verb] < costs[1]
 
 
 # The rates of groups

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue, TaskQueue
-from fdbqueue.coordination import sweeper
 from tests.support.counting import CountingDatabase
 from tests.support.kinds import KINDS, STATES, bring, in_each_state, push
 
@@ -190,20 +189,3 @@ def test_a_group_is_found_with_other_filters_and_within_a_priority(db: Any, name
         (info,) = jobs.search(db, state="ready", group=text, id=found.items[0].id).items
         assert info.item.value == 2
     assert jobs.count(db, state="ready", group="ada", priority=3).count == 0
-
-
-def test_a_search_for_a_group_reads_no_items_of_others(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
-    counted = CountingDatabase(db)
-    jobs = PriorityQueue.named(counted, f"{name}jobs")
-    jobs.push(db, "own", 2, group="own")
-    jobs.size(db)  # and finds that the queue has no timers
-    reads: list[int] = []
-    for _ in range(2):
-        jobs.push_many(db, [0] * 300, priorities=[1, 2] * 150, group="flood")
-        counted.clear()
-        assert jobs.search(counted, state="ready", group="own", limit=1).scanned == 1
-        reads.append(counted.reads)
-    assert reads[0] == reads[1]
