@@ -23,7 +23,7 @@ from tests.support.scan import assert_views_agree
 
 Kind = tuple[Why, State | None, State | None]
 
-BELONGS = ("pieces", "attempts", "moved", "unique_keys")
+BELONGS = ("pieces", "attempts", "moved", "unique_keys", "group_passes", "group_members")
 ROWS = ("items", "delayed", "claims", "dead", "done", "done_times", "returned")
 TIMERS = ("leases", "dues", "expiries")
 

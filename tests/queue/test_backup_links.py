@@ -171,21 +171,6 @@ def test_a_backup_of_one_queue_goes_back_to_the_other_one(shop: Shop) -> None:
     assert there.work() == ALL
 
 
-def test_any_number_of_large_items_go_on_whose_jobs_are_gone(db: Any, name: str) -> None:
-    """One transaction has no room for them."""
-    waiting = PriorityQueue.named(db, f"{name}waiting")
-    working = PriorityQueue.named(db, f"{name}working")
-    batches, n = Batches(waiting), 150
-    for _ in range(n):
-        end = {"job": "end", "args": ["x" * 75_000]}
-        id = batches.open(db, end, 0, "continue").id
-        batches.add(db, id, "continue", [Members(working, {"values": [1], "priority": 0})])
-        batches.close(db, id)
-    drop(db, f"{name}working")
-    assert check(db, waiting).ok
-    assert sum(waiting.pop(db, wait=60) is not None for _ in range(n)) == n
-
-
 def test_what_waits_for_a_dropped_queue_ends_once_also_if_the_queue_is_restored(shop: Shop) -> None:
     file, _ = saved(shop, shop.working)
     drop(shop.db, shop.working)

@@ -8,7 +8,6 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
-from fdbqueue.errors import LeaseLost
 from fdbqueue.queue import base
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
@@ -51,15 +50,6 @@ def test_all_items_in_a_state_are_changed(
         assert jobs.change_all(db, change, state=state) == {}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_queue_changes_its_items(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name, max_attempts=1)
-    filled(db, queue, "dead", 3)
-    assert [*queue.change_all(db, "retry", state="dead").values()] == [True] * 3
-    assert [*queue.change_all(db, "clear", state="ready", limit=2).values()] == [True] * 2
-    assert assert_views_agree(db, queue).ready == 1
-
-
 @pytest.mark.parametrize(
     ("kind", "state"),
     [
@@ -99,18 +89,6 @@ def test_large_items_are_moved_without_their_payloads(db: Any, name: str) -> Non
     assert counting.commits == 1
     assert [queue.pop(db).value[0] for _ in ids] == ["0", "1", "2", "3", "4"]
     assert_views_agree(db, queue)
-
-
-def test_dead_letters_that_cannot_be_retried_stay(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, max_attempts=1)
-    ids = [queue.push(db, n, unique=f"key{n}").id for n in range(4)]
-    queue.nack(db, queue.claim(db, n=4))
-    queue.push(db, "other", unique="key1")
-    queue.configure(db, max_size=3)
-    results = queue.change_all(db, "retry", state="dead")
-    assert results == dict(zip(ids, [True, False, True, False]))
-    stats = assert_views_agree(db, queue)
-    assert (stats.ready, stats.dead) == (3, 2)
 
 
 def test_each_item_is_changed_once_despite_lost_results(db: Any, name: str, rng: Any) -> None:
@@ -204,17 +182,6 @@ def test_items_of_one_group_are_changed(
         assert told == [True, False]
     assert jobs.group_settings(db, "own") == {"weight": 3}
     assert fdbqueue.admin.check(db, jobs).problems == ()
-
-
-def test_a_worker_whose_job_was_cleared_cannot_acknowledge_it(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", concurrency=1)
-    jobs.push_many(db, [1, 2], group="ada")
-    claim = jobs.claim(db)
-    assert len(jobs.change_all(db, "clear", group="ada")) == 2
-    with pytest.raises(LeaseLost):
-        jobs.ack(db, claim)
-    jobs.push(db, 3, group="ada")
-    assert jobs.claim(db).item.value == 3  # the slot is free
 
 
 def test_items_of_a_group_that_are_over_and_those_without_a_group_are_found(

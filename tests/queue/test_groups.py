@@ -12,7 +12,6 @@ import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
 from tests.support.asleep import Asleep
-from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push, value_of
 from tests.support.threads import later
 from tests.support.waiting import MAX_WAIT
@@ -180,7 +179,6 @@ def test_names_of_any_text_are_told_apart(db: Any, jobs: Any) -> None:
 TAKES: dict[str, Any] = {
     "pop": lambda jobs, tr: jobs.pop(tr),
     "claim": lambda jobs, tr: jobs.claim(tr, within=1),
-    "pop two": lambda jobs, tr: jobs.pop_many(tr, 2),
 }
 
 
@@ -198,8 +196,6 @@ TAKES: dict[str, Any] = {
         ("pop", "first push", True),  # Abe would have come first
         ("claim", "first push", False),  # a claim may take one of the first few
         ("pop", "weight of the others", True),
-        ("pop two", "acknowledgement", True),  # two could be popped
-        ("pop two", "return", True),  # the item that returns comes first
         ("pop", "more urgent", True),
         ("pop", "more urgent without a group", True),
     ],
@@ -207,12 +203,9 @@ TAKES: dict[str, Any] = {
 def test_what_conflicts_with_taking_an_item_of_a_group(
     db: Any, jobs: Any, take: str, change: str, conflicts: bool
 ) -> None:
-    if change in ("acknowledgement", "return"):
-        jobs.set_group(db, "ada", concurrency=2)
     if change == "weight of the others":
         jobs.push_many(db, [1, 1], 5)
     jobs.push_many(db, [1] if change == "push to it" else [1, 2, 3], 5, group="ada")
-    held = jobs.claim(db) if change in ("acknowledgement", "return") else None
     jobs.push(db, 1, 5, group="bob")
     tr = db.create_transaction()
     assert TAKES[take](jobs, tr)
@@ -223,8 +216,6 @@ def test_what_conflicts_with_taking_an_item_of_a_group(
         "push to another": lambda: jobs.push(db, 2, 5, group="bob"),
         "first push": lambda: jobs.push(db, 2, 5, group="Abe"),
         "weight of the others": lambda: jobs.set_group(db, "", weight=2),
-        "acknowledgement": lambda: jobs.ack(db, held),
-        "return": lambda: jobs.release(db, held),
         "more urgent": lambda: jobs.push(db, 2, 0, group="ada"),
         "more urgent without a group": lambda: jobs.push(db, 2, 0),
     }[change]()
@@ -241,24 +232,6 @@ def test_claims_that_skip_items_do_not_skip_groups(db: Any, jobs: Any) -> None:
     claims = [fdbqueue.transactional(lambda tr: jobs.claim(tr, within=256))(db) for _ in range(40)]
     assert Counter(claim.item.value for claim in claims) == {"ada": 20, "others": 20}
     assert admin.check(db, jobs).ok
-
-
-@pytest.mark.parametrize("gone", ["claimed", "removed"])
-def test_nothing_is_known_of_a_group_in_priorities_that_are_empty(
-    db: Any, name: str, gone: str
-) -> None:
-    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
-    layout = layout_of(jobs)
-    for priority in range(5):
-        items = [jobs.push(db, 0, priority=priority, group=group) for group in ("ada", "bob")]
-        for item in items:
-            if gone == "claimed":
-                jobs.ack(db, jobs.claim(db))
-            else:
-                jobs.remove(db, item)
-    for space in (layout.group_passes, layout.idle_groups, layout.group_members):
-        assert [*db.get_range(*layout.range_of(space))] == []
-    assert admin.check(db, jobs).problems == ()
 
 
 @pytest.mark.parametrize("group", [None, "bob"])

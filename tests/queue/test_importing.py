@@ -158,17 +158,6 @@ def test_lost_replies_duplicate_no_line(db: Any, queue: PriorityQueue, rng: rand
     assert numbers(db, queue) == list(range(1200))
 
 
-def test_concurrent_imports_of_one_source_duplicate_no_line(db: Any, queue: PriorityQueue) -> None:
-    def interrupted() -> Any:
-        for number, line in enumerate(lines(range(150))):
-            if number == 110:
-                import_lines(db, queue, lines(range(150)), "f")
-            yield line
-
-    assert import_lines(db, queue, interrupted(), "f") == ImportReport(100, 50)
-    assert numbers(db, queue) == list(range(150))
-
-
 # The keys of lines
 
 

@@ -9,7 +9,6 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import rename
-from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs import App, Context
 from fdbqueue.queue.batches import Batches, ItemBatch, Members, batches_of
 
@@ -45,23 +44,6 @@ def ack(db: Any, queue: Queue) -> str:
     claim = queue.claim(db)
     queue.ack(db, claim)
     return claim.item.id
-
-
-def test_a_batch_is_found_from_each_of_its_jobs_and_from_the_one_at_its_end(
-    db: Any, name: str, queue: Queue
-) -> None:
-    reports = PriorityQueue.named(db, f"{name}-reports")
-    id, jobs = begin(db, reports, queue, 3)
-    ack(db, queue)
-    found = one(db, reports, id)
-    assert (found.kind, found.queue, found.id) == ("then", f"{name}-reports", id)
-    assert (found.pushed, found.done, found.left, found.is_member) == (3, 1, 2, False)
-    assert (found.is_open, found.has_ended, found.on_dead) == (False, False, "continue")
-    for job in jobs:
-        seen = one(db, queue, job)
-        assert (seen.id, seen.queue, seen.left, seen.is_member) == (id, f"{name}-reports", 2, True)
-    infos = [queue.get(db, job) for job in jobs] + [reports.get(db, id)]
-    assert all(info is not None and info.in_batch for info in infos)
 
 
 def test_a_batch_names_its_queue_as_it_is_called_now_and_is_gone_after_its_end(
@@ -117,13 +99,3 @@ def test_a_job_that_a_step_runs_leads_to_that_step(db: Any, name: str, queue: Qu
         found = one(db, queue, item.id)
         assert (found.kind, found.queue, found.id) == ("run", f"{name}-pages", handle.id)
         assert (found.step, found.pushed, found.is_member) == (f"small {number}", 2, True)
-
-
-def test_other_items_have_no_batch(db: Any, queue: Queue) -> None:
-    item = queue.push(db, 1)
-    assert batches_of(db, queue, item) == []
-    ack(db, queue)
-    queue.remove(db, item)
-    assert batches_of(db, queue, item.id) == []
-    with pytest.raises(InvalidItemId):
-        batches_of(db, queue, "nothing")

@@ -64,23 +64,6 @@ def test_pages_are_parts_of_the_whole(
         look(db, limit=-1)
 
 
-def test_a_transaction_sees_its_own_changes_of_many_queues(db: Any, name: str) -> None:
-    sizes = make_queues(db, name, 30, busy={7})
-
-    def body(tr: Any) -> dict[str, int]:
-        PriorityQueue.named(tr, f"{name}000010").push(tr, "x")
-        PriorityQueue.named(tr, f"{name}000010+").push(tr, "y")
-        admin.drop(tr, f"{name}000020")
-        found = admin.overview(tr, after=behind(name), limit=30)
-        return {each: stats.ready for each, stats in found.items()}
-
-    del sizes[f"{name}000020"]
-    sizes |= {f"{name}000010": 1, f"{name}000010+": 1}
-    tr = db.create_transaction()
-    assert body(tr) == sizes
-    tr.reset()
-
-
 def test_a_queue_that_cannot_be_decoded_has_an_error_instead_of_numbers(db: Any, name: str) -> None:
     push_undecodable(db, f"{name}old")
     PriorityQueue.named(db, f"{name}young").push(db, 1)

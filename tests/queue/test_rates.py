@@ -14,7 +14,6 @@ from fdbqueue.operations.maintainers import groups as groups_module
 from fdbqueue.testing import Clock
 from tests.support.asleep import Asleep
 from tests.support.keys import layout_of
-from tests.support.kinds import KINDS, push
 from tests.support.threads import later
 from tests.support.waiting import MAX_WAIT
 
@@ -58,20 +57,6 @@ def test_claims_and_pops_count_together_in_every_window(
     assert jobs.get(db, first).held_by is None
     assert len(jobs.claim(db, n=9)) == 3
     assert admin.check(db, jobs).problems == ()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_queue_has_a_rate(db: Any, name: str, kind: Any, clock: Clock) -> None:
-    jobs = kind.named(db, name)
-    jobs.configure(db, rate=(2, "10m"))
-    assert jobs.options(db).rate == (2, 600)
-    for number in range(4):
-        push(db, jobs, number)
-    assert jobs.pop(db)
-    assert len(jobs.claim(db, n=9)) == 1
-    assert jobs.claim(db) is jobs.pop(db) is None
-    clock.advance("11m")
-    assert len(jobs.claim(db, n=9)) == 2
 
 
 @pytest.mark.parametrize("verb", ["claim", "pop"])
@@ -182,20 +167,6 @@ def test_a_clock_that_is_behind_does_not_keep_the_starts_of_others(
 
 
 # The rates of groups
-
-
-@pytest.mark.parametrize("limit", [{"concurrency": 2}, {"rate": (2, "1m")}])
-def test_a_claim_of_several_priorities_holds_the_group_that_it_fills(
-    db: Any, jobs: Any, limit: Any
-) -> None:
-    jobs.set_group(db, "ada", **limit)
-    jobs.push(db, "first", priority=0, group="ada")
-    jobs.push_many(db, ["second", "third"], priority=1, group="ada")
-    assert [item.value for item in jobs.claim(db, n=2).items] == ["first", "second"]
-    (held_by,) = limit
-    assert group_of(db, jobs).held_by == held_by
-    assert jobs.claim(db) is None
-    assert admin.check(db, jobs).problems == ()
 
 
 @pytest.mark.parametrize("limit", [{"concurrency": 2}, {"rate": (2, "1m")}])

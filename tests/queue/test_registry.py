@@ -36,12 +36,6 @@ def sizes(db: Any, name: str) -> dict[str, int]:
     return {each: stats.ready for each, stats in admin.overview(db, prefix=name).items()}
 
 
-def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
-    """Return all rows of a subspace except the receipts of commits."""
-    rows = db.get_range_startswith(space.key())
-    return {row.key: row.value for row in rows if not space[4].contains(row.key)}
-
-
 class Reversed:
     """A custom codec."""
 
@@ -206,20 +200,6 @@ def test_a_handle_uses_the_stored_options_and_rejects_different_ones(db: Any, na
         with pytest.raises(OptionsMismatch, match=said) as caught:
             PriorityQueue.named(db, full, **options)
         assert caught.value.option == option
-
-
-def test_a_push_with_other_options_stores_nothing(db: Any, space: Subspace) -> None:
-    PriorityQueue(space).push(db, 1)
-    before = stored(db, space)
-    for other in (
-        PriorityQueue(space, codec="bytes"),
-        PriorityQueue(space, codec=Reversed()),
-        Queue(space, codec="bytes"),
-    ):
-        put = other.enqueue if isinstance(other, Queue) else other.push
-        with pytest.raises(OptionsMismatch):
-            put(db, b"x")
-    assert stored(db, space) == before
 
 
 def test_a_custom_codec_is_identified_by_its_class_name(db: Any, name: str) -> None:

@@ -96,17 +96,6 @@ def test_tasks_are_found_by_agent_and_priority(db: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_claimed_items_are_found_by_their_client(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name)
-    for client in ("mail-1", "mail-2", "Images"):
-        push(db, queue, client)
-        queue.claim(db, lease=600, client=client)
-    assert len(matching(db, queue, "claimed", client="mail")[0]) == 2
-    assert len(matching(db, queue, "claimed", client="images")[0]) == 1
-    assert matching(db, queue, "claimed", client="other") == ([], 3)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_jobs_are_found_by_their_name(db: Any, name: str, kind: Any) -> None:
     queue = kind.named(db, name)
     long = "x" * 100_000  # is stored in pieces
@@ -149,17 +138,6 @@ def test_items_that_cannot_be_decoded_do_not_end_a_search(db: Any, name: str) ->
     found = tasks.count(db, state="ready", agent="ada")
     assert (found.count, found.scanned) == (1, 2)
     assert tasks.count(db, state="ready").count == 2
-
-
-def test_only_the_items_that_match_are_changed(db: Any, name: str) -> None:
-    queue = failed(db, name, *["refused", "no such address"] * 15)
-    assert len(queue.change_all(db, "retry", state="dead", error="REFUSED", limit=3)) == 3
-    results = queue.change_all(db, "remove", state="dead", error="address", priority=1)
-    assert [*results.values()] == [True] * 5
-    stats = queue.stats(db)
-    assert (stats.ready, stats.dead) == (3, 22)
-    first = next(iter(queue.items(db, state="dead"))).id
-    assert queue.change_all(db, "remove", state="dead", id=first) == {first: True}
 
 
 def test_items_of_a_group_are_found_in_each_state(db: Any, jobs: Any) -> None:

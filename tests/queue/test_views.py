@@ -13,10 +13,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
-from fdbqueue.coordination import sweeper
 from fdbqueue.errors import InvalidItemId, LeaseLost
 from fdbqueue.testing import Clock
-from tests.support.counting import CountingDatabase
 from tests.support.kinds import KINDS, STATES, bring, push
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
@@ -117,31 +115,6 @@ def test_changes_find_the_state_that_views_show(
     assert_views_agree(db, queue)
 
 
-def test_a_look_at_one_item_sweeps_it_although_the_last_sweep_was_just_now(
-    db: Any, name: str
-) -> None:
-    queue = PriorityQueue.named(db, name)
-    item = queue.push(db, "job", ttl=0.001)
-    while queue.state(db, item):
-        pass
-    assert queue.size(db.create_transaction()) == 0
-
-
-def test_looks_at_a_queue_without_timers_cost_one_more_read_from_time_to_time(
-    db: Any, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
-    queue = PriorityQueue.named(db, name)
-    queue.push(db, "job")
-    reads = []
-    for seconds in (0, 0, 0, 601, 0):
-        clock.advance(seconds)
-        counted = CountingDatabase(db)
-        queue.size(counted)
-        reads.append(counted.reads)
-    assert reads == [2, 1, 1, 2, 1]
-
-
 def test_items_that_have_expired_are_not_shown(db: Any, name: str, clock: Clock) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, "gone", 1, ttl=60)
@@ -224,15 +197,6 @@ def test_an_expired_item_cannot_be_changed(db: Any, name: str) -> None:
     assert not queue.retry(db, delayed)
     stats = assert_views_agree(db, queue)
     assert (stats.is_empty, stats.total_expired, stats.total_removed) == (True, 2, 0)
-
-
-def test_a_paused_queue_is_listed_as_paused(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push(db, 1)
-    for paused in (True, True, False, True):
-        queue.configure(db, paused=paused)
-        assert queue.stats(db).paused is fdbqueue.admin.overview(db)[name].paused is paused
-        assert fdbqueue.admin.check(db, queue).ok
 
 
 @pytest.mark.parametrize("kind", [PriorityQueue, TaskQueue])
