@@ -6,14 +6,16 @@ from random import Random
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.admin import check
+from fdbqueue.admin import check, rename
+from fdbqueue.jobs import App, Context
 from fdbqueue.layout.jobs import BatchClosed, BatchNotFound
 from fdbqueue.operations.maintainers import batches as operations
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.batches import Batches, BatchProgress, Members
+from fdbqueue.queue.batches import Batches, BatchProgress, ItemBatch, Members, batches_of
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import OnDead
 from tests.support.keys import layout_of, rows_in
@@ -208,3 +210,64 @@ def test_the_item_is_made_ready_once_although_answers_of_commits_are_lost(
         queue.ack(faulty, claimed(faulty, queue))
     assert follows(db, queue, id) == {"of": "May", "done": 10, "dead": 0, "cancelled": 0}
     assert counts(db, queue, id) == (10, 10, 0, 0)
+
+
+# The batches of an item
+
+
+def one(db: Any, queue: Queue, id: Any) -> ItemBatch:
+    (found,) = batches_of(db, queue, id)
+    return found
+
+
+def test_a_batch_names_its_queue_as_it_is_called_now_and_is_gone_after_its_end(
+    db: Any, name: str, space: Subspace, queue: Queue
+) -> None:
+    queue.configure(db, keep=9)
+    reports = PriorityQueue.named(db, f"{name}-reports")
+    id = begin(db, reports)
+    add(db, reports, id, 1, to=queue)
+    Batches(reports).close(db, id)
+    (job,) = queue.items(db)
+    rename(db, f"{name}-reports", f"{name}-new")
+    PriorityQueue.named(db, f"{name}-reports").push(db, CALL)
+    assert one(db, queue, job).queue == f"{name}-new"
+    ack(db, queue)
+    assert one(db, queue, job).has_ended
+    ack(db, reports)
+    assert (batches_of(db, queue, job), batches_of(db, reports, id)) == ([], [])
+    nameless: Queue = PriorityQueue(space)
+    id = begin(db, nameless)
+    add(db, nameless, id, 1, to=queue)
+    found = one(db, queue, next(queue.items(db)))
+    assert (found.id, found.queue) == (id, None)
+
+
+def test_jobs_show_what_follows_them_and_which_step_runs_them(
+    db: Any, name: str, queue: Queue
+) -> None:
+    app = App(db)
+
+    @app.job(queue=name)
+    def note(what: str) -> None: ...
+
+    @app.job(queue=f"{name}-pages")
+    def publish(context: Context) -> None:
+        context.gather("small", [note.bind("a"), note.bind("b")])
+
+    before = [note.push("first"), note.push("second")]
+    after = note.using(after=before).push("third")
+    found = one(db, queue, after.id)
+    assert (found.kind, found.id, found.is_member) == ("after", after.id, False)
+    assert (found.pushed, found.left, found.on_dead) == (2, 2, "cancel")
+    ack(db, queue)
+    seen = one(db, queue, before[1].id)
+    assert (seen.kind, seen.id, seen.left, seen.is_member) == ("after", after.id, 1, True)
+    assert batches_of(db, queue, before[0].id) == []  # nothing follows a job that has ended
+    queue.clear(db)
+    handle = publish.push()
+    app.work(f"{name}-pages", drain=True)
+    for number, item in enumerate(queue.items(db)):
+        found = one(db, queue, item)
+        assert (found.kind, found.queue, found.id) == ("run", f"{name}-pages", handle.id)
+        assert (found.step, found.pushed, found.is_member) == (f"small {number}", 2, True)
