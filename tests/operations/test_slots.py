@@ -12,7 +12,6 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.admin import check
-from fdbqueue.coordination import waiting
 from fdbqueue.database import clock
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange
@@ -97,19 +96,6 @@ def test_another_handle_notices_a_pause_within_a_second(db: Any, name: str, cloc
     assert other.pop(db) is None
     ours.configure(db, paused=False)
     assert other.claim(db).item.value == 1
-
-
-def test_a_client_that_waits_on_a_paused_queue_sleeps(
-    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = []
-    begin = waiting.begin_sleep
-    monkeypatch.setattr(waiting, "begin_sleep", lambda *a: (looks.append(1), begin(*a))[1])
-    queue = PriorityQueue(space["jobs"])
-    queue.push(db, 1)
-    queue.configure(db, paused=True)
-    assert queue.pop(db, wait=1) is queue.claim(db, wait=1) is None
-    assert len(looks) <= 2  # a slow transaction may take longer than the wait
 
 
 # Concurrency limits

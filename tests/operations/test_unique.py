@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
-from fdbqueue.testing import Clock, FaultyDatabase
+from fdbqueue.testing import Clock
 from tests.support.full import unless_full
 from tests.support.keys import layout_of, rows_in
 from tests.support.leases import come_due, expire, lapse
@@ -144,22 +142,6 @@ def test_an_item_that_returns_takes_the_key_again_if_it_is_free(
     assert keys_stored(db, jobs) == (0, 0)
 
 
-def test_the_first_of_several_items_that_return_gets_the_key(db: Any, jobs: PriorityQueue) -> None:
-    items = []
-    for number in range(3):
-        items.append(jobs.push(db, number, **CLAIMED))
-        assert jobs.claim(db) is not None
-    lapse(db, jobs)
-    claim = jobs.claim(db, within=1)  # sweeps all
-    jobs.release(db, claim)
-    found = jobs.push(db, 3, **CLAIMED)
-    assert found in items
-    assert check(db, jobs).ok
-    jobs.remove(db, found)
-    assert jobs.push(db, 4, **CLAIMED).is_new  # the others wait without the key
-    assert check(db, jobs).ok
-
-
 # For a period
 
 
@@ -181,18 +163,6 @@ def test_a_key_is_not_free_for_its_period_even_if_the_item_has_ended(
     clock.advance(3590)  # the period begins with the second item
     assert jobs.push(db, 4, **HOUR) == second
     assert keys_stored(db, jobs) == (1, 1)
-    assert check(db, jobs).ok
-
-
-def test_periods_that_are_over_are_deleted_by_pushes(
-    db: Any, jobs: PriorityQueue, clock: Clock
-) -> None:
-    jobs.push_many(db, [*range(250)], unique=[f"k{n}" for n in range(250)], unique_for=60)
-    assert keys_stored(db, jobs) == (250, 250)
-    clock.advance(61)
-    for left in (151, 52, 2):  # a push deletes 100 of them
-        jobs.push(db, 0, unique=f"new {left}", unique_for=3600)
-        assert keys_stored(db, jobs) in [(left, left), (3, 3)]
     assert check(db, jobs).ok
 
 
@@ -312,29 +282,6 @@ def test_push_many_to_a_bounded_queue_needs_room_for_new_items_only(
     assert jobs.push(db, 0, unique="a") == known  # which needs no room
     assert jobs.size(db) == 3
     assert check(db, jobs).ok
-
-
-@pytest.mark.parametrize("scope", [{}, {"unique_until": "claimed"}, {"unique_for": 60}])
-def test_of_pushes_that_race_exactly_one_is_new(
-    db: Any, space: Subspace, scope: Any, rng: Any
-) -> None:
-    """Answers of commits get lost, too."""
-    seed = rng.randrange(2**32)
-    faulty: Any = FaultyDatabase(db, before=0.2, after=0.2, seed=seed)
-    handles = [PriorityQueue(space["jobs"]) for _ in range(4)]
-    for key in range(4):
-        begin = threading.Barrier(4, timeout=60)
-
-        def push(queue: PriorityQueue, key: int = key, begin: Any = begin) -> Any:
-            begin.wait()
-            return queue.push(faulty, 0, unique=f"{key}", **scope)
-
-        with ThreadPoolExecutor(4) as threads:
-            items = [*threads.map(push, handles)]
-        assert sum(item.is_new for item in items) == 1
-        assert len({item.id for item in items}) == 1
-    assert handles[0].size(db) == 4
-    assert check(db, handles[0]).ok
 
 
 def test_of_a_claim_and_a_push_that_race_one_sees_the_other(

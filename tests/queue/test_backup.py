@@ -107,18 +107,6 @@ def test_a_queue_is_not_copied_onto_itself(db: Any, url: str, name: str) -> None
     assert PriorityQueue.existing(db, f"{name}2").size(db) == 1
 
 
-def test_a_lease_in_a_copy_ends_by_the_clock(db: Any, other: Any, name: str) -> None:
-    """Versions of another database are higher or lower; the clock is the same."""
-    for source, target in ((db, other), (other, db)):
-        PriorityQueue.named(source, name).push(source, "job")
-        assert PriorityQueue.named(source, name).claim(source, lease=0.5) is not None
-        admin.copy(source, target, [name])
-        claim = PriorityQueue.existing(target, name).claim(target, wait=30)
-        assert claim.attempt == 2
-        for database in (source, target):
-            admin.drop(database, name)
-
-
 @pytest.mark.parametrize("then", ["another file", "drop", "a new queue"])
 def test_an_interrupted_restore_begins_again_or_is_dropped(
     db: Any, other: Any, name: str, small_batches: None, then: str

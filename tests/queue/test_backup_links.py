@@ -16,7 +16,7 @@ from fdbqueue.errors import QueueExists
 from fdbqueue.jobs import App, Context
 from fdbqueue.operations.maintainers import batches as ends
 from fdbqueue.queue import backup as rows
-from fdbqueue.queue.batches import Batches, Members, push_after
+from fdbqueue.queue.batches import Members, push_after
 from tests.support.interrupted import Cut
 from tests.support.keys import lose
 
@@ -179,24 +179,6 @@ def test_what_waits_for_a_dropped_queue_ends_once_also_if_the_queue_is_restored(
     assert there.problems() == []
     assert there.work() == sorted([*GONE, *"ab", "first", "member"])
     assert there.problems() == []
-
-
-def test_a_copy_beside_the_queue_does_not_count_in_a_queue_without_a_name(
-    db: Any, space: Subspace, name: str
-) -> None:
-    waiting, working = PriorityQueue(space), PriorityQueue.named(db, f"{name}working")
-    batches = Batches(waiting)
-    id = batches.open(db, {"job": "end"}, 0, "continue").id
-    batches.add(db, id, "continue", [Members(working, {"values": [1, 2], "priority": 0})])
-    batches.close(db, id)
-    copy(db, db, [f"{name}working"], new_name=f"{name}copy")
-    copied = fdbqueue.existing_queue(db, f"{name}copy")
-    while claim := copied.claim(db):
-        copied.ack(db, claim)
-    assert waiting.pop(db) is None
-    while claim := working.claim(db):
-        working.ack(db, claim)
-    assert waiting.pop(db, wait=60).value["kwargs"] == {"done": 2, "dead": 0, "cancelled": 0}
 
 
 @pytest.mark.parametrize("how", ["drop", "drop in a transaction", "clear", "drop in chunks"])

@@ -87,16 +87,6 @@ class Jobs:
         key: bytes = row.key
         return key
 
-    @property
-    def batch_of_child(self) -> bytes:
-        """Return the id of the batch of the job that waits for a child."""
-        prefix = self.layout.batches
-        ids: set[bytes] = {
-            row.key[len(prefix) :] for row in self.db.get_range(*self.layout.range_of(prefix))
-        }
-        id, *_ = ids - {self.position(self.end), self.position(self.follow)}
-        return id
-
     def counted(self, id: bytes, **counts: int) -> dict[bytes, bytes | None]:
         return {self.layout.batch_counts + id: encode_counts(BatchCounts(**counts))}
 
@@ -145,22 +135,16 @@ def damaged(jobs: Jobs) -> dict[str, dict[bytes, bytes | None]]:
         "steps invented": {layout.step_key(NOBODY, "step"): STEP},
         "a step lost": {layout.step_key(wait, "before"): None},
         "a wait invented": {jobs.wait_key("go", "k", NOBODY): b""},
-        "a second wait invented": {jobs.wait_key("stop", "", wait): b""},
         "a wait lost": {signal_wait: None},
-        "a step ended": {key: encode_step(ended)},
         "a wait ended": {key: encode_step(ended), signal_wait: None},
         "the end of a signal lost": {jobs.only(layout.signal_ends): None},
-        "an end of a signal invented": {layout.entry_key(layout.signal_ends, 1, "no", ""): b""},
         "a follower invented": {layout.follower_key(NOBODY, 0): FOLLOWER},
         "a follower lost": {jobs.only(layout.followers): None} if jobs.has_follower else {},
         "a batch invented": {**batch, **counts},
         "counts invented": {**counts},
         "a batch lost": jobs.without(jobs.position(jobs.end)),
-        "the batch of a child lost": jobs.without(jobs.batch_of_child),
         "a member ended twice": jobs.counted(jobs.position(jobs.end), done=1),
-        "too many ended": jobs.counted(jobs.position(jobs.follow), done=2),
         "a batch ended": jobs.counted(jobs.position(jobs.follow), done=1),
-        "the batch of a child ended": jobs.counted(jobs.batch_of_child, done=1),
     }
 
 
@@ -169,20 +153,18 @@ NEVER = "an item that is never due waits for nothing: "
 ENDED = "a job waits for a batch that has ended: "
 REPAIRED = {
     "steps invented": "steps of no item: ",
-    **dict.fromkeys(("a wait invented", "a second wait invented", "a step ended"), INDEX),
-    **{"a wait lost": LOST, "the end of a signal lost": LOST, "an end of a signal invented": INDEX},
-    **{"a wait ended": NEVER, "the batch of a child lost": NEVER},
+    **{"a wait invented": INDEX, "a wait lost": LOST, "the end of a signal lost": LOST},
+    "a wait ended": NEVER,
     "a follower invented": "followers of no item: ",
     "a batch invented": "a batch of no item: ",
     "counts invented": "the counts of no batch: ",
     "a batch lost": "an item whose batch is gone: ",
-    **{"a batch ended": ENDED, "the batch of a child ended": ENDED},
+    "a batch ended": ENDED,
 }
 NOT_REPAIRED = {
     "a step lost": "the number of steps of an item is 2 and there are 1: ",
     "a follower lost": "the number of followers of an item is 1 and there are 0: ",
     "a member ended twice": "a batch counts 0 jobs that have not ended, and there are 1: ",
-    "too many ended": "a batch counts -1 jobs that have not ended, and there are 0: ",
 }
 GOES_ON = {"a wait ended": "got 3", "a batch ended": "followed", "a wait lost": "got 2"}
 """What a job does after the repair of its wait; one of them still needs its signal."""

@@ -33,19 +33,6 @@ def test_groups_share_whatever_one_of_them_pushes_first(db: Any, name: str, kind
     assert admin.check(db, jobs).ok
 
 
-def test_a_group_that_was_away_does_not_catch_up(db: Any, jobs: Any) -> None:
-    for away, present in (("ada", None), (None, "ada")):
-        jobs.clear(db)
-        jobs.push_many(db, [away, away], group=away)
-        jobs.push(db, present, group=present)
-        assert Counter(jobs.pop(db).value for _ in range(3)) == {away: 2, present: 1}
-        jobs.push_many(db, [present] * 60, group=present)
-        jobs.pop_many(db, 50)
-        jobs.push_many(db, [away] * 10, group=away)
-        assert [jobs.pop(db).value for _ in range(10)].count(away) in (5, 6)
-    assert admin.check(db, jobs).problems == ()
-
-
 def test_groups_are_listed_by_pages_also_if_all_their_items_are_delayed(db: Any, jobs: Any) -> None:
     names = ["ada", "bob", "bob\x00", "cleo"]
     for group in names:
@@ -223,31 +210,6 @@ def test_what_conflicts_with_taking_an_item_of_a_group(
         tr.commit().wait()
     assert caught is None or caught.value.code == 1020
     assert admin.check(db, jobs).problems == ()
-
-
-def test_claims_that_skip_items_do_not_skip_groups(db: Any, jobs: Any) -> None:
-    """A claim in a transaction begins at any of the first `within` items."""
-    jobs.push_many(db, ["ada"] * 30, group="ada")
-    jobs.push_many(db, ["others"] * 300)
-    claims = [fdbqueue.transactional(lambda tr: jobs.claim(tr, within=256))(db) for _ in range(40)]
-    assert Counter(claim.item.value for claim in claims) == {"ada": 20, "others": 20}
-    assert admin.check(db, jobs).ok
-
-
-@pytest.mark.parametrize("group", [None, "bob"])
-def test_an_item_that_returns_during_a_pop_is_not_lost(
-    db: Any, jobs: Any, group: Any, fdb_error: Any
-) -> None:
-    jobs.push_many(db, ["other"] * 2, group="ada")
-    jobs.set_group(db, "ada", paused=True)
-    jobs.push_many(db, ["first", "second", "third"], group=group)
-    claim = jobs.claim(db)
-    popping = db.create_transaction()
-    assert [item.value for item in jobs.pop_many(popping, 2)] == ["second", "third"]
-    jobs.release(db, claim)
-    with fdb_error(1020):
-        popping.commit().wait()
-    assert [item.value for item in jobs.pop_many(db, 2)] == ["first", "second"]
 
 
 def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:

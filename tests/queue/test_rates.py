@@ -12,9 +12,6 @@ from fdbqueue import admin
 from fdbqueue.database import clock as clocks
 from fdbqueue.operations.maintainers import groups as groups_module
 from fdbqueue.testing import Clock
-from tests.support.asleep import Asleep
-from tests.support.keys import layout_of
-from tests.support.threads import later
 from tests.support.waiting import MAX_WAIT
 
 
@@ -69,18 +66,6 @@ def test_a_client_that_waits_wakes_when_the_rate_allows_more(
     assert getattr(jobs, verb)(db)
     assert getattr(jobs, verb)(db, wait=MAX_WAIT)
     assert time.monotonic() - began > 0.25
-
-
-def test_a_client_that_waits_wakes_when_a_new_rate_allows_more(
-    db: Any, jobs: Any, limit: Any, asleep: Asleep
-) -> None:
-    limit((1, 3600))
-    jobs.push_many(db, range(3), group="ada")
-    assert jobs.claim(db)
-    with later(lambda: jobs.claim(db, wait=2 * MAX_WAIT)) as found:
-        assert asleep.wait(MAX_WAIT)
-        limit((2, 3600))
-        assert found.result(MAX_WAIT) is not None
 
 
 def test_no_clock_that_is_ahead_starts_more(
@@ -150,22 +135,6 @@ def test_groups_and_their_rates_count_in_that_of_the_queue(db: Any, jobs: Any) -
     assert admin.check(db, jobs).problems == ()
 
 
-def test_a_clock_that_is_behind_does_not_keep_the_starts_of_others(
-    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs.configure(db, rate=(2, 600))
-    jobs.push_many(db, range(4))
-    with Clock() as clock:
-        assert jobs.claim(db)
-        clock.advance(601)
-        machines = clocks.time_ns
-        with monkeypatch.context() as behind:
-            behind.setattr(clocks, "time_ns", lambda: machines() - 6000 * 10**9)
-            assert jobs.claim(db)
-        assert jobs.claim(db)
-        assert jobs.claim(db) is None
-
-
 # The rates of groups
 
 
@@ -194,28 +163,6 @@ def test_starts_of_groups_that_are_gone_are_forgotten(db: Any, jobs: Any) -> Non
 
 
 # Starts that came with a backup
-
-
-def make_foreign(db: Any, jobs: Any) -> None:
-    """Give the starts of groups higher versions, as of the cluster that a backup is from."""
-    layout = layout_of(jobs)
-    for row in list(db.get_range(*layout.range_of(layout.starts))):
-        *of_group, version = jobs.subspace.unpack(row.key)
-        db[jobs.subspace.pack((*of_group, version + 10**15))] = row.value
-        del db[row.key]
-
-
-def test_restored_starts_count_until_the_clock_says_that_they_are_over(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", rate=(4, "1m"))
-    jobs.push_many(db, range(20), group="ada")
-    with Clock() as clock:
-        assert len(jobs.pop_many(db, 3)) == 3
-        make_foreign(db, jobs)
-        clock.advance("30s")
-        assert len(jobs.pop_many(db, 9)) == 1
-        clock.advance("31s")  # the last start is in the window, the others are not
-        assert len(jobs.pop_many(db, 9)) == 3
-        assert admin.check(db, jobs).problems == ()
 
 
 def test_a_new_rate_of_all_groups_releases_those_that_are_held(

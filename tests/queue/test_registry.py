@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, TaskQueue, admin
+from fdbqueue import PriorityQueue, TaskQueue, admin
 from fdbqueue.admin import check
 from fdbqueue.errors import (
     OptionsMismatch,
@@ -23,8 +21,7 @@ from fdbqueue.errors import (
     UnknownCodec,
 )
 from fdbqueue.layout.names import RENAMES
-from fdbqueue.queue.base import Stop, store_of
-from fdbqueue.queue.overview import wait_for_queue
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
@@ -264,26 +261,6 @@ def test_opening_a_queue_takes_one_transaction_and_uses_its_stored_options(
         for open_it in (other.named, other.existing):
             with pytest.raises(OptionsMismatch):
                 open_it(db, name)
-
-
-@pytest.mark.parametrize("end", ["push", "rename", "stop"])
-def test_a_client_sleeps_until_a_queue_exists(
-    db: Any, name: str, end: str, asleep: threading.Event
-) -> None:
-    TaskQueue.named(db, f"{name}other").push(db)
-    counting, stop = CountingDatabase(db), Stop()
-    with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(wait_for_queue, counting, name, stop)
-        assert asleep.wait(60)
-        assert (counting.transactions, counting.commits) == (2, 0)
-        if end == "push":
-            Queue.named(db, name).enqueue(db, 1)
-        elif end == "rename":
-            admin.rename(db, f"{name}other", name)
-        else:
-            stop.set()
-        kinds = {"push": Queue, "rename": TaskQueue, "stop": type(None)}
-        assert type(waits.result(60)) is kinds[end]
 
 
 def test_a_queue_whose_options_are_lost_keeps_its_name(db: Any, name: str) -> None:
