@@ -178,13 +178,8 @@ def test_a_job_whose_result_cannot_be_stored_is_not_tried_again(
     queue = PriorityQueue.named(db, name, keep=100)
     item = queue.push(db, 1)
 
-    def plain(_: Any) -> Any:
-        return returned
-
-    def body(tr: Any, _: Any) -> Any:
-        return returned
-
-    handler = body if in_transaction else plain
+    with_tr, without = (lambda tr, item: returned), (lambda item: returned)
+    handler: Any = with_tr if in_transaction else without
     assert Worker(db, queue, handler, store_results=True).run(drain=True).failed == 1
     info = queue.get(db, item)
     assert info.state == "dead"

@@ -92,14 +92,6 @@ def test_leases_of_another_cluster_go_by_the_clock(
     assert check(db, queue).ok
 
 
-def test_long_leases_are_not_those_of_another_cluster(db: Any, queue: PriorityQueue) -> None:
-    queue.push_many(db, "ab")
-    queue.claim(db, lease=10**8)
-    before = lease_ends(db, queue)
-    assert values(other(queue).claim(db).items) == ["b"]
-    assert before[0] in lease_ends(db, queue)
-
-
 @pytest.mark.parametrize("call", ["claim", "extend"])
 def test_the_time_of_a_call_counts_as_time_of_its_lease(
     db: Any, queue: PriorityQueue, call: str, clock: Clock

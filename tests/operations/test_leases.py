@@ -150,19 +150,6 @@ def test_an_extended_lease_does_not_expire_early(db: Any, queue: PriorityQueue) 
     queue.ack(db, kept)
 
 
-def test_a_new_item_stands_behind_claimed_and_delayed_items(db: Any, queue: PriorityQueue) -> None:
-    queue.push_many(db, "abc")
-    first, *others = list(queue.claim(db, n=3))
-    queue.release(db, first)
-    queue.push(db, "d")
-    for each in others:
-        queue.release(db, each)
-    queue.push_many(db, "ef", delay=60)
-    queue.push(db, "g")
-    come_due(db, queue)
-    assert values(queue.pop_many(db, 9)) == list("abcdefg")
-
-
 # Failures
 
 

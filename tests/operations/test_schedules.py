@@ -183,21 +183,6 @@ def test_a_new_definition_keeps_the_state_and_a_new_timing_the_grid(
     assert len(ticks_of(queue, db)) == 1
 
 
-def test_removed_and_unknown_schedules(
-    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
-) -> None:
-    queue.schedules.add(db, "hourly", "tick", every="1h")
-    assert queue.schedules.remove(db, "hourly")
-    assert not queue.schedules.remove(db, "hourly")
-    assert not queue.schedules.pause(db, "hourly")
-    assert not queue.schedules.resume(db, "hourly")
-    assert queue.schedules.run_now(db, "hourly") is None
-    assert queue.schedules.all(db) == []
-    clock.advance("2h")
-    assert queue.pop(db) is None
-    assert fdbqueue.admin.check(db, queue).problems == ()
-
-
 def test_a_full_queue_skips_a_tick(db: Database, name: str, clock: Clock) -> None:
     queue = fdbqueue.PriorityQueue[Any].named(db, name, max_size=1)
     queue.push(db, "in the way")

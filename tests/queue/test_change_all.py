@@ -11,7 +11,7 @@ from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.queue import base
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
-from tests.support.kinds import KINDS, STATES, bring, in_each_state, push
+from tests.support.kinds import STATES, bring, in_each_state, push
 from tests.support.leases import lapse
 from tests.support.scan import assert_views_agree
 
@@ -115,24 +115,6 @@ def test_a_dead_letter_that_was_retried_meanwhile_is_not_cleared(
     filled(db, queue, "dead")
     assert sum(queue.change_all(Retrying(db), "clear", state="dead").values()) == 0
     assert queue.size(db) == 25
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_call_that_makes_transactions_is_not_part_of_another(
-    db: Any, name: str, kind: Any
-) -> None:
-    queue = kind.named(db, name)
-    push(db, queue, 1)
-
-    @fdbqueue.transactional
-    def in_transaction(tr: Any, call: str, *args: Any, **given: Any) -> None:
-        with pytest.raises(TypeError, match="give a database, not a transaction"):
-            getattr(queue, call)(tr, *args, **given)
-
-    in_transaction(db, "change_all", "remove", state="ready")
-    in_transaction(db, "search", state="ready")
-    in_transaction(db, "count", state="ready")
-    assert queue.size(db) == 1
 
 
 # One group

@@ -75,7 +75,6 @@ class Jobs:
         self.queue = self.app.queue(name)
         self.queue.steps.signal(db, "other", value=1)
         self.layout = layout_of(self.queue)
-        self.has_follower = False
 
     def position(self, handle: Handle[Any]) -> bytes:
         position: bytes = store_of(self.queue).codec.reference(handle.id)
@@ -96,11 +95,6 @@ class Jobs:
     def wait_key(self, signal: str, key: str, position: bytes) -> bytes:
         layout = self.layout
         return layout.signal_waits + layout.signal_wait(signal, key, "step", position)
-
-    def add_follower(self) -> None:
-        """Push a job that follows another one of the queue."""
-        follow, self.has_follower = self.app.jobs["follow"], True
-        follow.using(after=[follow.using(delay="1h").push()]).push()
 
     def work(self) -> list[str]:
         """Run what is ready in the queue; return what has run."""
@@ -139,7 +133,6 @@ def damaged(jobs: Jobs) -> dict[str, dict[bytes, bytes | None]]:
         "a wait ended": {key: encode_step(ended), signal_wait: None},
         "the end of a signal lost": {jobs.only(layout.signal_ends): None},
         "a follower invented": {layout.follower_key(NOBODY, 0): FOLLOWER},
-        "a follower lost": {jobs.only(layout.followers): None} if jobs.has_follower else {},
         "a batch invented": {**batch, **counts},
         "counts invented": {**counts},
         "a batch lost": jobs.without(jobs.position(jobs.end)),
@@ -163,7 +156,6 @@ REPAIRED = {
 }
 NOT_REPAIRED = {
     "a step lost": "the number of steps of an item is 2 and there are 1: ",
-    "a follower lost": "the number of followers of an item is 1 and there are 0: ",
     "a member ended twice": "a batch counts 0 jobs that have not ended, and there are 1: ",
 }
 GOES_ON = {"a wait ended": "got 3", "a batch ended": "followed", "a wait lost": "got 2"}
@@ -172,8 +164,6 @@ GOES_ON = {"a wait ended": "got 3", "a batch ended": "followed", "a wait lost": 
 
 @pytest.mark.parametrize("damage", [*REPAIRED, *NOT_REPAIRED])
 def test_damage_is_found_and_repaired_and_jobs_go_on(db: Any, jobs: Jobs, damage: str) -> None:
-    if damage == "a follower lost":
-        jobs.add_follower()
     for key, value in damaged(jobs)[damage].items():
         if value is None:
             del db[key]

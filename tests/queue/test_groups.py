@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
 from tests.support.asleep import Asleep
 from tests.support.kinds import KINDS, push, value_of
+from tests.support.leases import lapse
 from tests.support.threads import later
 from tests.support.waiting import MAX_WAIT
 
@@ -101,24 +103,55 @@ def test_the_lowest_priority_comes_first_and_groups_share_within_it(db: Any, nam
     assert admin.check(db, jobs).ok
 
 
-@pytest.mark.parametrize("group", ["ada", None])
-def test_a_group_claims_no_more_than_its_concurrency(db: Any, jobs: Any, group: Any) -> None:
-    """Over all priorities, whether the limit is its own or the one of all groups."""
-    jobs.set_group(db, group, concurrency=2)
-    jobs.push_many(db, [*range(6)], priorities=[0, 1, 1, 2, 2, 2], group="ada")
-    jobs.push(db, "bob", 3, group="bob")
-    claim = jobs.claim(db, n=10)
-    assert [item.value for item in claim.items] == [0, 1, "bob"]
+@pytest.fixture(params=["queue", "group", "all groups"])
+def limit(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Any:
+    """Set how many items of `ada` may be claimed at a time."""
+    if request.param == "queue":
+        return lambda n: jobs.configure(db, concurrency=n)
+    group = "ada" if request.param == "group" else None
+    return lambda n: jobs.set_group(db, group, concurrency=n)
+
+
+def test_claims_do_not_exceed_the_concurrency(db: Any, jobs: Any, limit: Any) -> None:
+    limit(2)
+    jobs.push_many(db, range(9), priorities=[0, 1, 1, *[2] * 6], group="ada")
+    assert jobs.pop(db).value == 0  # takes no slot
+    first, _ = jobs.claim(db, n=10)
     assert jobs.claim(db) is None
-    assert jobs.groups(db)[0].held_by == "concurrency"
-    first, second, _ = claim
+    jobs.extend(db, first)
+    assert jobs.claim(db) is None
     jobs.ack(db, first)
     with pytest.raises(LeaseLost):
         jobs.ack(db, first)  # frees no slot twice
-    assert jobs.claim(db, n=10).items[0].value == 2
-    jobs.nack(db, second, delay=0)  # whose slot it leaves to the next one, which it is itself
-    assert [item.value for item in jobs.claim(db, n=10).items] == [1]
+    for end in (partial(jobs.nack, delay=3600), jobs.release, partial(jobs.nack, delay=0)):
+        (held,) = jobs.claim(db, n=10)
+        assert jobs.claim(db) is None
+        end(db, held)
+        jobs.set_group(db, "ada", in_order=False)
+        assert admin.check(db, jobs).ok
+    lapse(db, jobs)  # which also frees that of the second one
+    assert len(jobs.claim(db, n=10)) == 2
     assert admin.check(db, jobs).ok
+
+
+def test_a_lower_concurrency_holds_at_once(db: Any, jobs: Any, limit: Any, asleep: Asleep) -> None:
+    """A client that waits wakes once enough of the items that are over it have ended."""
+    limit(3)
+    jobs.push_many(db, range(4), group="ada")
+    claims = [jobs.claim(db) for _ in range(3)]
+    limit(1)
+    jobs.wait(db, 0)
+    for claim in claims[:2]:
+        jobs.ack(db, claim)
+        assert jobs.claim(db) is None
+    with later(lambda: jobs.claim(db, wait=2 * MAX_WAIT)) as found:
+        assert asleep.wait(MAX_WAIT)
+        jobs.ack(db, claims[2])
+        assert found.result(MAX_WAIT).item.value == 3
+    limit(None)
+    jobs.push_many(db, range(9), group="ada")
+    assert len(jobs.claim(db, n=9)) == 9
+    assert admin.check(db, jobs).problems == ()
 
 
 def test_a_paused_group_is_handed_out_to_nobody(db: Any, jobs: Any) -> None:
@@ -221,19 +254,3 @@ def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:
     assert [item.value for item in claim.items].count("ada") == 2
     jobs.nack(db, claim, delay=0)  # they keep their costs
     assert [jobs.pop(db).value for _ in range(4)].count("ada") == 1
-
-
-def test_a_lower_limit_of_all_groups_holds_at_once(db: Any, jobs: Any, asleep: Asleep) -> None:
-    """A client that waits wakes once one of the items that are over it has ended."""
-    jobs.push_many(db, [1, 2, 3], group="ada")
-    claims = [jobs.claim(db) for _ in range(2)]
-    jobs.set_group(db, None, concurrency=1)
-    jobs.wait(db, 0)
-    assert jobs.groups(db)[0].held_by == "concurrency"
-    jobs.ack(db, claims[0])
-    assert jobs.claim(db) is None
-    with later(lambda: jobs.claim(db, wait=2 * MAX_WAIT)) as found:
-        assert asleep.wait(MAX_WAIT)
-        jobs.ack(db, claims[1])
-        assert found.result(MAX_WAIT).item.value == 3
-    assert admin.check(db, jobs).problems == ()

@@ -186,19 +186,6 @@ def test_the_position_of_an_item_counts_the_ready_items_ahead(
     assert held is not None
 
 
-def test_an_expired_item_cannot_be_changed(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    item = queue.push(db, "gone", ttl=0.001)
-    delayed = queue.push(db, "gone", ttl=0.001, delay=0.001)
-    while queue.state(db, item) or queue.state(db, delayed):
-        pass
-    assert not queue.remove(db, item)
-    assert queue.reprioritize(db, item, 1) is None
-    assert not queue.retry(db, delayed)
-    stats = assert_views_agree(db, queue)
-    assert (stats.is_empty, stats.total_expired, stats.total_removed) == (True, 2, 0)
-
-
 @pytest.mark.parametrize("kind", [PriorityQueue, TaskQueue])
 def test_items_in_a_state_are_read_by_pages(db: Any, name: str, kind: Any) -> None:
     queue, n = kind.named(db, name), 150
