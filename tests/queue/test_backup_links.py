@@ -16,7 +16,7 @@ from fdbqueue.errors import QueueExists
 from fdbqueue.jobs import App, Context
 from fdbqueue.operations.maintainers import batches as ends
 from fdbqueue.queue import backup as rows
-from fdbqueue.queue.batches import Members, push_after
+from fdbqueue.queue.batches import Batches, Members, push_after
 from tests.support.interrupted import Cut
 from tests.support.keys import lose
 
@@ -247,3 +247,21 @@ def test_a_queue_without_a_name_goes_on_after_the_restore_of_a_queue_that_it_wai
     assert waiting.pop(db) is None
     assert PriorityQueue.existing(db, name).pop(db).value == "first"
     assert waiting.pop(db, wait=60).value == "after"
+
+
+def test_a_copy_beside_the_queue_does_not_count_in_a_queue_without_a_name(
+    db: Any, space: Subspace, name: str
+) -> None:
+    waiting, working = PriorityQueue(space), PriorityQueue.named(db, f"{name}working")
+    batches = Batches(waiting)
+    id = batches.open(db, {"job": "end"}, 0, "continue").id
+    batches.add(db, id, "continue", [Members(working, {"values": [1, 2], "priority": 0})])
+    batches.close(db, id)
+    copy(db, db, [f"{name}working"], new_name=f"{name}copy")
+    copied = fdbqueue.existing_queue(db, f"{name}copy")
+    while claim := copied.claim(db):
+        copied.ack(db, claim)
+    assert waiting.pop(db) is None
+    while claim := working.claim(db):
+        working.ack(db, claim)
+    assert waiting.pop(db, wait=60).value["kwargs"] == {"done": 2, "dead": 0, "cancelled": 0}

@@ -12,7 +12,6 @@ from fdbqueue.queue import base
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.kinds import STATES, bring, in_each_state, push
-from tests.support.leases import lapse
 from tests.support.scan import assert_views_agree
 
 
@@ -164,32 +163,3 @@ def test_items_of_one_group_are_changed(
         assert told == [True, False]
     assert jobs.group_settings(db, "own") == {"weight": 3}
     assert fdbqueue.admin.check(db, jobs).problems == ()
-
-
-def test_items_of_a_group_that_are_over_and_those_without_a_group_are_found(
-    db: Any, jobs: Any
-) -> None:
-    late = jobs.push(db, "late", group="ada")
-    jobs.claim(db)
-    lapse(db, jobs)
-    plain = jobs.push(db, "plain")
-    assert [info.id for info in jobs.search(db, state="ready", group="ada").items] == [late.id]
-    assert jobs.change_all(db, "clear", group="ada") == {late.id: True}
-    assert jobs.change_all(db, "clear", group="") == {plain.id: True}
-
-
-def test_a_large_group_is_changed_in_bounded_transactions(
-    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(base, "_CHANGES", 10)
-    jobs.push_many(db, [0] * 35, group="ada")
-    jobs.push(db, 1, 0, group="bob")
-    for change, given, left in (
-        ("reprioritize", {"state": "ready", "to": 3}, [1, *[0] * 35]),
-        ("cancel", {}, [1]),
-    ):
-        counted = CountingDatabase(db)
-        assert [*jobs.change_all(counted, change, group="ada", **given).values()] == [True] * 35
-        assert counted.commits == 4
-        assert [item.value for item in jobs.items(db)] == left
-    assert_views_agree(db, jobs)

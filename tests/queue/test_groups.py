@@ -254,3 +254,12 @@ def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:
     assert [item.value for item in claim.items].count("ada") == 2
     jobs.nack(db, claim, delay=0)  # they keep their costs
     assert [jobs.pop(db).value for _ in range(4)].count("ada") == 1
+
+
+def test_claims_that_skip_items_do_not_skip_groups(db: Any, jobs: Any) -> None:
+    """A claim in a transaction begins at any of the first `within` items."""
+    jobs.push_many(db, ["ada"] * 30, group="ada")
+    jobs.push_many(db, ["others"] * 300)
+    claims = [fdbqueue.transactional(lambda tr: jobs.claim(tr, within=256))(db) for _ in range(40)]
+    assert Counter(claim.item.value for claim in claims) == {"ada": 20, "others": 20}
+    assert admin.check(db, jobs).ok

@@ -111,17 +111,6 @@ def test_items_reads_a_long_queue_in_pages(
     assert values(browsing)[-1] == 699
 
 
-def test_reprioritize_appends_an_item_to_its_new_priority(db: Any, mixed: PriorityQueue) -> None:
-    last = list(mixed.items(db))[-1]
-    moved = mixed.reprioritize(db, last, 1)
-    assert (moved.value, moved.priority) == ("9a", 1)
-    assert values(mixed.items(db)) == ["1a", "1b", "9a", "5a", "5b", "5c"]
-    assert mixed.counts(db) == {1: 3, 5: 3}
-    assert moved.id == last.id
-    assert mixed.reprioritize(db, moved.id, 1).value == "9a"
-    assert fdbqueue.admin.check(db, mixed).ok
-
-
 def test_push_many_pushes_each_value_with_its_priority(db: Any, queue: PriorityQueue) -> None:
     items = queue.push_many(db, ["a", "b", "c"], priorities=[2, 1, 2])
     assert [item.priority for item in items] == [2, 1, 2]

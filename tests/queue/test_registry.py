@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -269,3 +270,14 @@ def test_a_queue_whose_options_are_lost_keeps_its_name(db: Any, name: str) -> No
     del db[layout_of(jobs).options]
     assert PriorityQueue.named(db, name).push(db, 2).value == 2
     assert [item.value for item in PriorityQueue.existing(db, name).items(db)] == [1, 2]
+
+
+def test_options_that_are_not_given_stay(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, max_size=5, keep=(timedelta(days=1), 10))
+    queue.configure(db, keep_number=20)
+    queue.configure(db)
+    options = queue.options(db)
+    assert (options.max_size, options.keep_seconds, options.keep_number) == (5, 86_400, 20)
+    queue.configure(db, keep_seconds=None)
+    assert queue.options(db).keep_seconds is None
+    assert queue.options(db).keep_number == 20

@@ -13,7 +13,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
-from fdbqueue.errors import InvalidItemId, LeaseLost
+from fdbqueue.errors import InvalidItemId
 from fdbqueue.testing import Clock
 from tests.support.kinds import KINDS, push
 from tests.support.leases import come_due, lapse
@@ -142,32 +142,6 @@ def test_items_of_groups_age_too(db: Any, name: str, clock: Clock, kind: Any) ->
         assert queue.stats(db).oldest == queue.pushed_at(item)
         assert queue.remove(db, item)
     assert queue.stats(db).oldest is None
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_delayed_item_is_run_at_once_and_a_claimed_one_taken_away(
-    db: Any, name: str, kind: Any
-) -> None:
-    queue = kind.named(db, name)
-    item_id = push(db, queue, "job")
-    assert not queue.retry(db, item_id)
-    assert not queue.release(db, item_id)
-    queue.nack(db, queue.claim(db), delay=600)
-    assert queue.retry(db, item_id)
-    assert assert_views_agree(db, queue).ready == 1
-    queue.configure(db, concurrency=1)
-    claim = queue.claim(db)
-    assert claim.attempt == 2
-    assert queue.release(db, item_id)
-    stats = assert_views_agree(db, queue)
-    assert (stats.ready, stats.claimed, stats.total_failed, stats.total_retried) == (1, 0, 1, 1)
-    with pytest.raises(LeaseLost):
-        queue.ack(db, claim)
-    again = queue.claim(db)  # the slot is free, and the attempt did not count
-    assert again.attempt == 2
-    queue.ack(db, again)
-    assert not queue.release(db, item_id)
-    assert assert_views_agree(db, queue).is_empty
 
 
 @pytest.mark.parametrize("kind", KINDS)
