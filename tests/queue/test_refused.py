@@ -278,7 +278,6 @@ CALLS: dict[str, list[tuple[Any, Call, list[Any]]]] = {
         ("weight", set_group("weight"), [0, "1", NAN]),
         (NO_OPTION, set_group("weights"), [1]),
         ("have only a weight", set_group("concurrency", group=""), [1]),
-        ("have only a weight", set_group("paused", group=""), [True]),
         ("have only a weight", set_group("rate", group=""), [(1, 1)]),
         ("a group", lambda db, q, x: q.jobs.group_settings(db, x), ["x" * 256]),
         ("text of 0 to 255", lambda db, q, x: q.jobs.groups(db, after=x), ["\ud800", 7]),
@@ -314,10 +313,8 @@ CALLS: dict[str, list[tuple[Any, Call, list[Any]]]] = {
         (InvalidItemId, lambda db, q, x: q.jobs.reprioritize(db, q.foreign, 1), [""]),
         (InvalidItemId, lambda db, q, x: q.jobs.put_back(db, [q.foreign]), [""]),
         (InvalidItemId, lambda db, q, x: [*q.jobs.items(db, after=q.foreign)], [""]),
-        *(
-            (InvalidItemId, lambda db, q, x, call=call: getattr(q.tasks, call)(db, x), TASK_IDS)
-            for call in ("get_task", "remove", "position")
-        ),
+        (InvalidItemId, lambda db, q, x: q.tasks.get_task(db, x), TASK_IDS),
+        (InvalidItemId, lambda db, q, x: q.tasks.position(db, x), TASK_IDS),
         (InvalidItemId, lambda db, q, x: q.tasks.reprioritize(db, x, 2), TASK_IDS),
         (InvalidItemId, lambda db, q, x: q.tasks.put_back(db, [x]), TASK_IDS),
         (InvalidTask, lambda db, q, x: q.tasks.get_tasks_for_agent(db, x), ["", None]),
@@ -343,7 +340,6 @@ CALLS: dict[str, list[tuple[Any, Call, list[Any]]]] = {
         ("is not a change of ready items", change("explode"), [None]),
         ("have no priorities", change("reprioritize", kind="fifo", to=1), [None]),
         ("a fifo queue have no priorities", change("remove", kind="fifo", priority=1), [None]),
-        ("64-bit integer", change("reprioritize", to="high"), [None]),
         (ALONE, change("reprioritize"), [None]),
         (ALONE, change("remove", to=1), [None]),
         ("None matches every item", change("clear", None, group=None), [None]),
