@@ -228,3 +228,14 @@ def test_the_items_of_a_schedule_are_in_its_group(
     claim = queue.claim(db, wait=30)  # one without a wait may have swept a moment ago
     assert queue.get(db, claim.item).group is None
     assert admin.check(db, queue).ok
+
+
+def test_a_removed_schedule_pushes_nothing(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", every="1h")
+    assert queue.schedules.remove(db, "hourly")
+    assert not queue.schedules.remove(db, "hourly")
+    clock.advance("2h")
+    assert queue.pop(db) is None
+    assert fdbqueue.admin.check(db, queue).problems == ()

@@ -263,3 +263,16 @@ def test_claims_that_skip_items_do_not_skip_groups(db: Any, jobs: Any) -> None:
     claims = [fdbqueue.transactional(lambda tr: jobs.claim(tr, within=256))(db) for _ in range(40)]
     assert Counter(claim.item.value for claim in claims) == {"ada": 20, "others": 20}
     assert admin.check(db, jobs).ok
+
+
+def test_a_group_that_was_away_does_not_catch_up(db: Any, jobs: Any) -> None:
+    for away, present in (("ada", None), (None, "ada")):
+        jobs.clear(db)
+        jobs.push_many(db, [away, away], group=away)
+        jobs.push(db, present, group=present)
+        assert Counter(jobs.pop(db).value for _ in range(3)) == {away: 2, present: 1}
+        jobs.push_many(db, [present] * 60, group=present)
+        jobs.pop_many(db, 50)
+        jobs.push_many(db, [away] * 10, group=away)
+        assert [jobs.pop(db).value for _ in range(10)].count(away) in (5, 6)
+    assert admin.check(db, jobs).problems == ()
