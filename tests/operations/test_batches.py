@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from random import Random
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
-import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.admin import check
-from fdbqueue.errors import error_classes
+from fdbqueue.admin import check, rename
+from fdbqueue.jobs import App, Context
 from fdbqueue.layout.jobs import BatchClosed, BatchNotFound
-from fdbqueue.layout.values import ONE, decode_count
-from fdbqueue.operations.maintainers import batches as operations
-from fdbqueue.queue.base import store_of
-from fdbqueue.queue.batches import Batches, BatchProgress, Members
+from fdbqueue.queue.batches import Batches, BatchProgress, ItemBatch, Members, batches_of
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import OnDead
-from tests.support.keys import layout_of, rows_in
-from tests.support.leases import expire, lapse
+from tests.support.keys import rows_in
 
 CALL: Any = {"job": "report", "args": [], "kwargs": {"of": "May"}}
 
@@ -90,69 +83,6 @@ def die(db: Any, queue: Queue) -> None:
     queue.nack(db, claimed(db, queue), dead=True)
 
 
-def cancel_claimed(db: Any, queue: Queue) -> None:
-    claim = claimed(db, queue)
-    queue.cancel(db, claim.item)
-    queue.nack(db, claim)
-
-
-def first(db: Any, queue: Queue) -> Any:
-    return next(iter(queue.items(db)))
-
-
-ENDS: dict[str, tuple[str, Callable[[Any, Queue], object]]] = {
-    "ack": ("done", ack),
-    "ack in a transaction": (
-        "done",
-        lambda db, q: fdbqueue.transactional(lambda tr: ack(tr, q))(db),
-    ),
-    "discard": ("done", lambda db, q: q.ack(db, claimed(db, q), discarded="no")),
-    "pop": ("done", lambda db, q: q.pop(db)),
-    "pop in a transaction": (
-        "done",
-        lambda db, q: fdbqueue.transactional(lambda tr: q.pop(tr))(db),
-    ),
-    "die": ("dead", die),
-    "die, and be removed": (
-        "dead",
-        lambda db, q: (die(db, q), q.change_all(db, "clear", state="dead")),
-    ),
-    "die with the lease": (
-        "dead",
-        lambda db, q: (
-            q.configure(db, max_attempts=1),
-            claimed(db, q),
-            lapse(db, q),
-            q.wait(db, 0),
-        ),
-    ),
-    "remove": ("cancelled", lambda db, q: q.remove(db, first(db, q))),
-    "cancel": ("cancelled", lambda db, q: q.cancel(db, first(db, q))),
-    "cancel a claimed one": ("cancelled", cancel_claimed),
-    "expire": ("cancelled", lambda db, q: (expire(db, q), q.wait(db, 0))),
-}
-
-
-@pytest.mark.parametrize("is_closed", [True, False])
-@pytest.mark.parametrize("end", ENDS)
-def test_an_end_is_counted_once_by_its_outcome(
-    db: Any, queue: Queue, end: str, is_closed: bool
-) -> None:
-    if is_closed:
-        queue.configure(db, keep=9)
-    id = begin(db, queue, 1, ttl=3600 if end == "expire" else None)
-    if is_closed:
-        Batches(queue).close(db, id)
-    assert counts(db, queue, id) == (1, 0, 0, 0)
-    outcome, act = ENDS[end]
-    act(db, queue)
-    expected = {"done": 0, "dead": 0, "cancelled": 0, outcome: 1}
-    assert counts(db, queue, id) == (1, *expected.values())
-    assert (follows(db, queue, id) is not None) == is_closed
-    Batches(queue).close(db, id)
-    assert follows(db, queue, id) == {"of": "May", **expected}
-
-
 def test_the_item_that_follows_waits_for_the_close_and_for_the_last_end(
     db: Any, queue: Queue
 ) -> None:
@@ -171,21 +101,15 @@ def test_the_item_that_follows_waits_for_the_close_and_for_the_last_end(
     assert check(db, queue).ok
 
 
-def test_a_batch_that_was_closed_halfway_can_be_closed_again(db: Any, queue: Queue) -> None:
+def test_a_batch_can_be_closed_twice_and_be_empty(db: Any, queue: Queue) -> None:
     id = begin(db, queue, 1)
-    position = store_of(queue).codec.reference(id)
-    layout = layout_of(queue)
-    one_step = fdbqueue.transactional(operations.close)
-    assert one_step(db, layout, 1, position)
     ack(db, queue)
     assert Batches(queue).progress(db, id).is_open
-    assert follows(db, queue, id) is None
+    for _ in range(2):
+        Batches(queue).close(db, id)
+        assert Batches(queue).progress(db, id) == BatchProgress(1, 1, 0, 0, False, False)
     with pytest.raises(BatchClosed):
         add(db, queue, id, 1)
-    Batches(queue).close(db, id)
-    assert follows(db, queue, id) is not None
-    Batches(queue).close(db, id)
-    assert Batches(queue).progress(db, id) == BatchProgress(1, 1, 0, 0, False, False)
     empty = begin(db, queue)
     Batches(queue).close(db, empty)
     assert follows(db, queue, empty) is not None
@@ -264,62 +188,6 @@ def test_neither_pushes_nor_ends_conflict_while_a_batch_is_open(db: Any, queue: 
 # Interleavings
 
 
-def overlap(db: Any, acts: list[list[Callable[[Any], object]]], rng: Random) -> None:
-    """Do each list of acts in one transaction; begin and commit them in any order."""
-    waiting, running = [*acts], list[tuple[Any, list[Callable[[Any], object]]]]()
-    rng.shuffle(waiting)
-    while waiting or running:
-        if waiting and (not running or rng.random() < 0.6):
-            running.append((db.create_transaction(), waiting.pop()))
-            for act in running[-1][1]:
-                act(running[-1][0])
-            continue
-        tr, done = running.pop(rng.randrange(len(running)))
-        try:
-            tr.commit().wait()
-        except error_classes() as error:
-            tr.on_error(error).wait()
-            waiting.append(done)
-
-
-def test_one_of_overlapping_transactions_makes_the_item_ready(
-    db: Any, name: str, rng: Random, space: Subspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They end the jobs of a batch in two queues, and close it twice."""
-    made_ready, make_ready = space.pack(("made ready",)), operations.make_ready
-
-    def counting(tr: Any, *args: Any) -> None:
-        make_ready(tr, *args)
-        tr.add(made_ready, ONE)
-
-    monkeypatch.setattr(operations, "make_ready", counting)
-    other: Queue = PriorityQueue.named(db, f"{name}other")
-    for number in range(20):
-        queue: Queue = PriorityQueue.named(db, f"{name}{number}")
-        id, layout = begin(db, queue), layout_of(queue)
-        position = store_of(queue).codec.reference(id)
-        close: Any = partial(operations.close, layout=layout, now=1, position=position)
-        expected: dict[str, Any] = {"of": "May", "done": 0, "dead": 0, "cancelled": 0}
-        ends = list[Callable[[Any], object]]()
-        for _ in range(rng.randint(0, 8)):
-            to = rng.choice([queue, other])
-            add(db, queue, id, 1, to)
-            claim = claimed(db, to)
-            kind = rng.choice(["done", "done", "dead", "cancelled"])
-            expected[kind] += 1
-            if kind == "done":
-                ends.append(partial(to.ack, claim=claim))
-            elif kind == "dead":
-                ends.append(partial(to.nack, claim=claim, dead=True))
-            else:
-                to.cancel(db, claim.item)
-                ends.append(partial(to.nack, claim=claim))
-        pairs = [ends[n : n + 2] for n in range(0, len(ends), 2)]
-        overlap(db, [[close], [close], *pairs], rng)
-        assert decode_count(db[made_ready]) == number + 1
-        assert follows(db, queue, id) == expected
-
-
 def test_the_item_is_made_ready_once_although_answers_of_commits_are_lost(
     db: Any, name: str, rng: Random, queue: Queue
 ) -> None:
@@ -333,3 +201,64 @@ def test_the_item_is_made_ready_once_although_answers_of_commits_are_lost(
         queue.ack(faulty, claimed(faulty, queue))
     assert follows(db, queue, id) == {"of": "May", "done": 10, "dead": 0, "cancelled": 0}
     assert counts(db, queue, id) == (10, 10, 0, 0)
+
+
+# The batches of an item
+
+
+def one(db: Any, queue: Queue, id: Any) -> ItemBatch:
+    (found,) = batches_of(db, queue, id)
+    return found
+
+
+def test_a_batch_names_its_queue_as_it_is_called_now_and_is_gone_after_its_end(
+    db: Any, name: str, space: Subspace, queue: Queue
+) -> None:
+    queue.configure(db, keep=9)
+    reports = PriorityQueue.named(db, f"{name}-reports")
+    id = begin(db, reports)
+    add(db, reports, id, 1, to=queue)
+    Batches(reports).close(db, id)
+    (job,) = queue.items(db)
+    rename(db, f"{name}-reports", f"{name}-new")
+    PriorityQueue.named(db, f"{name}-reports").push(db, CALL)
+    assert one(db, queue, job).queue == f"{name}-new"
+    ack(db, queue)
+    assert one(db, queue, job).has_ended
+    ack(db, reports)
+    assert (batches_of(db, queue, job), batches_of(db, reports, id)) == ([], [])
+    nameless: Queue = PriorityQueue(space)
+    id = begin(db, nameless)
+    add(db, nameless, id, 1, to=queue)
+    found = one(db, queue, next(queue.items(db)))
+    assert (found.id, found.queue) == (id, None)
+
+
+def test_jobs_show_what_follows_them_and_which_step_runs_them(
+    db: Any, name: str, queue: Queue
+) -> None:
+    app = App(db)
+
+    @app.job(queue=name)
+    def note(what: str) -> None: ...
+
+    @app.job(queue=f"{name}-pages")
+    def publish(context: Context) -> None:
+        context.gather("small", [note.bind("a"), note.bind("b")])
+
+    before = [note.push("first"), note.push("second")]
+    after = note.using(after=before).push("third")
+    found = one(db, queue, after.id)
+    assert (found.kind, found.id, found.is_member) == ("after", after.id, False)
+    assert (found.pushed, found.left, found.on_dead) == (2, 2, "cancel")
+    ack(db, queue)
+    seen = one(db, queue, before[1].id)
+    assert (seen.kind, seen.id, seen.left, seen.is_member) == ("after", after.id, 1, True)
+    assert batches_of(db, queue, before[0].id) == []  # nothing follows a job that has ended
+    queue.clear(db)
+    handle = publish.push()
+    app.work(f"{name}-pages", drain=True)
+    for number, item in enumerate(queue.items(db)):
+        found = one(db, queue, item)
+        assert (found.kind, found.queue, found.id) == ("run", f"{name}-pages", handle.id)
+        assert (found.step, found.pushed, found.is_member) == (f"small {number}", 2, True)

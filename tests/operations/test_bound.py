@@ -1,83 +1,174 @@
-"""A queue exceeds none of its limits, and accepts pushes up to its bound."""
+"""A full queue or group refuses pushes; a claimed or delayed item takes its place until it ends."""
 
 from __future__ import annotations
 
 import random
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-import fdbqueue.testing
 from fdbqueue import PriorityQueue, Queue
-from fdbqueue.database.retrying import read
-from fdbqueue.errors import LeaseLost, QueueFull
-from fdbqueue.layout.keys import Layout
+from fdbqueue.admin import check
+from fdbqueue.errors import QueueFull
+from fdbqueue.testing import FaultyDatabase
 from tests.support.full import unless_full
-from tests.support.keys import layout_of
+
+Bound = Callable[[int | None], None]
 
 
-def length(db: Any, queue: PriorityQueue) -> int:
-    """Count the waiting items."""
-    begin, end = layout_of(queue).range_of(layout_of(queue).items)
-    return len(list(db.get_range(begin, end)))
+@pytest.fixture
+def jobs(db: Any, name: str) -> Any:
+    return PriorityQueue.named(db, f"{name}jobs")
 
 
-def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
-    """Read all rows of a subspace, without the receipts and the number of refused items."""
-    layout = Layout(space)
-    rows = {row.key: row.value for row in db[space.range()] if row.key != layout.total_rejected}
-    return {key: value for key, value in rows.items() if not layout.receipts.contains(key)}
+@pytest.fixture(params=["queue", "group", "all groups"])
+def bound(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Bound:
+    """Set how many items of the group `ada` there may be."""
+    if request.param == "queue":
+        return lambda n: jobs.configure(db, max_size=n)
+    return lambda n: jobs.set_group(db, "ada" if request.param == "group" else None, max_size=n)
 
 
-def unfinished(db: Any, queue: PriorityQueue) -> int:
-    """Count the items that the bound limits: waiting, delayed and claimed ones."""
-    layout = layout_of(queue)
-
-    def count(tr: Any) -> int:
-        prefixes = (layout.items, layout.delayed, layout.claims)
-        ranges = [tr.snapshot.get_range(*layout.range_of(prefix)) for prefix in prefixes]
-        return sum(len(list(rows)) for rows in ranges)
-
-    return read(db, count)
+def values(items: Any) -> list[Any]:
+    return [item.value for item in items]
 
 
-def test_push_many_stores_all_or_none_or_as_many_as_fit(db: Any, space: Subspace) -> None:
-    queue = PriorityQueue(space, max_size=5)
-    assert len(queue.push_many(db, "abc", priorities=[3, 2, 1])) == 3
-    before = stored(db, space)
-    with pytest.raises(QueueFull, match="at most 5 items and has no room for 4 more") as caught:
-        queue.push_many(db, "defg")
-    assert (caught.value.max_size, caught.value.wanted) == (5, 4)
-    assert stored(db, space) == before
-    assert queue.push_many(db, []) == []
-    fitted = queue.push_many(db, "defg", 9, as_many_as_fit=True)
-    assert [item.value for item in fitted] == ["d", "e"]
-    assert queue.push_many(db, "fg", as_many_as_fit=True) == []
-    assert [item.value for item in queue.items(db)] == ["c", "b", "a", "d", "e"]
-    with pytest.raises(QueueFull, match="no room for 1 more"):
-        queue.push(db, "f")
-    assert queue.pop(db).value == "c"
-    assert queue.push(db, "f").value == "f"
+def test_ready_delayed_and_claimed_items_count_whatever_brings_another_one(
+    db: Any, jobs: Any, bound: Bound
+) -> None:
+    """A push, a retry of a dead letter, a tick of a schedule."""
+    jobs.schedules.add(db, "tick", "tick", every="1h", group="ada")
+    bound(3)
+    dead = jobs.push(db, "dead", group="ada")
+    jobs.nack(db, jobs.claim(db), dead=True)
+    jobs.push_many(db, ["first", "second"], group="ada")
+    delayed = jobs.push(db, "third", group="ada", delay=3600)
+    claim = jobs.claim(db)
+    with pytest.raises(QueueFull, match=r"at most 3 items .*no room for 1 more") as caught:
+        jobs.push(db, "fourth", group="ada")
+    assert (caught.value.max_size, caught.value.wanted) == (3, 1)
+    before = jobs.get(db, dead)
+    for refused in (
+        lambda: jobs.retry(db, dead),
+        lambda: jobs.schedules.run_now(db, "tick"),
+        lambda: jobs.extend(db, claim) or jobs.push(db, "fourth", group="ada"),
+        lambda: jobs.nack(db, claim, delay=60) or jobs.push(db, "fourth", group="ada"),
+    ):
+        with pytest.raises(QueueFull):
+            refused()
+    assert jobs.get(db, dead) == before
+    assert jobs.remove(db, delayed)
+    assert jobs.retry(db, dead)
+    assert jobs.pop(db).value == "dead"
+    assert jobs.schedules.run_now(db, "tick")
+    jobs.ack(db, jobs.claim(db))
+    jobs.nack(db, jobs.claim(db), dead=True)
+    assert len(jobs.push_many(db, range(4), group="ada", as_many_as_fit=True)) == 2
+    assert jobs.stats(db).total_rejected == 5
+    assert check(db, jobs).problems == ()
 
 
-def test_a_pop_makes_room_for_a_push_in_the_same_transaction(db: Any, space: Subspace) -> None:
-    queue = PriorityQueue(space, max_size=3)
+def test_several_items_are_refused_as_a_whole_or_the_first_are_stored(
+    db: Any, jobs: Any, bound: Bound
+) -> None:
+    bound(3)
+    with pytest.raises(QueueFull, match="no room for 4 more"):
+        jobs.push_many(db, [1, 2, 3, 4], group="ada")
+    assert (jobs.size(db), jobs.push_many(db, [])) == (0, [])
+    assert values(jobs.push_many(db, range(5), group="ada", as_many_as_fit=True)) == [0, 1, 2]
+    assert jobs.push_many(db, [1], group="ada", as_many_as_fit=True) == []
+
+
+def test_a_bound_holds_within_one_transaction(db: Any, jobs: Any, bound: Bound) -> None:
+    bound(2)
 
     @fdbqueue.transactional
-    def exchange(tr: Any) -> list[bool]:
-        pushed = [unless_full(queue.push, tr, number) is not None for number in range(4)]
-        queue.pop(tr)
-        return [
-            *pushed,
-            unless_full(queue.push, tr, 4) is not None,
-            unless_full(queue.push, tr, 5) is not None,
-        ]
+    def body(tr: Any) -> list[Any]:
+        jobs.push(tr, 9, group="ada")
+        jobs.pop(tr)
+        return [unless_full(jobs.push, tr, n, group="ada") for n in range(4)]
 
-    assert exchange(db) == [True, True, True, False, True, False]
-    assert [item.value for item in queue.items(db)] == [1, 2, 4]
+    assert [item and item.value for item in body(db)] == [0, 1, None, None]
+    assert check(db, jobs).problems == ()
+
+
+@pytest.mark.parametrize("unique", [None, "k"])
+@pytest.mark.parametrize("end", ["ack", "nack"])
+def test_a_refusal_conflicts_with_what_makes_room(
+    db: Any, jobs: Any, bound: Bound, end: str, unique: str | None, fdb_error: Any
+) -> None:
+    """The other writes of its transaction may depend on the queue being full."""
+    jobs.configure(db, max_attempts=1)
+    bound(1)
+    jobs.push(db, "a", group="ada")
+    claim = jobs.claim(db)
+    tr = db.create_transaction()
+    assert unless_full(jobs.push, tr, "b", group="ada", unique=unique) is None
+    tr[jobs.subspace["note"].key()] = b"there is no room"
+    getattr(jobs, end)(db, claim)
+    with fdb_error(1020):
+        tr.commit().wait()
+
+
+@pytest.mark.parametrize("freed", ["ada", "bob"])
+def test_a_full_group_conflicts_only_with_its_own_items(
+    db: Any, jobs: Any, freed: str, fdb_error: Any
+) -> None:
+    jobs.set_group(db, "ada", max_size=1)
+    items = {group: jobs.push(db, 1, group=group) for group in ("ada", "bob")}
+    tr = db.create_transaction()
+    assert unless_full(jobs.push, tr, 2, group="ada") is None
+    assert jobs.push(tr, 2, group="bob")  # which has no bound, and conflicts with nothing
+    jobs.push(db, 2, group="bob")
+    jobs.remove(db, items[freed])
+    with fdb_error(1020) if freed == "ada" else nullcontext():
+        tr.commit().wait()
+
+
+def test_a_bound_that_is_set_meanwhile_is_not_exceeded(
+    db: Any, jobs: Any, bound: Bound, fdb_error: Any
+) -> None:
+    """Also if it is the first one: then a push has not looked at the settings."""
+    for n in (1, 2):
+        pushing = db.create_transaction()
+        assert jobs.push(pushing, 1, group="ada")
+        bound(n)
+        with fdb_error(1020):
+            pushing.commit().wait()
+
+
+def test_a_group_has_the_bound_of_all_groups_unless_it_has_its_own(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, None, max_size=1)
+    jobs.set_group(db, "big", max_size=2)
+    for group, n in (("ada", 1), ("big", 2)):
+        jobs.push_many(db, [0] * n, group=group)
+        with pytest.raises(QueueFull, match=f"the group '{group}' holds at most {n}") as caught:
+            jobs.push(db, 0, group=group)
+        assert caught.value.group == group
+    jobs.push_many(db, [0] * 5)  # the items without a group have no bound
+    jobs.set_group(db, "big", max_size=None)
+    with pytest.raises(QueueFull, match="at most 1 item "):
+        jobs.push(db, 0, group="big")
+    jobs.set_group(db, None, max_size=None)
+    jobs.push(db, 0, group="ada")
+    assert check(db, jobs).problems == ()
+
+
+def test_a_changed_bound_holds_at_once(db: Any, jobs: Any, bound: Bound) -> None:
+    jobs.push_many(db, range(3), group="ada")
+    bound(2)
+    claim = jobs.claim(db, n=3)
+    for _ in range(2):
+        first, *claim = claim
+        assert unless_full(jobs.push, db, "x", group="ada") is None
+        jobs.ack(db, first)
+    assert jobs.push(db, "x", group="ada").value == "x"
+    bound(None)
+    assert len(jobs.push_many(db, range(9), group="ada")) == 9
 
 
 @pytest.mark.parametrize("limit", ["max_size", "max_attempts"])
@@ -87,7 +178,8 @@ def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
     """A deployment that changes a limit in its code must not stop."""
     stored, given = {limit: 1}, {limit: 2}
     PriorityQueue.named(db, name, **stored).push(db, "a")
-    PriorityQueue(space, **stored).push(db, "a")
+    early = Queue(space)
+    Queue(space, **stored).push(db, "a")
     assert caplog.text == ""
     said = (
         f"has {limit} 1 and was opened with 2; omit the option, or change it with "
@@ -96,188 +188,32 @@ def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
     reopened = PriorityQueue.named(db, name, **given)
     assert said in caplog.text
     caplog.clear()
-    other = PriorityQueue(space, **given)
+    other = Queue(space, **given)
     for _ in range(2):
         unless_full(other.push, db, "b")
     assert caplog.text.count(said) == 1
-    assert getattr(reopened.options(db), limit) == getattr(other.options(db), limit) == 1
+    for each in (reopened, other, early):  # this one was opened before there was a limit
+        assert getattr(each.options(db), limit) == 1
+    assert limit != "max_size" or unless_full(early.push, db, "b") is None
 
 
-def test_the_stored_bound_applies_to_handles_opened_without_it(db: Any, space: Subspace) -> None:
-    early = Queue(space)
-    Queue(space, max_size=1).push(db, "a")
-    assert unless_full(early.push, db, "b") is None
-    early.configure(db, max_size=2)
-    assert Queue(space, max_size=2).push(db, "b").value == "b"
-    assert unless_full(early.push, db, "c") is None
-    early.configure(db, max_size=1)
-    assert early.size(db) == 2
-    assert unless_full(early.push, db, "c") is None
-    early.configure(db, max_size=None)
-    early.push(db, "c")
-    early.configure(db, max_size=3)
-    claim = early.claim(db, n=2)  # claimed before there was a bound of 2
-    early.configure(db, max_size=2)
-    assert claim is not None
-    first, second = claim
-    early.ack(db, first)
-    assert unless_full(early.push, db, "d") is None
-    early.ack(db, second)
-    assert early.push(db, "d").value == "d"
-    early.configure(db, max_size=None)
-    assert early.options(db).max_size is None
-
-
-def test_a_claimed_item_counts_towards_the_bound_until_it_is_finished(
-    db: Any, space: Subspace
-) -> None:
-    queue = PriorityQueue(space, max_size=3, max_attempts=2)
-    queue.push_many(db, "abc")
-    claims = [queue.claim(db, within=1) for _ in range(3)]
-    assert queue.push_many(db, "def", as_many_as_fit=True) == []
-    with pytest.raises(QueueFull, match="claimed items count"):
-        queue.push(db, "d")
-    queue.release(db, claims[0])
-    assert unless_full(queue.push, db, "d") is None
-    queue.nack(db, claims[1], delay=0)
-    assert unless_full(queue.push, db, "d") is None
-    queue.extend(db, claims[2])
-    assert unless_full(queue.push, db, "d") is None
-    queue.ack(db, claims[2])
-    assert queue.push(db, "d").value == "d"
-    assert unless_full(queue.push, db, "e") is None
-    queue.nack(db, queue.claim(db, within=1), delay=60)
-    assert unless_full(queue.push, db, "e") is None, "delayed"
-    queue.nack(db, queue.claim(db, within=1), error="dead")
-    assert [letter.item.value for letter in queue.items(db, state="dead")] == ["b"]
-    assert queue.push(db, "e").value == "e"
-    assert unfinished(db, queue) == 3
-    assert fdbqueue.admin.check(db, queue).ok
-
-
-def test_a_dead_letter_cannot_be_retried_into_a_full_queue(db: Any, space: Subspace) -> None:
-    queue = PriorityQueue(space, max_size=1, max_attempts=1)
-    dead = queue.push(db, "dead")
-    queue.nack(db, queue.claim(db))
-    queue.push(db, "other")
-    before = stored(db, space)
-    with pytest.raises(QueueFull, match="at most 1 item and has no room for 1 more") as caught:
-        queue.retry(db, dead)
-    assert (caught.value.max_size, caught.value.wanted) == (1, 1)
-    assert stored(db, space) == before
-    claim = queue.claim(db)
-    with pytest.raises(QueueFull):
-        queue.retry(db, dead)
-    queue.ack(db, claim)
-    assert queue.retry(db, dead)
-    assert queue.claim(db).item.value == "dead"
-
-
-@pytest.mark.parametrize("unique", [None, "k"])
-@pytest.mark.parametrize("end", ["ack", "nack"])
-def test_a_transaction_with_a_rejected_push_conflicts_with_the_end_of_a_claim(
-    db: Any, space: Subspace, end: str, unique: str | None
-) -> None:
-    """Its other writes may depend on the queue being full."""
-    queue = PriorityQueue(space, max_size=1, max_attempts=1)
-    queue.push(db, "a")
-    claim = queue.claim(db)
-    tr = db.create_transaction()
-    assert unless_full(queue.push, tr, "b", unique=unique) is None
-    tr[space.pack(("note",))] = b"the queue is full"
-    getattr(queue, end)(db, claim)
-    assert not commits(tr)
-
-
-def test_transactions_in_any_order_never_exceed_the_bound(
-    db: Any, space: Subspace, rng: random.Random, engine: str
-) -> None:
-    """Transactions overlap, commit in any order and make several calls each."""
-    refused = 0
-    for number in range(5 if engine == "cluster" else 20):
-        bound = rng.randrange(1, 7)
-        queue = PriorityQueue(space[number], max_size=bound, max_attempts=rng.choice([1, 2, None]))
-        queue.push(db, "first")
-        limit = rng.choice([None, 1, 2, 3])
-        queue.configure(db, concurrency=limit)
-        queue.set_group(db, "ada", concurrency=1)
-        in_flight: list[Any] = []
-        claims: list[Any] = []
-        for _ in range(80):
-            if rng.random() < 0.5 or not in_flight:
-                tr = db.create_transaction()
-                claim = act(tr, queue, claims, rng)
-                in_flight.append((tr, claim))
-            else:
-                tr, claim = in_flight.pop(rng.randrange(len(in_flight)))
-                if not commits(tr):
-                    refused += 1
-                elif claim is not None:
-                    claims.append(claim)
-                assert unfinished(db, queue) <= bound
-                groups = [
-                    info.group for info in queue.items(db.create_transaction(), state="claimed")
-                ]
-                assert limit is None or len(groups) <= limit
-                assert groups.count("ada") <= 1
-                assert length(db, queue) <= queue.size(db) <= bound
-        assert fdbqueue.admin.check(db, queue).ok
-    assert refused > 20
-
-
-def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) -> Any:
-    """Make random calls in a transaction, on any of the claims; return its own claim."""
-    claim = None
-    if rng.random() < 0.3:
-        queue.pop(tr)
-    if rng.random() < 0.3:
-        claim = queue.claim(tr, n=rng.randrange(1, 3), lease=rng.choice([0.000_001, 60]))
-    if claims and rng.random() < 0.6:
-        ends: list[Any] = [queue.ack, queue.release, queue.extend, queue.nack, queue.nack]
-        end = rng.choice(ends)
-        options = {"delay": rng.choice([0, 60])} if end == queue.nack else {}
-        with suppress(LeaseLost):
-            end(tr, rng.choice(claims), **options)
-    if rng.random() < 0.2:
-        for letter in list(queue.items(tr, state="dead"))[:2]:
-            with suppress(QueueFull):
-                queue.retry(tr, letter.id)
-    for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
-        size = rng.randrange(1, 3)
-        fits: dict[str, Any] = {
-            "as_many_as_fit": rng.random() < 0.5,
-            "group": rng.choice([None, "ada"]),
-        }
-        unless_full(queue.push_many, tr, range(size), **fits)
-    return claim
-
-
-def commits(tr: Any) -> bool:
-    """Return whether a transaction commits, and does not conflict or become too old."""
-    try:
-        tr.commit().wait()
-    except fdbqueue.error_classes() as error:
-        return {1020: False, 1007: False}[error.code]
-    return True
-
-
-def test_pushes_far_from_the_bound_do_not_conflict(db: Any, space: Subspace) -> None:
-    queue = PriorityQueue(space, max_size=10**9)
-    queue.push_many(db, range(100))
+def test_pushes_far_from_the_bound_do_not_conflict(db: Any, jobs: Any) -> None:
+    jobs.push_many(db, range(100), group="ada")
+    jobs.configure(db, max_size=10**9)
     transactions = [db.create_transaction() for _ in range(10)]
     for tr in transactions:
-        queue.push(tr, "x")
+        jobs.push(tr, "x")
     for tr in transactions:
         tr.commit().wait()
-    assert queue.size(db) == 110
+    assert jobs.size(db) == 110
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])
-def test_a_push_with_a_lost_reply_takes_one_slot(
-    db: Any, space: Subspace, lose: str, rng: random.Random
+def test_a_push_with_a_lost_reply_takes_one_place(
+    db: Any, jobs: Any, lose: str, rng: random.Random
 ) -> None:
     faults: dict[str, Any] = {lose: 0.5}
-    faulty = fdbqueue.testing.FaultyDatabase(db, seed=rng.randrange(2**32), **faults)
-    queue = PriorityQueue(space, max_size=20)
-    assert sum(unless_full(queue.push, faulty, number) is not None for number in range(30)) == 20
-    assert [item.value for item in queue.items(db)] == list(range(20))
+    faulty = FaultyDatabase(db, seed=rng.randrange(2**32), **faults)
+    jobs.configure(db, max_size=20)
+    assert sum(unless_full(jobs.push, faulty, number) is not None for number in range(30)) == 20
+    assert values(jobs.items(db)) == list(range(20))

@@ -9,9 +9,10 @@ import pytest
 
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
-from fdbqueue.database import clock
+from fdbqueue.database import clock as machine
 from fdbqueue.errors import LeaseLost
 from fdbqueue.operations.timers import VERSIONS
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import lease_ends, read_version, shift_leases, values
 
@@ -56,7 +57,7 @@ def test_the_items_of_a_dead_client_return_after_a_recovery(db: Any, queue: Prio
 
 def is_ahead(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let the clock of this machine, but not the versions, be ahead of the true time."""
-    monkeypatch.setattr(clock, "nanoseconds", lambda: time.time_ns() + int(seconds * 10**9))
+    monkeypatch.setattr(machine, "nanoseconds", lambda: time.time_ns() + int(seconds * 10**9))
 
 
 @pytest.mark.parametrize("ahead", [60, -60])
@@ -71,20 +72,6 @@ def test_a_wrong_clock_ends_no_lease(
     is_ahead(monkeypatch, 0)
     assert other(queue).claim(db) is None
     queue.ack(db, claim)
-
-
-def test_a_clock_behind_delays_the_end_of_a_lease_by_its_length_at_most(
-    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each sweep by such a clock does so again; one by a clock that is right ends the lease."""
-    queue.push(db, "job")
-    queue.claim(db, lease=1.0)
-    shift_leases(db, queue, -RECOVERY)
-    is_ahead(monkeypatch, -86_400)
-    assert other(queue).claim(db) is None
-    assert lease_ends(db, queue)[0] <= read_version(db) + 2 * VERSIONS
-    is_ahead(monkeypatch, 0)
-    assert other(queue).claim(db, wait=60).attempt == 2
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
@@ -105,19 +92,33 @@ def test_leases_of_another_cluster_go_by_the_clock(
     assert check(db, queue).ok
 
 
-def test_long_leases_are_not_those_of_another_cluster(db: Any, queue: PriorityQueue) -> None:
-    queue.push_many(db, "ab")
-    queue.claim(db, lease=10**8)
-    before = lease_ends(db, queue)
-    assert values(other(queue).claim(db).items) == ["b"]
-    assert before[0] in lease_ends(db, queue)
+@pytest.mark.parametrize("call", ["claim", "extend"])
+def test_the_time_of_a_call_counts_as_time_of_its_lease(
+    db: Any, queue: PriorityQueue, call: str, clock: Clock
+) -> None:
+    queue.push(db, "a")
+    held = (queue.claim(db, lease=2),) if call == "extend" else ()
+    versions: list[int] = []
+
+    class Stopping(FaultyDatabase):
+        """A database whose client is stopped for a second after each commit."""
+
+        def commit(self, transaction: Any) -> None:
+            super().commit(transaction)
+            versions.append(read_version(db))
+            clock.advance(1)
+
+    getattr(queue, call)(Stopping(db), *held, lease=2)
+    (end,) = lease_ends(db, queue)
+    assert end <= versions[0] + 2 * VERSIONS
+    assert check(db, queue).ok
 
 
 @pytest.mark.parametrize("over", [True, False])
-def test_a_timer_of_an_earlier_release_goes_by_its_version(
+def test_a_timer_that_a_repair_wrote_goes_by_its_version(
     db: Any, queue: PriorityQueue, over: bool
 ) -> None:
-    """Such a timer has no end by the clock. Nor has one that a repair wrote."""
+    """It has no end by the clock."""
     queue.push(db, "job")
     queue.claim(db, lease=30)
     layout = layout_of(queue)

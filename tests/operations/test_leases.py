@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -11,14 +10,11 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
-from fdbqueue.database import clock as clock_of_machine
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ForeignClaim, LeaseLost
-from fdbqueue.operations.claims import ClaimedItems
 from fdbqueue.testing import Clock
-from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, values
 
@@ -39,30 +35,6 @@ def test_a_claimed_item_is_hidden_from_other_clients(db: Any, queue: PriorityQue
         with pytest.raises(LeaseLost) as error:
             method(db, claim)
         assert error.value.item_id == claim.item.id
-
-
-def test_an_item_is_claimed_at_the_time_of_the_try_that_succeeded(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tasks = TaskQueue.named(db, name)
-    task = tasks.push(db)
-    take, ahead = ClaimedItems.take, [0]
-
-    def take_after_an_hour(*arguments: Any) -> Any:
-        if ahead[0]:
-            return take(*arguments)
-        ahead[0] = 3600 * 10**9
-        raise fdbqueue.FDBError(1020)
-
-    monkeypatch.setattr(ClaimedItems, "take", take_after_an_hour)
-    monkeypatch.setattr(clock_of_machine, "nanoseconds", lambda: time.time_ns() + ahead[0])
-    before = datetime.now(timezone.utc)
-    claim = tasks.claim(db)
-    info = tasks.get(db, task)
-    assert info.claimed_at is not None
-    assert info.claimed_at > before + timedelta(minutes=59)
-    tasks.ack(db, claim)
-    assert tasks.state(db, task) is None
 
 
 def test_only_a_claim_of_the_queue_can_be_ended(
@@ -91,22 +63,6 @@ def test_a_length_of_time_may_be_a_timedelta_or_a_text(db: Any, queue: PriorityQ
     claim = queue.claim(db, lease=timedelta(hours=1), wait="1s")
     queue.extend(db, claim, lease="2h")
     assert not queue.wait(db, timedelta(milliseconds=1))
-
-
-def test_a_claim_marks_the_queue_unless_it_is_marked(
-    db: Any, queue: PriorityQueue, space: Subspace
-) -> None:
-    """The mark is a key that all clients share; each write of it would be one for its server."""
-    queue.push_many(db, "abc")
-    mark = layout_of(queue).scheduled
-    queue.claim(db)
-    assert db[mark] is not None
-    reader = db.create_transaction()
-    assert reader[mark].present()
-    reader[space.pack(("read",))] = b""
-    queue.claim(db)
-    fdbqueue.transactional(lambda tr: queue.claim(tr))(db)
-    reader.commit().wait()  # would conflict with a write of the mark
 
 
 def test_an_ack_commits_together_with_the_writes_of_the_job(
@@ -194,19 +150,6 @@ def test_an_extended_lease_does_not_expire_early(db: Any, queue: PriorityQueue) 
     queue.ack(db, kept)
 
 
-def test_a_new_item_stands_behind_claimed_and_delayed_items(db: Any, queue: PriorityQueue) -> None:
-    queue.push_many(db, "abc")
-    first, *others = list(queue.claim(db, n=3))
-    queue.release(db, first)
-    queue.push(db, "d")
-    for each in others:
-        queue.release(db, each)
-    queue.push_many(db, "ef", delay=60)
-    queue.push(db, "g")
-    come_due(db, queue)
-    assert values(queue.pop_many(db, 9)) == list("abcdefg")
-
-
 # Failures
 
 
@@ -253,38 +196,4 @@ def test_an_item_that_fails_too_often_becomes_a_dead_letter(db: Any, space: Subs
         assert not queue.retry(db, item)
 
 
-def test_a_delayed_item_keeps_the_position_of_its_push(
-    db: Any, queue: PriorityQueue, clock: Clock
-) -> None:
-    at = datetime.now(timezone.utc) + timedelta(hours=1)
-    for value, time_or_none in [("a", None), ("b", at), ("c", at), ("d", None)]:
-        queue.push(db, value, 1, at=time_or_none)
-    come_due(db, queue)
-    assert values(queue.pop_many(db, 9)) == ["a", "b", "c", "d"]
-    queue.push(db, "old", at=datetime(1970, 1, 1, tzinfo=timezone.utc) - timedelta(days=1))
-    queue.push(db, "now", delay=0)
-    clock.advance(1)
-    assert set(values(queue.pop_many(db, 2))) == {"old", "now"}
-
-
 # Concurrency
-
-
-def test_a_job_takes_few_mutations_and_fewer_of_keys_that_all_clients_write(
-    db: Any, queue: PriorityQueue
-) -> None:
-    counting = CountingDatabase(db)
-    layout = layout_of(queue)
-    mutations: list[list[bytes]] = []
-    for _ in range(3):
-        counting.clear()
-        queue.push(counting, "job", 7)
-        queue.ack(counting, queue.claim(counting))
-        # History notes a waiting time and a run time once a second.
-        noted = layout.history
-        mutations.append([key for key in counting.mutations if not key.startswith(noted)])
-    _, second, third = mutations  # the first one also marks the queue as one with timers
-    assert len(second) == len(third) == 14
-    receipts = layout.receipts
-    both = {key for key in second if key in third and not receipts.contains(key)}
-    assert len([key for key in second if key in both]) == 6

@@ -1,111 +1,140 @@
-"""A sweep does to each item what its timer says, and nothing else; a scan says the same."""
+"""A sweep does what timers say; of very many that are due, each call moves a bounded number."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
-import fdbqueue
-from fdbqueue import TaskQueue
-from fdbqueue.database.clock import milliseconds
-from fdbqueue.queue.base import store_of
+from fdbqueue import PriorityQueue
+from fdbqueue.admin import CheckReport, check
+from fdbqueue.coordination import sweeper
 from fdbqueue.testing import Clock
-from tests.support.kinds import KINDS
+from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
+from tests.support.kinds import KINDS, push
 from tests.support.leases import lapse
-from tests.support.scan import STATES, scan
+from tests.support.scan import assert_views_agree
+from tests.support.threads import in_threads
+
+ITEMS = 1_000
+BATCH = 256
+"""The number of items of each kind that one transaction moves."""
 
 
-def ids_in(tr: Any, queue: Any) -> dict[str, set[str]]:
-    """Return the ids of the items that the views list in each state."""
-    return {state: {info.id for info in queue.items(tr, state=state)} for state in STATES}
+def backlog(db: Any, space: Subspace) -> PriorityQueue:
+    """Return a queue of due items whose last item has the lowest priority."""
+    queue: PriorityQueue = PriorityQueue(space)
+    now = datetime.now(timezone.utc)
+    for begin in range(0, ITEMS, 500):
+        numbers = range(begin, begin + 500)
+        queue.push_many(db, numbers, priorities=[-number for number in numbers], at=now)
+    return PriorityQueue(space)
 
 
-def sweep_and_compare(db: Any, queue: Any) -> Counter[tuple[str, str | None]]:
-    """Sweep until nothing is due, and compare it with a scan before.
-
-    Return how many items went from each state to which, `None` for the end.
-    """
-    sweep = store_of(queue)._sweep
-
-    @fdbqueue.transactional
-    def body(tr: Any) -> Counter[tuple[str, str | None]]:
-        now = milliseconds()
-        before, stats = scan(tr, queue), queue.stats(tr.snapshot)
-        expected = scan(tr, queue, swept_at=now)
-        assert ids_in(tr.snapshot, queue) == before.ids
-        while not sweep.sweep(tr, now).all:
-            pass
-        after = queue.stats(tr.snapshot)
-        assert ids_in(tr.snapshot, queue) == scan(tr, queue).ids == expected.ids
-        for state, ids in expected.ids.items():
-            assert getattr(after, state) == len(ids), state
-        if after.options.kind == "priority":
-            assert after.by_priority == expected.priorities
-        for total in ("total_pushed", "total_completed"):
-            assert getattr(after, total) == getattr(stats, total), total
-        assert after.total_expired == stats.total_expired + expected.expired
-        state_of = {id: state for state, ids in expected.ids.items() for id in ids}
-        moves = ((state, state_of.get(id)) for state, ids in before.ids.items() for id in ids)
-        return Counter(move for move in moves if move[0] != move[1])
-
-    moves: Counter[tuple[str, str | None]] = body(db)
-    return moves
-
-
-def compare_single_items(db: Any, queue: Any, rng: random.Random) -> None:
-    """Compare what an operation on each of some items finds with a scan."""
-    store = store_of(queue)
-    tr = db.create_transaction()  # never committed
-    now = milliseconds()
-    before, expected = scan(tr, queue).ids, scan(tr, queue, swept_at=now).ids
-    moved = sorted(id for state, ids in before.items() for id in ids - expected[state])
-    for id in rng.sample(moved, min(5, len(moved))):
-        found = store._sweep.find(tr, now, store.codec.reference(id))
-        state = next((state for state, ids in expected.items() if id in ids), None)
-        assert (found and found.state) == state
+def rows(db: Any, prefix: bytes) -> int:
+    return len(list(db.get_range_startswith(prefix)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sweep_does_all_that_timers_say(db: Any, name: str, kind: Any, clock: Clock) -> None:
     queue = kind.named(db, name, max_attempts=2)
-
-    def push(**options: Any) -> None:
-        if isinstance(queue, TaskQueue):
-            queue.push(db, payload=1, **options)
-        else:
-            queue.push(db, 1, **options)
-
-    push()
+    dies = push(db, queue, "dies")
     queue.nack(db, queue.claim(db), delay=0)
-    queue.claim(db, lease=60)  # dies
-    push()
-    push(ttl=60)
-    queue.claim(db, n=2, lease=60)  # one returns, the other ends
-    push(ttl=60)  # expires
-    push(delay=60)
-    push(delay=60, ttl=61)
+    queue.claim(db, lease=60)
+    returns, expires = push(db, queue, "returns"), push(db, queue, "expires", ttl=60)
+    queue.claim(db, n=2, lease=60)
+    push(db, queue, "expires", ttl=60)
+    due = push(db, queue, "is due", delay=60)
+    push(db, queue, "is due and expires", delay=60, ttl=61)
     lapse(db, queue)
     clock.advance(100)
-    compare_single_items(db, queue, random.Random(1))
-    moves = [("claimed", to) for to in ("dead", "ready", None)]
-    moves += [("delayed", to) for to in ("ready", None)]
-    assert sweep_and_compare(db, queue) == Counter([*moves, ("ready", None)])
-    assert fdbqueue.admin.check(db, queue).ok
+    stats = assert_views_agree(db, queue)
+    assert (stats.ready, stats.dead, stats.total_expired) == (2, 1, 3)
+    states = [queue.state(db, item) for item in (dies, returns, due, expires)]
+    assert states == ["dead", "ready", "ready", None]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sweep_of_many_items_moves_them_all(db: Any, name: str, kind: Any, clock: Clock) -> None:
-    queue = kind.named(db, name)
-    if isinstance(queue, TaskQueue):
-        for number in range(300):
-            queue.push(db, payload=number, delay=5, ttl=[6, 500][number % 2])
-    else:
-        for ttl in (6, 500):
-            queue.push_many(db, range(150), delay=5, ttl=ttl)
+@pytest.mark.parametrize("take", ["pop", "claim"])
+def test_a_call_moves_a_bounded_number_of_due_items(
+    db: Any, space: Subspace, take: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_SWEEP", 600.0)  # the pause if nothing is left to move
+    queue = backlog(db, space)
+    assert getattr(queue, take)(db) is not None
+    left = rows(db, layout_of(queue).delayed)
+    assert ITEMS - 2 * BATCH <= left < ITEMS
     clock.advance(60)
-    expected = {("delayed", None): 150, ("delayed", "ready"): 150}
-    assert sweep_and_compare(db, queue) == Counter(expected)
-    assert queue.stats(db).total_expired == 150
+    assert getattr(queue, take)(db) is not None
+    assert left - 2 * BATCH <= rows(db, layout_of(queue).delayed) < left
+
+
+def test_a_claim_takes_a_waiting_item_and_leaves_many_due_ones_to_later_sweeps(
+    db: Any, space: Subspace
+) -> None:
+    """If each claim moved the same items, all claims of that moment would conflict."""
+    queue: Any = backlog(db, space)
+    assert queue.peek(db.create_transaction()) is None
+    queue.push(db, "waits", 1)
+    assert queue.claim(db).item.value == "waits"
+    assert rows(db, layout_of(queue).delayed) == ITEMS
+    peeked = queue.peek(db)
+    assert rows(db, layout_of(queue).delayed) == ITEMS - BATCH
+    assert next(queue.items(db.create_transaction())) == peeked
+    queue.push(db, "first of all", -(10**6))
+    assert queue.pop(db).value == "first of all"
+
+
+def test_a_pop_of_many_items_runs_as_many_sweeps_as_it_needs(db: Any, space: Subspace) -> None:
+    queue, counting = backlog(db, space), CountingDatabase(db)
+    assert queue.pop(counting) is not None
+    assert counting.transactions < 10
+    first = queue.pop_many(db, 600)
+    last = queue.pop_many(db, ITEMS)
+    assert [len(first), len(last)] == [600, ITEMS - 601]
+    assert [item.priority for item in last] == sorted(item.priority for item in last)
+    assert check(db, queue).ok
+
+
+@pytest.mark.parametrize("kind", ["delays", "leases"])
+def test_clients_that_work_off_a_backlog_together_take_each_item_once(
+    db: Any, space: Subspace, kind: str
+) -> None:
+    if kind == "delays":
+        queue = backlog(db, space)
+    else:
+        queue = PriorityQueue(space)
+        queue.push_many(db, range(ITEMS))
+        for _ in range(ITEMS // 250):
+            queue.claim(db, n=250, lease=600)
+        lapse(db, queue)
+    taken: list[Any] = []
+
+    def consume() -> None:
+        client: PriorityQueue = PriorityQueue(space)  # as a process of its own opens it
+        while claim := client.claim(db, n=25, lease=600):
+            taken.extend(item.value for item in claim.items)
+            client.ack(db, claim)
+
+    in_threads([consume] * 4)
+    assert sorted(taken) == list(range(ITEMS))
+    assert check(db, queue) == CheckReport(0, 0, 0, 0, 0, (), False)
+
+
+@pytest.mark.parametrize("take", ["pop", "claim"])
+def test_a_call_keeps_sweeping_while_every_due_item_becomes_a_dead_letter(
+    db: Any, space: Subspace, take: str
+) -> None:
+    queue: PriorityQueue = PriorityQueue(space, max_attempts=2)
+    queue.push_many(db, range(2 * BATCH))
+    queue.nack(db, queue.claim(db, n=2 * BATCH), delay=0)
+    queue.claim(db, n=2 * BATCH)
+    item = queue.push(db, "alive")
+    queue.claim(db)
+    lapse(db, queue)
+    found: Any = getattr(PriorityQueue(space), take)(db)
+    assert (found.item if take == "claim" else found) == item
+    assert rows(db, layout_of(queue).dead) == 2 * BATCH
+    assert check(db, queue).ok

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,8 +11,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
-from fdbqueue.testing import Clock, FaultyDatabase
-from tests.support.counting import CountingDatabase
+from fdbqueue.testing import Clock
 from tests.support.full import unless_full
 from tests.support.keys import layout_of, rows_in
 from tests.support.leases import come_due, expire, lapse
@@ -146,22 +142,6 @@ def test_an_item_that_returns_takes_the_key_again_if_it_is_free(
     assert keys_stored(db, jobs) == (0, 0)
 
 
-def test_the_first_of_several_items_that_return_gets_the_key(db: Any, jobs: PriorityQueue) -> None:
-    items = []
-    for number in range(3):
-        items.append(jobs.push(db, number, **CLAIMED))
-        assert jobs.claim(db) is not None
-    lapse(db, jobs)
-    claim = jobs.claim(db, within=1)  # sweeps all
-    jobs.release(db, claim)
-    found = jobs.push(db, 3, **CLAIMED)
-    assert found in items
-    assert check(db, jobs).ok
-    jobs.remove(db, found)
-    assert jobs.push(db, 4, **CLAIMED).is_new  # the others wait without the key
-    assert check(db, jobs).ok
-
-
 # For a period
 
 
@@ -183,18 +163,6 @@ def test_a_key_is_not_free_for_its_period_even_if_the_item_has_ended(
     clock.advance(3590)  # the period begins with the second item
     assert jobs.push(db, 4, **HOUR) == second
     assert keys_stored(db, jobs) == (1, 1)
-    assert check(db, jobs).ok
-
-
-def test_periods_that_are_over_are_deleted_by_pushes(
-    db: Any, jobs: PriorityQueue, clock: Clock
-) -> None:
-    jobs.push_many(db, [*range(250)], unique=[f"k{n}" for n in range(250)], unique_for=60)
-    assert keys_stored(db, jobs) == (250, 250)
-    clock.advance(61)
-    for left in (151, 52, 2):  # a push deletes 100 of them
-        jobs.push(db, 0, unique=f"new {left}", unique_for=3600)
-        assert keys_stored(db, jobs) in [(left, left), (3, 3)]
     assert check(db, jobs).ok
 
 
@@ -316,29 +284,6 @@ def test_push_many_to_a_bounded_queue_needs_room_for_new_items_only(
     assert check(db, jobs).ok
 
 
-@pytest.mark.parametrize("scope", [{}, {"unique_until": "claimed"}, {"unique_for": 60}])
-def test_of_pushes_that_race_exactly_one_is_new(
-    db: Any, space: Subspace, scope: Any, rng: Any
-) -> None:
-    """Answers of commits get lost, too."""
-    seed = rng.randrange(2**32)
-    faulty: Any = FaultyDatabase(db, before=0.2, after=0.2, seed=seed)
-    handles = [PriorityQueue(space["jobs"]) for _ in range(4)]
-    for key in range(4):
-        begin = threading.Barrier(4, timeout=60)
-
-        def push(queue: PriorityQueue, key: int = key, begin: Any = begin) -> Any:
-            begin.wait()
-            return queue.push(faulty, 0, unique=f"{key}", **scope)
-
-        with ThreadPoolExecutor(4) as threads:
-            items = [*threads.map(push, handles)]
-        assert sum(item.is_new for item in items) == 1
-        assert len({item.id for item in items}) == 1
-    assert handles[0].size(db) == 4
-    assert check(db, handles[0]).ok
-
-
 def test_of_a_claim_and_a_push_that_race_one_sees_the_other(
     db: Any, jobs: PriorityQueue, fdb_error: Any
 ) -> None:
@@ -364,28 +309,6 @@ def test_of_a_claim_and_a_push_that_race_one_sees_the_other(
         release.commit().wait()
     jobs.release(db, first.id)
     assert check(db, jobs).ok
-
-
-def test_other_pushes_pay_nothing_for_the_scopes(
-    db: Any, jobs: PriorityQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.time_ns()  # the history of the queue costs more when a minute begins
-    monkeypatch.setattr("fdbqueue.database.clock.nanoseconds", lambda: now)
-    counting: Any = CountingDatabase(db)
-    jobs.push(db, 0, unique="first")
-
-    def cost(**options: Any) -> tuple[int, int]:
-        counting.clear()
-        jobs.push(counting, 0, **options)
-        return counting.reads, len(counting.mutations)
-
-    cost()  # the first one of a client deletes old receipts
-    reads, mutations = cost()
-    assert (reads, mutations) == (2, 4)  # with the receipt of the commit
-    unique_reads = cost(unique="a")[0]
-    assert cost(unique="b") == cost(unique="c", unique_until="claimed")
-    assert cost(unique="d") == (unique_reads, mutations + 1)
-    assert cost(unique="e", unique_for=60) == (unique_reads + 1, mutations + 2)  # old periods
 
 
 def test_check_finds_and_repairs_the_ends_of_periods(db: Any, jobs: PriorityQueue) -> None:

@@ -137,7 +137,6 @@ def test_an_interrupted_restore_of_keys_is_run_again(
     assert len(found(db, name.encode())) == 100 * commits
     assert restore(db, file).prefixes == {name.encode(): 1200 - 100 * commits}
     assert found(db, name.encode()) == own
-    assert name in admin.queue_names(db)
 
 
 def test_a_client_that_writes_a_key_during_the_restore_keeps_its_value(

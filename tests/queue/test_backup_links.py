@@ -171,21 +171,6 @@ def test_a_backup_of_one_queue_goes_back_to_the_other_one(shop: Shop) -> None:
     assert there.work() == ALL
 
 
-def test_any_number_of_large_items_go_on_whose_jobs_are_gone(db: Any, name: str) -> None:
-    """One transaction has no room for them."""
-    waiting = PriorityQueue.named(db, f"{name}waiting")
-    working = PriorityQueue.named(db, f"{name}working")
-    batches, n = Batches(waiting), 150
-    for _ in range(n):
-        end = {"job": "end", "args": ["x" * 75_000]}
-        id = batches.open(db, end, 0, "continue").id
-        batches.add(db, id, "continue", [Members(working, {"values": [1], "priority": 0})])
-        batches.close(db, id)
-    drop(db, f"{name}working")
-    assert check(db, waiting).ok
-    assert sum(waiting.pop(db, wait=60) is not None for _ in range(n)) == n
-
-
 def test_what_waits_for_a_dropped_queue_ends_once_also_if_the_queue_is_restored(shop: Shop) -> None:
     file, _ = saved(shop, shop.working)
     drop(shop.db, shop.working)
@@ -194,24 +179,6 @@ def test_what_waits_for_a_dropped_queue_ends_once_also_if_the_queue_is_restored(
     assert there.problems() == []
     assert there.work() == sorted([*GONE, *"ab", "first", "member"])
     assert there.problems() == []
-
-
-def test_a_copy_beside_the_queue_does_not_count_in_a_queue_without_a_name(
-    db: Any, space: Subspace, name: str
-) -> None:
-    waiting, working = PriorityQueue(space), PriorityQueue.named(db, f"{name}working")
-    batches = Batches(waiting)
-    id = batches.open(db, {"job": "end"}, 0, "continue").id
-    batches.add(db, id, "continue", [Members(working, {"values": [1, 2], "priority": 0})])
-    batches.close(db, id)
-    copy(db, db, [f"{name}working"], new_name=f"{name}copy")
-    copied = fdbqueue.existing_queue(db, f"{name}copy")
-    while claim := copied.claim(db):
-        copied.ack(db, claim)
-    assert waiting.pop(db) is None
-    while claim := working.claim(db):
-        working.ack(db, claim)
-    assert waiting.pop(db, wait=60).value["kwargs"] == {"done": 2, "dead": 0, "cancelled": 0}
 
 
 @pytest.mark.parametrize("how", ["drop", "drop in a transaction", "clear", "drop in chunks"])
@@ -280,3 +247,21 @@ def test_a_queue_without_a_name_goes_on_after_the_restore_of_a_queue_that_it_wai
     assert waiting.pop(db) is None
     assert PriorityQueue.existing(db, name).pop(db).value == "first"
     assert waiting.pop(db, wait=60).value == "after"
+
+
+def test_a_copy_beside_the_queue_does_not_count_in_a_queue_without_a_name(
+    db: Any, space: Subspace, name: str
+) -> None:
+    waiting, working = PriorityQueue(space), PriorityQueue.named(db, f"{name}working")
+    batches = Batches(waiting)
+    id = batches.open(db, {"job": "end"}, 0, "continue").id
+    batches.add(db, id, "continue", [Members(working, {"values": [1, 2], "priority": 0})])
+    batches.close(db, id)
+    copy(db, db, [f"{name}working"], new_name=f"{name}copy")
+    copied = fdbqueue.existing_queue(db, f"{name}copy")
+    while claim := copied.claim(db):
+        copied.ack(db, claim)
+    assert waiting.pop(db) is None
+    while claim := working.claim(db):
+        working.ack(db, claim)
+    assert waiting.pop(db, wait=60).value["kwargs"] == {"done": 2, "dead": 0, "cancelled": 0}

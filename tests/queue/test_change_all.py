@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, TaskQueue
-from fdbqueue.errors import FdbqueueError, LeaseLost
+from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.queue import base
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
-from tests.support.kinds import KINDS, STATES, bring, in_each_state, push
-from tests.support.leases import lapse
+from tests.support.kinds import STATES, bring, in_each_state, push
 from tests.support.scan import assert_views_agree
 
 
@@ -49,15 +47,6 @@ def test_all_items_in_a_state_are_changed(
     else:
         assert getattr(stats, state) == 0
         assert jobs.change_all(db, change, state=state) == {}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_queue_changes_its_items(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name, max_attempts=1)
-    filled(db, queue, "dead", 3)
-    assert [*queue.change_all(db, "retry", state="dead").values()] == [True] * 3
-    assert [*queue.change_all(db, "clear", state="ready", limit=2).values()] == [True] * 2
-    assert assert_views_agree(db, queue).ready == 1
 
 
 @pytest.mark.parametrize(
@@ -101,18 +90,6 @@ def test_large_items_are_moved_without_their_payloads(db: Any, name: str) -> Non
     assert_views_agree(db, queue)
 
 
-def test_dead_letters_that_cannot_be_retried_stay(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, max_attempts=1)
-    ids = [queue.push(db, n, unique=f"key{n}").id for n in range(4)]
-    queue.nack(db, queue.claim(db, n=4))
-    queue.push(db, "other", unique="key1")
-    queue.configure(db, max_size=3)
-    results = queue.change_all(db, "retry", state="dead")
-    assert results == dict(zip(ids, [True, False, True, False]))
-    stats = assert_views_agree(db, queue)
-    assert (stats.ready, stats.dead) == (3, 2)
-
-
 def test_each_item_is_changed_once_despite_lost_results(db: Any, name: str, rng: Any) -> None:
     faulty = FaultyDatabase(
         db, before=0.3, after=0.3, conflict=0.1, lost_as=(1021, 1039), seed=rng.randrange(99)
@@ -137,24 +114,6 @@ def test_a_dead_letter_that_was_retried_meanwhile_is_not_cleared(
     filled(db, queue, "dead")
     assert sum(queue.change_all(Retrying(db), "clear", state="dead").values()) == 0
     assert queue.size(db) == 25
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_call_that_makes_transactions_is_not_part_of_another(
-    db: Any, name: str, kind: Any
-) -> None:
-    queue = kind.named(db, name)
-    push(db, queue, 1)
-
-    @fdbqueue.transactional
-    def in_transaction(tr: Any, call: str, *args: Any, **given: Any) -> None:
-        with pytest.raises(TypeError, match="give a database, not a transaction"):
-            getattr(queue, call)(tr, *args, **given)
-
-    in_transaction(db, "change_all", "remove", state="ready")
-    in_transaction(db, "search", state="ready")
-    in_transaction(db, "count", state="ready")
-    assert queue.size(db) == 1
 
 
 # One group
@@ -204,79 +163,3 @@ def test_items_of_one_group_are_changed(
         assert told == [True, False]
     assert jobs.group_settings(db, "own") == {"weight": 3}
     assert fdbqueue.admin.check(db, jobs).problems == ()
-
-
-def test_a_worker_whose_job_was_cleared_cannot_acknowledge_it(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", concurrency=1)
-    jobs.push_many(db, [1, 2], group="ada")
-    claim = jobs.claim(db)
-    assert len(jobs.change_all(db, "clear", group="ada")) == 2
-    with pytest.raises(LeaseLost):
-        jobs.ack(db, claim)
-    jobs.push(db, 3, group="ada")
-    assert jobs.claim(db).item.value == 3  # the slot is free
-
-
-def test_items_of_a_group_that_are_over_and_those_without_a_group_are_found(
-    db: Any, jobs: Any
-) -> None:
-    late = jobs.push(db, "late", group="ada")
-    jobs.claim(db)
-    lapse(db, jobs)
-    plain = jobs.push(db, "plain")
-    assert [info.id for info in jobs.search(db, state="ready", group="ada").items] == [late.id]
-    assert jobs.change_all(db, "clear", group="ada") == {late.id: True}
-    assert jobs.change_all(db, "clear", group="") == {plain.id: True}
-
-
-def test_a_large_group_is_changed_in_bounded_transactions(
-    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(base, "_CHANGES", 10)
-    jobs.push_many(db, [0] * 35, group="ada")
-    jobs.push(db, 1, 0, group="bob")
-    for change, given, left in (
-        ("reprioritize", {"state": "ready", "to": 3}, [1, *[0] * 35]),
-        ("cancel", {}, [1]),
-    ):
-        counted = CountingDatabase(db)
-        assert [*jobs.change_all(counted, change, group="ada", **given).values()] == [True] * 35
-        assert counted.commits == 4
-        assert [item.value for item in jobs.items(db)] == left
-    assert_views_agree(db, jobs)
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "given", "words"),
-    [
-        *(
-            (PriorityQueue, change, {"state": state}, f"is not a change of {state} items")
-            for change, state in (
-                *(("remove", "claimed"), ("retry", "ready"), ("retry", "claimed")),
-                *(("release", "done"), ("explode", "ready")),
-            )
-        ),
-        (Queue, "reprioritize", {"state": "ready", "to": 1}, "have no priorities"),
-        (Queue, "remove", {"state": "ready", "priority": 1}, "a fifo queue have no priorities"),
-        (PriorityQueue, "reprioritize", {"state": "ready", "to": "high"}, "64-bit integer"),
-        (PriorityQueue, "reprioritize", {"state": "ready"}, "for 'reprioritize' alone"),
-        (PriorityQueue, "remove", {"state": "ready", "to": 1}, "for 'reprioritize' alone"),
-        *(
-            (kind, change, {"group": None}, "None matches every item")
-            for kind, change in zip(KINDS, ("clear", "cancel", "retry"))
-        ),
-        *(
-            (PriorityQueue, change, {"group": group}, "a group is text of 0 to 255 bytes")
-            for change, group in (("clear", "x" * 256), ("cancel", 7))
-        ),
-    ],
-)
-def test_a_change_that_does_not_fit_changes_nothing(
-    db: Any, name: str, kind: Any, change: Any, given: Any, words: str
-) -> None:
-    queue = kind.named(db, name)
-    push(db, queue, 1, group="ada")
-    push(db, queue, 1)
-    with pytest.raises((ValueError, FdbqueueError), match=words):
-        queue.change_all(db, change, **given)
-    assert queue.size(db) == 2

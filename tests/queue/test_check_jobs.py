@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,8 +33,8 @@ FOLLOWER = encode_membership(Membership(b"", NOBODY))
 class Jobs:
     """A queue with jobs that wait for anything; what has run is noted.
 
-    One waits for a signal, one for a child, one for a job before it, and one for the end of a
-    batch. The batch has a job in this queue, the child and the job before are in another one.
+    One waits for a signal, one for a child and one for a job before it, both in another queue, and
+    one for the end of a batch, which has a job in this queue.
     """
 
     def __init__(self, db: Any, name: str) -> None:
@@ -75,7 +76,6 @@ class Jobs:
         self.queue = self.app.queue(name)
         self.queue.steps.signal(db, "other", value=1)
         self.layout = layout_of(self.queue)
-        self.has_follower = False
 
     def position(self, handle: Handle[Any]) -> bytes:
         position: bytes = store_of(self.queue).codec.reference(handle.id)
@@ -87,30 +87,38 @@ class Jobs:
         key: bytes = row.key
         return key
 
+    def step(self, name: str) -> bytes:
+        return self.layout.step_key(self.position(self.wait), name)
+
     @property
-    def batch_of_child(self) -> bytes:
-        """Return the id of the batch of the job that waits for a child."""
+    def ended(self) -> bytes:
+        """The step that waits, if it had ended."""
+        waiting = decode_step(self.db[self.step("go")])
+        return encode_step(waiting._replace(state="done", ended_at=1, value=b"3"))
+
+    def wait_of(self, position: bytes | None = None) -> bytes:
+        """Return the key by which a signal finds the step that waits, or a step of no item."""
+        if position is None:
+            return self.only(self.layout.signal_waits)
+        return self.layout.signal_waits + self.layout.signal_wait("go", "k", "step", position)
+
+    @property
+    def of_child(self) -> bytes:
+        """The id of the batch of the job that waits for a child."""
         prefix = self.layout.batches
-        ids: set[bytes] = {
-            row.key[len(prefix) :] for row in self.db.get_range(*self.layout.range_of(prefix))
-        }
-        id, *_ = ids - {self.position(self.end), self.position(self.follow)}
-        return id
+        rows = self.db.get_range(*self.layout.range_of(prefix))
+        known = [self.position(self.end), self.position(self.follow)]
+        (id,) = {row.key[len(prefix) :] for row in rows}.difference(known)
+        return bytes(id)
 
     def counted(self, id: bytes, **counts: int) -> dict[bytes, bytes | None]:
         return {self.layout.batch_counts + id: encode_counts(BatchCounts(**counts))}
 
+    def batch(self, id: bytes, batch: bytes, **counts: int) -> dict[bytes, bytes | None]:
+        return {self.layout.batches + id: batch, **self.counted(id, **counts)}
+
     def without(self, id: bytes) -> dict[bytes, bytes | None]:
         return dict.fromkeys((self.layout.batches + id, self.layout.batch_counts + id))
-
-    def wait_key(self, signal: str, key: str, position: bytes) -> bytes:
-        layout = self.layout
-        return layout.signal_waits + layout.signal_wait(signal, key, "step", position)
-
-    def add_follower(self) -> None:
-        """Push a job that follows another one of the queue."""
-        follow, self.has_follower = self.app.jobs["follow"], True
-        follow.using(after=[follow.using(delay="1h").push()]).push()
 
     def work(self) -> list[str]:
         """Run what is ready in the queue; return what has run."""
@@ -133,66 +141,50 @@ def test_a_sound_queue_has_no_problem_whatever_its_jobs_wait_for(db: Any, jobs: 
     assert check(db, jobs.queue).problems == ()
 
 
-def damaged(jobs: Jobs) -> dict[str, dict[bytes, bytes | None]]:
-    """Return the rows that each damage stores, or deletes."""
-    layout, wait = jobs.layout, jobs.position(jobs.wait)
-    key = layout.step_key(wait, "go")
-    ended = decode_step(jobs.db[key])._replace(state="done", ended_at=1, value=b"3")
-    signal_wait = jobs.only(layout.signal_waits)
-    batch = {layout.batches + NOBODY: encode_batch(StoredBatch("continue"))}
-    counts = {layout.batch_counts + NOBODY: encode_counts(BatchCounts(pushed=1))}
-    return {
-        "steps invented": {layout.step_key(NOBODY, "step"): STEP},
-        "a step lost": {layout.step_key(wait, "before"): None},
-        "a wait invented": {jobs.wait_key("go", "k", NOBODY): b""},
-        "a second wait invented": {jobs.wait_key("stop", "", wait): b""},
-        "a wait lost": {signal_wait: None},
-        "a step ended": {key: encode_step(ended)},
-        "a wait ended": {key: encode_step(ended), signal_wait: None},
-        "the end of a signal lost": {jobs.only(layout.signal_ends): None},
-        "an end of a signal invented": {layout.entry_key(layout.signal_ends, 1, "no", ""): b""},
-        "a follower invented": {layout.follower_key(NOBODY, 0): FOLLOWER},
-        "a follower lost": {jobs.only(layout.followers): None} if jobs.has_follower else {},
-        "a batch invented": {**batch, **counts},
-        "counts invented": {**counts},
-        "a batch lost": jobs.without(jobs.position(jobs.end)),
-        "the batch of a child lost": jobs.without(jobs.batch_of_child),
-        "a member ended twice": jobs.counted(jobs.position(jobs.end), done=1),
-        "too many ended": jobs.counted(jobs.position(jobs.follow), done=2),
-        "a batch ended": jobs.counted(jobs.position(jobs.follow), done=1),
-        "the batch of a child ended": jobs.counted(jobs.batch_of_child, done=1),
-    }
-
-
 INDEX, LOST = "an index leads to no item: ", "an item is not found by its index: "
+FOLLOWERS = "followers of no item: "
 NEVER = "an item that is never due waits for nothing: "
 ENDED = "a job waits for a batch that has ended: "
-REPAIRED = {
-    "steps invented": "steps of no item: ",
-    **dict.fromkeys(("a wait invented", "a second wait invented", "a step ended"), INDEX),
-    **{"a wait lost": LOST, "the end of a signal lost": LOST, "an end of a signal invented": INDEX},
-    **{"a wait ended": NEVER, "the batch of a child lost": NEVER},
-    "a follower invented": "followers of no item: ",
-    "a batch invented": "a batch of no item: ",
-    "counts invented": "the counts of no batch: ",
-    "a batch lost": "an item whose batch is gone: ",
-    **{"a batch ended": ENDED, "the batch of a child ended": ENDED},
+STEPS = "the number of steps of an item is 2 and there are 1: "
+UNEQUAL = "a batch counts 0 jobs that have not ended, and there are 1: "
+BATCH = encode_batch(StoredBatch("continue"))
+
+Rows = dict[bytes, bytes | None]
+"""Rows that a damage stores, adds to a counter, or deletes."""
+
+DAMAGES: dict[str, tuple[str, Callable[[Jobs], Rows], str]] = {
+    "steps invented": ("steps of no item: ", lambda j: {j.layout.step_key(NOBODY, "s"): STEP}, ""),
+    "a step lost": (STEPS, lambda j: {j.step("before"): None}, "not repaired"),
+    "a wait invented": (INDEX, lambda j: {j.wait_of(NOBODY): b""}, ""),
+    "a wait lost": (LOST, lambda j: {j.only(j.layout.signal_waits): None}, "got 2"),
+    "a wait ended": (NEVER, lambda j: {j.step("go"): j.ended, j.wait_of(): None}, "got 3"),
+    "the end of a signal lost": (LOST, lambda j: {j.only(j.layout.signal_ends): None}, ""),
+    "a follower invented": (
+        FOLLOWERS,
+        lambda j: {j.layout.follower_key(NOBODY, 0): FOLLOWER},
+        "",
+    ),
+    "a batch invented": ("a batch of no item: ", lambda j: j.batch(NOBODY, BATCH, pushed=1), ""),
+    "counts invented": ("the counts of no batch: ", lambda j: j.counted(NOBODY, pushed=1), ""),
+    "a batch lost": (
+        *("an item whose batch is gone: ", lambda j: j.without(j.position(j.end)), ""),
+    ),
+    "a member ended twice": (
+        UNEQUAL,
+        lambda j: j.counted(j.position(j.end), done=1),
+        "not repaired",
+    ),
+    "the batch of a child lost": (NEVER, lambda j: j.without(j.of_child), ""),
+    "the batch of a child ended": (ENDED, lambda j: j.counted(j.of_child, done=1), ""),
+    "a batch ended": (ENDED, lambda j: j.counted(j.position(j.follow), done=1), "followed"),
 }
-NOT_REPAIRED = {
-    "a step lost": "the number of steps of an item is 2 and there are 1: ",
-    "a follower lost": "the number of followers of an item is 1 and there are 0: ",
-    "a member ended twice": "a batch counts 0 jobs that have not ended, and there are 1: ",
-    "too many ended": "a batch counts -1 jobs that have not ended, and there are 0: ",
-}
-GOES_ON = {"a wait ended": "got 3", "a batch ended": "followed", "a wait lost": "got 2"}
-"""What a job does after the repair of its wait; one of them still needs its signal."""
+"""What `check` says of a damage, its rows, and what goes on after the repair."""
 
 
-@pytest.mark.parametrize("damage", [*REPAIRED, *NOT_REPAIRED])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_found_and_repaired_and_jobs_go_on(db: Any, jobs: Jobs, damage: str) -> None:
-    if damage == "a follower lost":
-        jobs.add_follower()
-    for key, value in damaged(jobs)[damage].items():
+    words, rows, then = DAMAGES[damage]
+    for key, value in rows(jobs).items():
         if value is None:
             del db[key]
         elif key.startswith(jobs.layout.batch_counts):
@@ -200,13 +192,13 @@ def test_damage_is_found_and_repaired_and_jobs_go_on(db: Any, jobs: Jobs, damage
         else:
             db[key] = value
     problems = check(db, jobs.queue).problems
-    assert problems[0].startswith((REPAIRED | NOT_REPAIRED)[damage])
+    assert problems[0].startswith(words)
     assert check(db, jobs.queue, repair=True).problems == problems
-    assert check(db, jobs.queue).problems == (() if damage in REPAIRED else problems[:1])
-    if damage in GOES_ON:
+    assert check(db, jobs.queue).problems == (problems[:1] if then == "not repaired" else ())
+    if then not in ("", "not repaired"):
         sent = jobs.queue.steps.signal(db, "go", key="k", value=2)
         assert sent == (damage != "a wait ended")
-        assert GOES_ON[damage] in jobs.work()
+        assert then in jobs.work()
 
 
 def test_the_job_at_the_end_of_a_batch_gets_its_counts_from_a_repair(

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
 
 import fdbqueue
 from fdbqueue import admin
-from fdbqueue.coordination import sweeper
 from fdbqueue.errors import LeaseLost
 from tests.support.asleep import Asleep
-from tests.support.counting import CountingDatabase, writes
-from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push, value_of
+from tests.support.leases import lapse
 from tests.support.threads import later
 from tests.support.waiting import MAX_WAIT
 
@@ -34,19 +33,6 @@ def test_groups_share_whatever_one_of_them_pushes_first(db: Any, name: str, kind
         assert own == sorted(own)
     assert value_of(jobs.pop(db))[0] == "flood"
     assert admin.check(db, jobs).ok
-
-
-def test_a_group_that_was_away_does_not_catch_up(db: Any, jobs: Any) -> None:
-    for away, present in (("ada", None), (None, "ada")):
-        jobs.clear(db)
-        jobs.push_many(db, [away, away], group=away)
-        jobs.push(db, present, group=present)
-        assert Counter(jobs.pop(db).value for _ in range(3)) == {away: 2, present: 1}
-        jobs.push_many(db, [present] * 60, group=present)
-        jobs.pop_many(db, 50)
-        jobs.push_many(db, [away] * 10, group=away)
-        assert [jobs.pop(db).value for _ in range(10)].count(away) in (5, 6)
-    assert admin.check(db, jobs).problems == ()
 
 
 def test_groups_are_listed_by_pages_also_if_all_their_items_are_delayed(db: Any, jobs: Any) -> None:
@@ -117,24 +103,55 @@ def test_the_lowest_priority_comes_first_and_groups_share_within_it(db: Any, nam
     assert admin.check(db, jobs).ok
 
 
-@pytest.mark.parametrize("group", ["ada", None])
-def test_a_group_claims_no_more_than_its_concurrency(db: Any, jobs: Any, group: Any) -> None:
-    """Over all priorities, whether the limit is its own or the one of all groups."""
-    jobs.set_group(db, group, concurrency=2)
-    jobs.push_many(db, [*range(6)], priorities=[0, 1, 1, 2, 2, 2], group="ada")
-    jobs.push(db, "bob", 3, group="bob")
-    claim = jobs.claim(db, n=10)
-    assert [item.value for item in claim.items] == [0, 1, "bob"]
+@pytest.fixture(params=["queue", "group", "all groups"])
+def limit(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Any:
+    """Set how many items of `ada` may be claimed at a time."""
+    if request.param == "queue":
+        return lambda n: jobs.configure(db, concurrency=n)
+    group = "ada" if request.param == "group" else None
+    return lambda n: jobs.set_group(db, group, concurrency=n)
+
+
+def test_claims_do_not_exceed_the_concurrency(db: Any, jobs: Any, limit: Any) -> None:
+    limit(2)
+    jobs.push_many(db, range(9), priorities=[0, 1, 1, *[2] * 6], group="ada")
+    assert jobs.pop(db).value == 0  # takes no slot
+    first, _ = jobs.claim(db, n=10)
     assert jobs.claim(db) is None
-    assert jobs.groups(db)[0].held_by == "concurrency"
-    first, second, _ = claim
+    jobs.extend(db, first)
+    assert jobs.claim(db) is None
     jobs.ack(db, first)
     with pytest.raises(LeaseLost):
         jobs.ack(db, first)  # frees no slot twice
-    assert jobs.claim(db, n=10).items[0].value == 2
-    jobs.nack(db, second, delay=0)  # whose slot it leaves to the next one, which it is itself
-    assert [item.value for item in jobs.claim(db, n=10).items] == [1]
+    for end in (partial(jobs.nack, delay=3600), jobs.release, partial(jobs.nack, delay=0)):
+        (held,) = jobs.claim(db, n=10)
+        assert jobs.claim(db) is None
+        end(db, held)
+        jobs.set_group(db, "ada", in_order=False)
+        assert admin.check(db, jobs).ok
+    lapse(db, jobs)  # which also frees that of the second one
+    assert len(jobs.claim(db, n=10)) == 2
     assert admin.check(db, jobs).ok
+
+
+def test_a_lower_concurrency_holds_at_once(db: Any, jobs: Any, limit: Any, asleep: Asleep) -> None:
+    """A client that waits wakes once enough of the items that are over it have ended."""
+    limit(3)
+    jobs.push_many(db, range(4), group="ada")
+    claims = [jobs.claim(db) for _ in range(3)]
+    limit(1)
+    jobs.wait(db, 0)
+    for claim in claims[:2]:
+        jobs.ack(db, claim)
+        assert jobs.claim(db) is None
+    with later(lambda: jobs.claim(db, wait=2 * MAX_WAIT)) as found:
+        assert asleep.wait(MAX_WAIT)
+        jobs.ack(db, claims[2])
+        assert found.result(MAX_WAIT).item.value == 3
+    limit(None)
+    jobs.push_many(db, range(9), group="ada")
+    assert len(jobs.claim(db, n=9)) == 9
+    assert admin.check(db, jobs).problems == ()
 
 
 def test_a_paused_group_is_handed_out_to_nobody(db: Any, jobs: Any) -> None:
@@ -179,29 +196,9 @@ def test_names_of_any_text_are_told_apart(db: Any, jobs: Any) -> None:
     assert jobs.groups(db) == []
 
 
-@pytest.mark.parametrize("groups", [10, 300])
-def test_a_pop_costs_the_same_with_any_number_of_groups(
-    db: Any, name: str, groups: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
-    counted = CountingDatabase(db)
-    jobs = fdbqueue.PriorityQueue.named(counted, f"{name}jobs")
-    names = [f"group {number}" for number in range(groups)]
-    for _ in range(2):
-        jobs.push_many(counted, names, groups=names)
-    jobs.pop(counted)
-    costs: list[tuple[int, int]] = []
-    for _ in range(5):
-        counted.clear()
-        jobs.pop(counted)
-        costs.append((counted.reads, writes(counted, jobs)))
-    assert min(costs) == (7, 9)  # on a slow machine, sweeps are due in between
-
-
 TAKES: dict[str, Any] = {
     "pop": lambda jobs, tr: jobs.pop(tr),
     "claim": lambda jobs, tr: jobs.claim(tr, within=1),
-    "pop two": lambda jobs, tr: jobs.pop_many(tr, 2),
 }
 
 
@@ -219,8 +216,6 @@ TAKES: dict[str, Any] = {
         ("pop", "first push", True),  # Abe would have come first
         ("claim", "first push", False),  # a claim may take one of the first few
         ("pop", "weight of the others", True),
-        ("pop two", "acknowledgement", True),  # two could be popped
-        ("pop two", "return", True),  # the item that returns comes first
         ("pop", "more urgent", True),
         ("pop", "more urgent without a group", True),
     ],
@@ -228,12 +223,9 @@ TAKES: dict[str, Any] = {
 def test_what_conflicts_with_taking_an_item_of_a_group(
     db: Any, jobs: Any, take: str, change: str, conflicts: bool
 ) -> None:
-    if change in ("acknowledgement", "return"):
-        jobs.set_group(db, "ada", concurrency=2)
     if change == "weight of the others":
         jobs.push_many(db, [1, 1], 5)
     jobs.push_many(db, [1] if change == "push to it" else [1, 2, 3], 5, group="ada")
-    held = jobs.claim(db) if change in ("acknowledgement", "return") else None
     jobs.push(db, 1, 5, group="bob")
     tr = db.create_transaction()
     assert TAKES[take](jobs, tr)
@@ -244,8 +236,6 @@ def test_what_conflicts_with_taking_an_item_of_a_group(
         "push to another": lambda: jobs.push(db, 2, 5, group="bob"),
         "first push": lambda: jobs.push(db, 2, 5, group="Abe"),
         "weight of the others": lambda: jobs.set_group(db, "", weight=2),
-        "acknowledgement": lambda: jobs.ack(db, held),
-        "return": lambda: jobs.release(db, held),
         "more urgent": lambda: jobs.push(db, 2, 0, group="ada"),
         "more urgent without a group": lambda: jobs.push(db, 2, 0),
     }[change]()
@@ -253,79 +243,6 @@ def test_what_conflicts_with_taking_an_item_of_a_group(
         tr.commit().wait()
     assert caught is None or caught.value.code == 1020
     assert admin.check(db, jobs).problems == ()
-
-
-def test_claims_that_skip_items_do_not_skip_groups(db: Any, jobs: Any) -> None:
-    """A claim in a transaction begins at any of the first `within` items."""
-    jobs.push_many(db, ["ada"] * 30, group="ada")
-    jobs.push_many(db, ["others"] * 300)
-    claims = [fdbqueue.transactional(lambda tr: jobs.claim(tr, within=256))(db) for _ in range(40)]
-    assert Counter(claim.item.value for claim in claims) == {"ada": 20, "others": 20}
-    assert admin.check(db, jobs).ok
-
-
-@pytest.mark.parametrize("gone", ["claimed", "removed"])
-def test_nothing_is_known_of_a_group_in_priorities_that_are_empty(
-    db: Any, name: str, gone: str
-) -> None:
-    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
-    layout = layout_of(jobs)
-    for priority in range(5):
-        items = [jobs.push(db, 0, priority=priority, group=group) for group in ("ada", "bob")]
-        for item in items:
-            if gone == "claimed":
-                jobs.ack(db, jobs.claim(db))
-            else:
-                jobs.remove(db, item)
-    for space in (layout.group_passes, layout.idle_groups, layout.group_members):
-        assert [*db.get_range(*layout.range_of(space))] == []
-    assert admin.check(db, jobs).problems == ()
-
-
-@pytest.mark.parametrize("group", [None, "bob"])
-def test_an_item_that_returns_during_a_pop_is_not_lost(
-    db: Any, jobs: Any, group: Any, fdb_error: Any
-) -> None:
-    jobs.push_many(db, ["other"] * 2, group="ada")
-    jobs.set_group(db, "ada", paused=True)
-    jobs.push_many(db, ["first", "second", "third"], group=group)
-    claim = jobs.claim(db)
-    popping = db.create_transaction()
-    assert [item.value for item in jobs.pop_many(popping, 2)] == ["second", "third"]
-    jobs.release(db, claim)
-    with fdb_error(1020):
-        popping.commit().wait()
-    assert [item.value for item in jobs.pop_many(db, 2)] == ["first", "second"]
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        *(
-            (lambda jobs, db, group=group: jobs.push(db, 1, group=group), "text of 1 to 255")
-            for group in ("", "x" * 256, 7, b"ada")
-        ),
-        (lambda jobs, db: jobs.push_many(db, [1], groups=[""]), "text of 1 to 255"),
-        (lambda jobs, db: jobs.groups(db, after="\ud800"), "text of 0 to 255"),
-        (lambda jobs, db: jobs.groups(db, after=7), "text of 0 to 255"),
-        *(
-            (lambda jobs, db, given=given: jobs.set_group(db, "", **given), "have only a weight")
-            for given in ({"concurrency": 1}, {"paused": True}, {"rate": (1, 1)})
-        ),
-        *(
-            (lambda jobs, db, given=given: jobs.set_group(db, "ada", **given), "max_size")
-            for given in ({"max_size": 0}, {"max_size": "2"})
-        ),
-        *(
-            (lambda jobs, db, cost=cost: jobs.push(db, 1, group="ada", cost=cost), "cost")
-            for cost in (0, "1", 1001, float("nan"))
-        ),
-    ],
-)
-def test_a_mistake_changes_nothing(db: Any, jobs: Any, call: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        call(jobs, db)
-    assert (jobs.groups(db), jobs.size(db)) == ([], 0)
 
 
 def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:
@@ -339,17 +256,23 @@ def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:
     assert [jobs.pop(db).value for _ in range(4)].count("ada") == 1
 
 
-def test_a_lower_limit_of_all_groups_holds_at_once(db: Any, jobs: Any, asleep: Asleep) -> None:
-    """A client that waits wakes once one of the items that are over it has ended."""
-    jobs.push_many(db, [1, 2, 3], group="ada")
-    claims = [jobs.claim(db) for _ in range(2)]
-    jobs.set_group(db, None, concurrency=1)
-    jobs.wait(db, 0)
-    assert jobs.groups(db)[0].held_by == "concurrency"
-    jobs.ack(db, claims[0])
-    assert jobs.claim(db) is None
-    with later(lambda: jobs.claim(db, wait=2 * MAX_WAIT)) as found:
-        assert asleep.wait(MAX_WAIT)
-        jobs.ack(db, claims[1])
-        assert found.result(MAX_WAIT).item.value == 3
+def test_claims_that_skip_items_do_not_skip_groups(db: Any, jobs: Any) -> None:
+    """A claim in a transaction begins at any of the first `within` items."""
+    jobs.push_many(db, ["ada"] * 30, group="ada")
+    jobs.push_many(db, ["others"] * 300)
+    claims = [fdbqueue.transactional(lambda tr: jobs.claim(tr, within=256))(db) for _ in range(40)]
+    assert Counter(claim.item.value for claim in claims) == {"ada": 20, "others": 20}
+    assert admin.check(db, jobs).ok
+
+
+def test_a_group_that_was_away_does_not_catch_up(db: Any, jobs: Any) -> None:
+    for away, present in (("ada", None), (None, "ada")):
+        jobs.clear(db)
+        jobs.push_many(db, [away, away], group=away)
+        jobs.push(db, present, group=present)
+        assert Counter(jobs.pop(db).value for _ in range(3)) == {away: 2, present: 1}
+        jobs.push_many(db, [present] * 60, group=present)
+        jobs.pop_many(db, 50)
+        jobs.push_many(db, [away] * 10, group=away)
+        assert [jobs.pop(db).value for _ in range(10)].count(away) in (5, 6)
     assert admin.check(db, jobs).problems == ()

@@ -60,21 +60,6 @@ def test_a_key_is_remembered_for_24_hours(
     assert fdbqueue.admin.check(db, queue).ok
 
 
-def test_each_push_sweeps_a_bounded_number_of_old_keys(
-    db: Any, queue: PriorityQueue, now: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repeatable, "_MAX_DROPPED", 3)
-    for number in range(10):
-        push(db, queue, f"{number}")
-    now(25)
-    left = []
-    for _ in range(6):  # the first push is new, the others repeat it
-        push(db, queue, "9")
-        left.append(key_rows(db, queue) // 2)
-    assert left == [7, 4, 1, 1, 1, 1]
-    assert queue.size(db) == 11
-
-
 @pytest.mark.parametrize("lose", ["before", "after"])
 def test_a_push_with_an_old_key_and_a_lost_reply_is_stored_once(
     db: Any, space: Subspace, now: Callable[[float], None], lose: str

@@ -129,24 +129,3 @@ def test_the_tables_of_the_reference_have_each_option(kind: type, title: str) ->
     page = (DOCS / "reference" / "queues.md").read_text().partition(f"## {title}\n")[2]
     missing = {name for name in kind.__annotations__ if not re.search(rf"`{name}=?`", page)}
     assert not missing - {"keep", "groups"}, f"{title} lacks these of {kind.__name__}"
-
-
-def test_an_unknown_option_is_refused(db: Any, name: str) -> None:
-    jobs: Any = fdbqueue.PriorityQueue.named(db, name)
-    app: Any = fdbqueue.App(db)
-    for call in (
-        lambda: jobs.push(db, 1, delays=1),
-        lambda: jobs.push_many(db, [1], uniques=["k"]),
-        lambda: [*jobs.items(db, grouped="ada")],
-        lambda: jobs.count(db, state="ready", grouped="ada"),
-        lambda: jobs.configure(db, maxsize=1),
-        lambda: jobs.set_group(db, "ada", weights=1),
-        lambda: jobs.schedules.add(db, "hourly", 1, each="1h"),
-        lambda: type(jobs).named(db, name, concurrency=1),
-        lambda: fdbqueue.TaskQueue.named(db, f"{name}tasks").push_many(db, [{"agent": "ada"}]),
-        lambda: app.job(prio=1),
-        lambda: app.job(name="job")(print).using(delays=1),
-    ):
-        with pytest.raises(TypeError, match="there is no option '"):
-            call()
-    assert jobs.is_empty(db)

@@ -8,17 +8,10 @@ from typing import Any
 
 import pytest
 
-import fdbqueue
 from fdbqueue import admin
-from fdbqueue.coordination import sweeper
 from fdbqueue.database import clock as clocks
 from fdbqueue.operations.maintainers import groups as groups_module
 from fdbqueue.testing import Clock
-from tests.support.asleep import Asleep
-from tests.support.counting import CountingDatabase
-from tests.support.keys import layout_of
-from tests.support.kinds import KINDS, push
-from tests.support.threads import later
 from tests.support.waiting import MAX_WAIT
 
 
@@ -63,20 +56,6 @@ def test_claims_and_pops_count_together_in_every_window(
     assert admin.check(db, jobs).problems == ()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_queue_has_a_rate(db: Any, name: str, kind: Any, clock: Clock) -> None:
-    jobs = kind.named(db, name)
-    jobs.configure(db, rate=(2, "10m"))
-    assert jobs.options(db).rate == (2, 600)
-    for number in range(4):
-        push(db, jobs, number)
-    assert jobs.pop(db)
-    assert len(jobs.claim(db, n=9)) == 1
-    assert jobs.claim(db) is jobs.pop(db) is None
-    clock.advance("11m")
-    assert len(jobs.claim(db, n=9)) == 2
-
-
 @pytest.mark.parametrize("verb", ["claim", "pop"])
 def test_a_client_that_waits_wakes_when_the_rate_allows_more(
     db: Any, jobs: Any, limit: Any, verb: str
@@ -87,18 +66,6 @@ def test_a_client_that_waits_wakes_when_the_rate_allows_more(
     assert getattr(jobs, verb)(db)
     assert getattr(jobs, verb)(db, wait=MAX_WAIT)
     assert time.monotonic() - began > 0.25
-
-
-def test_a_client_that_waits_wakes_when_a_new_rate_allows_more(
-    db: Any, jobs: Any, limit: Any, asleep: Asleep
-) -> None:
-    limit((1, 3600))
-    jobs.push_many(db, range(3), group="ada")
-    assert jobs.claim(db)
-    with later(lambda: jobs.claim(db, wait=2 * MAX_WAIT)) as found:
-        assert asleep.wait(MAX_WAIT)
-        limit((2, 3600))
-        assert found.result(MAX_WAIT) is not None
 
 
 def test_no_clock_that_is_ahead_starts_more(
@@ -151,12 +118,6 @@ def test_a_rate_outlives_the_items(db: Any, jobs: Any, limit: Any, clock: Clock)
     assert admin.check(db, jobs).problems == ()
 
 
-@pytest.mark.parametrize("rate", [(0, 1), (1, 0), (1,), 5, (1.5, 1), (20_000, 1), (1, "soon")])
-def test_a_rate_is_a_number_and_a_time(limit: Any, rate: Any) -> None:
-    with pytest.raises(ValueError, match="rate"):
-        limit(rate)
-
-
 # The rate of a queue
 
 
@@ -174,58 +135,7 @@ def test_groups_and_their_rates_count_in_that_of_the_queue(db: Any, jobs: Any) -
     assert admin.check(db, jobs).problems == ()
 
 
-def test_a_clock_that_is_behind_does_not_keep_the_starts_of_others(
-    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs.configure(db, rate=(2, 600))
-    jobs.push_many(db, range(4))
-    with Clock() as clock:
-        assert jobs.claim(db)
-        clock.advance(601)
-        machines = clocks.time_ns
-        with monkeypatch.context() as behind:
-            behind.setattr(clocks, "time_ns", lambda: machines() - 6000 * 10**9)
-            assert jobs.claim(db)
-        assert jobs.claim(db)
-        assert jobs.claim(db) is None
-
-
-@pytest.mark.parametrize("verb", ["claim", "pop"])
-def test_a_queue_without_a_rate_pays_nothing(
-    db: Any, name: str, verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
-    costs = []
-    for rate in (None, (100, 60)):
-        counted = CountingDatabase(db)
-        jobs = fdbqueue.Queue.named(counted, f"{name}{rate}")
-        jobs.push_many(counted, range(9))
-        jobs.configure(counted, rate=rate, paused=False)
-        getattr(jobs, verb)(counted)
-        reads: list[int] = []
-        for _ in range(5):
-            counted.clear()
-            getattr(jobs, verb)(counted)
-            reads.append(counted.reads)
-        costs.append(min(reads))  # on a slow machine, sweeps are due in between
-    assert costs[0] == {"claim": 2, "pop": 1}[verb] < costs[1]
-
-
 # The rates of groups
-
-
-@pytest.mark.parametrize("limit", [{"concurrency": 2}, {"rate": (2, "1m")}])
-def test_a_claim_of_several_priorities_holds_the_group_that_it_fills(
-    db: Any, jobs: Any, limit: Any
-) -> None:
-    jobs.set_group(db, "ada", **limit)
-    jobs.push(db, "first", priority=0, group="ada")
-    jobs.push_many(db, ["second", "third"], priority=1, group="ada")
-    assert [item.value for item in jobs.claim(db, n=2).items] == ["first", "second"]
-    (held_by,) = limit
-    assert group_of(db, jobs).held_by == held_by
-    assert jobs.claim(db) is None
-    assert admin.check(db, jobs).problems == ()
 
 
 @pytest.mark.parametrize("limit", [{"concurrency": 2}, {"rate": (2, "1m")}])
@@ -253,28 +163,6 @@ def test_starts_of_groups_that_are_gone_are_forgotten(db: Any, jobs: Any) -> Non
 
 
 # Starts that came with a backup
-
-
-def make_foreign(db: Any, jobs: Any) -> None:
-    """Give the starts of groups higher versions, as of the cluster that a backup is from."""
-    layout = layout_of(jobs)
-    for row in list(db.get_range(*layout.range_of(layout.starts))):
-        *of_group, version = jobs.subspace.unpack(row.key)
-        db[jobs.subspace.pack((*of_group, version + 10**15))] = row.value
-        del db[row.key]
-
-
-def test_restored_starts_count_until_the_clock_says_that_they_are_over(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", rate=(4, "1m"))
-    jobs.push_many(db, range(20), group="ada")
-    with Clock() as clock:
-        assert len(jobs.pop_many(db, 3)) == 3
-        make_foreign(db, jobs)
-        clock.advance("30s")
-        assert len(jobs.pop_many(db, 9)) == 1
-        clock.advance("31s")  # the last start is in the window, the others are not
-        assert len(jobs.pop_many(db, 9)) == 3
-        assert admin.check(db, jobs).problems == ()
 
 
 def test_a_new_rate_of_all_groups_releases_those_that_are_held(

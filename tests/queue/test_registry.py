@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import random
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, TaskQueue, admin
+from fdbqueue import PriorityQueue, TaskQueue, admin
 from fdbqueue.admin import check
 from fdbqueue.errors import (
-    InvalidQueueName,
     OptionsMismatch,
     QueueExists,
     QueueNotFound,
@@ -24,8 +22,7 @@ from fdbqueue.errors import (
     UnknownCodec,
 )
 from fdbqueue.layout.names import RENAMES
-from fdbqueue.queue.base import Stop, store_of
-from fdbqueue.queue.overview import wait_for_queue
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
@@ -35,12 +32,6 @@ from tests.support.kinds import KINDS, push
 def sizes(db: Any, name: str) -> dict[str, int]:
     """Return the sizes of the queues of this test by name."""
     return {each: stats.ready for each, stats in admin.overview(db, prefix=name).items()}
-
-
-def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
-    """Return all rows of a subspace except the receipts of commits."""
-    rows = db.get_range_startswith(space.key())
-    return {row.key: row.value for row in rows if not space[4].contains(row.key)}
 
 
 class Reversed:
@@ -64,22 +55,6 @@ def test_the_first_push_creates_a_queue_and_reads_do_not(db: Any, name: str) -> 
     assert PriorityQueue.existing(db, f"{name}new").options(db).max_size == 5
     queue.clear(db)
     assert sizes(db, name) == {f"{name}new": 0}
-
-
-def test_wrong_names_and_options_are_rejected(db: Any, name: str, space: Subspace) -> None:
-    bad: Any
-    for bad in ("", " x", "x ", "a\nb", "a\x00", "é" * 128, 5, None, b"x"):
-        for call in (PriorityQueue.named, admin.drop):
-            with pytest.raises(InvalidQueueName, match="cannot be the name of a queue"):
-                call(db, bad)
-        with pytest.raises(InvalidQueueName):
-            admin.rename(db, "any", bad)
-    for bad in (5, object(), bytes):
-        with pytest.raises(TypeError, match="a codec must be"):
-            PriorityQueue(space, codec=bad)
-    for options in ({"codec": ""}, {"priorities": ()}):
-        with pytest.raises(ValueError, match=r"codec|priorities"):
-            PriorityQueue.named(db, name, **options)
 
 
 def test_a_renamed_queue_keeps_its_items_and_open_handles_still_work(db: Any, name: str) -> None:
@@ -225,20 +200,6 @@ def test_a_handle_uses_the_stored_options_and_rejects_different_ones(db: Any, na
         assert caught.value.option == option
 
 
-def test_a_push_with_other_options_stores_nothing(db: Any, space: Subspace) -> None:
-    PriorityQueue(space).push(db, 1)
-    before = stored(db, space)
-    for other in (
-        PriorityQueue(space, codec="bytes"),
-        PriorityQueue(space, codec=Reversed()),
-        Queue(space, codec="bytes"),
-    ):
-        put = other.enqueue if isinstance(other, Queue) else other.push
-        with pytest.raises(OptionsMismatch):
-            put(db, b"x")
-    assert stored(db, space) == before
-
-
 def test_a_custom_codec_is_identified_by_its_class_name(db: Any, name: str) -> None:
     full = f"{name}own"
     PriorityQueue.named(db, full, codec=Reversed()).push(db, b"ab")
@@ -303,29 +264,20 @@ def test_opening_a_queue_takes_one_transaction_and_uses_its_stored_options(
                 open_it(db, name)
 
 
-@pytest.mark.parametrize("end", ["push", "rename", "stop"])
-def test_a_client_sleeps_until_a_queue_exists(
-    db: Any, name: str, end: str, asleep: threading.Event
-) -> None:
-    TaskQueue.named(db, f"{name}other").push(db)
-    counting, stop = CountingDatabase(db), Stop()
-    with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(wait_for_queue, counting, name, stop)
-        assert asleep.wait(60)
-        assert (counting.transactions, counting.commits) == (2, 0)
-        if end == "push":
-            Queue.named(db, name).enqueue(db, 1)
-        elif end == "rename":
-            admin.rename(db, f"{name}other", name)
-        else:
-            stop.set()
-        kinds = {"push": Queue, "rename": TaskQueue, "stop": type(None)}
-        assert type(waits.result(60)) is kinds[end]
-
-
 def test_a_queue_whose_options_are_lost_keeps_its_name(db: Any, name: str) -> None:
     jobs = PriorityQueue.named(db, name)
     jobs.push(db, 1)
     del db[layout_of(jobs).options]
     assert PriorityQueue.named(db, name).push(db, 2).value == 2
     assert [item.value for item in PriorityQueue.existing(db, name).items(db)] == [1, 2]
+
+
+def test_options_that_are_not_given_stay(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, max_size=5, keep=(timedelta(days=1), 10))
+    queue.configure(db, keep_number=20)
+    queue.configure(db)
+    options = queue.options(db)
+    assert (options.max_size, options.keep_seconds, options.keep_number) == (5, 86_400, 20)
+    queue.configure(db, keep_seconds=None)
+    assert queue.options(db).keep_seconds is None
+    assert queue.options(db).keep_number == 20

@@ -47,26 +47,6 @@ def test_a_failed_item_is_tried_again_before_its_successors(db: Any, sequence: A
         assert value(sequence.claim(db)) == "second"
 
 
-@pytest.mark.parametrize("delays", [(60, 1), (1, 60)])
-def test_a_sequence_waits_for_all_items_that_failed_before_it_was_one(
-    db: Any, jobs: Any, delays: tuple[float, float]
-) -> None:
-    jobs.set_group(db, "ada", concurrency=2)
-    jobs.push_many(db, ["first", "second", "third"], group="ada")
-    with Clock() as clock:
-        claims = jobs.claim(db), jobs.claim(db)
-        jobs.set_group(db, "ada", concurrency=1)
-        for claim, delay in zip(claims, delays):
-            jobs.nack(db, claim, delay=delay)
-        clock.advance("2s")
-        assert jobs.claim(db) is None
-        clock.advance("60s")
-        for expected in ("first", "second", "third"):
-            claim = jobs.claim(db)
-            assert value(claim) == expected
-            jobs.ack(db, claim)
-
-
 @pytest.mark.parametrize("change", ["remove", "cancel", "retry", "in_order", "concurrency"])
 def test_whatever_ends_the_wait_for_a_retry_lets_the_sequence_go_on(
     db: Any, sequence: Any, change: str
@@ -94,24 +74,6 @@ def test_a_client_that_waits_wakes_when_the_failed_item_of_a_sequence_ends(
     assert (value(found) if take == "claim" else found.value) == "second"
 
 
-@pytest.mark.parametrize("setting", ["concurrency", "in_order"])
-def test_a_sequence_again_by_settings_of_all_groups_waits_for_its_failed_item(
-    db: Any, jobs: Any, setting: str
-) -> None:
-    jobs.set_group(db, None, concurrency=1)
-    jobs.push_many(db, ["first", "second"], group="ada")
-    jobs.nack(db, jobs.claim(db), delay=3600)
-    with Clock() as clock:
-        jobs.set_group(db, None, **{setting: 2 if setting == "concurrency" else False})
-        assert group_of(db, jobs).held_by is None
-        jobs.set_group(db, None, **{setting: 1 if setting == "concurrency" else None})
-        assert group_of(db, jobs).held_by == "retry"
-        assert jobs.claim(db) is None
-        clock.advance("1h")
-        assert value(jobs.claim(db)) == "first"
-    assert admin.check(db, jobs).problems == ()
-
-
 def test_what_was_no_failure_or_none_that_is_tried_again_holds_nobody(
     db: Any, sequence: Any, clock: Clock
 ) -> None:
@@ -128,3 +90,23 @@ def test_what_was_no_failure_or_none_that_is_tried_again_holds_nobody(
     sequence.nack(db, claim, delay=60)
     assert value(sequence.claim(db)) == "third"
     assert not group_of(db, sequence).in_order
+
+
+@pytest.mark.parametrize("delays", [(60, 1), (1, 60)])
+def test_a_sequence_waits_for_all_items_that_failed_before_it_was_one(
+    db: Any, jobs: Any, delays: tuple[float, float]
+) -> None:
+    jobs.set_group(db, "ada", concurrency=2)
+    jobs.push_many(db, ["first", "second", "third"], group="ada")
+    with Clock() as clock:
+        claims = jobs.claim(db), jobs.claim(db)
+        jobs.set_group(db, "ada", concurrency=1)
+        for claim, delay in zip(claims, delays):
+            jobs.nack(db, claim, delay=delay)
+        clock.advance("2s")
+        assert jobs.claim(db) is None
+        clock.advance("60s")
+        for expected in ("first", "second", "third"):
+            claim = jobs.claim(db)
+            assert value(claim) == expected
+            jobs.ack(db, claim)

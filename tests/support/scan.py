@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 from collections import Counter
 from typing import Any
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.layout.values import (
-    decode_lease,
-    decode_metadata,
-    decode_options,
-    header_of,
-)
+from fdbqueue.layout.values import decode_metadata
 from fdbqueue.queue.base import store_of
 from fdbqueue.types import QueueStats
 from tests.support.keys import layout_of
@@ -26,53 +20,27 @@ STATES = ("ready", "delayed", "claimed", "dead", "done")
 
 @dataclasses.dataclass
 class Scan:
-    """The ids of the items in each state, and the number of expired items that are left out."""
+    """The ids of the items in each state, and the numbers of ready items by priority."""
 
     ids: dict[str, set[str]]
     priorities: Counter[Any]
-    expired: int
 
 
-def scan(tr: Any, queue: Any, swept_at: int | None = None) -> Scan:
-    """Read all rows of a queue, and return which state each item is in.
-
-    With `swept_at`, it is the state in which a sweep at this time leaves it.
-    """
-    layout, codec = layout_of(queue), store_of(queue).codec
-    version, now = tr.get_read_version().wait(), swept_at or -math.inf
-    options = decode_options(tr[layout.options].value)
-    found = Scan({state: set() for state in STATES}, Counter(), 0)
-
-    def add(state: str, position: bytes, value: bytes) -> None:
-        key = layout.items + position
-        expires = header_of(value)[0].expires
-        if state == "ready" and expires is not None and expires <= now:
-            found.expired += 1
-            return
-        found.ids[state].add(codec.id_of(store_of(queue).levels.item(key, value)))
-        if state == "ready" and options.kind == "priority":
-            found.priorities[layout.unpack_item_key(key)[0]] += 1
-
-    def rows(prefix: bytes) -> list[tuple[bytes, bytes]]:
-        return [(row.key[len(prefix) :], row.value) for row in tr[slice(*layout.range_of(prefix))]]
-
-    for position, value in rows(layout.items):
-        add("ready", position, value)
-    for position, stored in rows(layout.delayed):
-        (due, *_), value = decode_metadata(stored)
-        add("delayed" if due > now else "ready", position, value)
-    for position, stored in rows(layout.claims):
-        (_, lease_end, attempts, _), value = decode_metadata(stored)
-        timer = tr[layout.timer_key(layout.leases, lease_end, position)].value
-        lease = decode_lease(timer or b"")
-        is_over = lease_end <= version and (lease is None or lease.clock_end <= now)
-        is_over &= header_of(value)[0].cancelled is None and swept_at is not None
-        is_last = options.max_attempts is not None and attempts >= options.max_attempts
-        add(("dead" if is_last else "ready") if is_over else "claimed", position, value)
-    for position, stored in rows(layout.dead):
-        add("dead", position, decode_metadata(stored)[1])
-    for position, stored in rows(layout.done):
-        add("done", position, decode_metadata(stored)[1])
+def scan(tr: Any, queue: Any) -> Scan:
+    """Read all rows of a queue, and return which state each item is in."""
+    layout, store = layout_of(queue), store_of(queue)
+    prefixes = {
+        **{"ready": layout.items, "delayed": layout.delayed, "claimed": layout.claims},
+        **{"dead": layout.dead, "done": layout.done},
+    }
+    found = Scan({state: set() for state in STATES}, Counter())
+    for state, prefix in prefixes.items():
+        for row in tr[slice(*layout.range_of(prefix))]:
+            key = layout.items + row.key[len(prefix) :]
+            value = row.value if state == "ready" else decode_metadata(row.value)[1]
+            found.ids[state].add(store.codec.id_of(store.levels.item(key, value)))
+            if state == "ready" and isinstance(queue, PriorityQueue):
+                found.priorities[layout.unpack_item_key(key)[0]] += 1
     return found
 
 
