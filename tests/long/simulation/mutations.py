@@ -290,7 +290,7 @@ def _unwoken() -> None:
     _change(Layout, "__init__", init)
 
 
-@_found_by("upkeep")
+@_found_by("queues")
 def _torn_backup() -> None:
     """Each part of a backup is read at a version of its own."""
     from fdbqueue.queue.backup import Moment

@@ -18,14 +18,25 @@ from tests.long.simulation.groups.ledger import Act, Ledger
 from tests.long.simulation.groups.recording import RecordedDatabase, Recording, Rows
 from tests.long.simulation.groups.state import read_state
 from tests.support.keys import layout_of
-from tests.support.random_options import BOUNDS, COSTS, GROUPS, IF_FULL, WEIGHTS, limits
 
 KINDS = {
     **{"push": 9, "claim at once": 4, "claim inside": 4, "pop at once": 1, "pop inside": 2},
     **{"ack": 7, "nack": 3, "release": 2, "extend": 1, "set": 4},
     **{"cancel": 1, "move": 1, "retry": 1, "clear": 0.2, "configure": 0.5, "check": 1},
 }
-_LIMITS = limits([(1, 1.0), (2, 4.0), (3, 20.0)])
+GROUPS = ["ada", "bob", "eve", "kim", None]
+COSTS = [1.0, 1.0, 0.5, 3.0]
+IF_FULL: list[dict[str, Any]] = [{}, {"as_many_as_fit": True}]
+"""What a push of several items may do if the queue or their group is full."""
+WEIGHTS: list[dict[str, Any]] = [{"weight": weight} for weight in (None, 0.5, 1, 2, 3)]
+BOUNDS: list[dict[str, Any]] = [{"max_size": bound} for bound in (None, 1, 2, 2, 4)]
+_LIMITS = [
+    *WEIGHTS,
+    *({"concurrency": limit} for limit in (None, 1, 1, 2, 3)),
+    *({"paused": paused} for paused in (True, False, False)),
+    *({"rate": rate} for rate in (None, (1, 1.0), (2, 4.0), (3, 20.0))),
+    {"weight": 2, "concurrency": 2, "paused": False},
+]
 RATES = [None, None, None, (3, 1.0), (10, 5.0)]
 """The rates that the queue may have."""
 SETTINGS = [WEIGHTS, _LIMITS, _LIMITS, [*_LIMITS, *BOUNDS], [*_LIMITS, *2 * BOUNDS]]

@@ -11,12 +11,11 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from tests.long.simulation.groups.clients import RATES, SETTINGS, Client, Storm
+from tests.long.simulation.groups.clients import GROUPS, RATES, SETTINGS, Client, Storm
 from tests.long.simulation.groups.ledger import Ledger
 from tests.long.simulation.groups.recording import Recording
 from tests.long.simulation.log import Log
 from tests.long.simulation.simulated import Simulated
-from tests.support.random_options import GROUPS
 
 _PAUSES = [5, 50, 500, 3_000]  # milliseconds
 

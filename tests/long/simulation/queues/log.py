@@ -46,10 +46,17 @@ class Attempt:
         finally:
             self._times = begun, milliseconds()
 
-    def note(self, verb: str, *, snapshot: bool = False, **facts: Any) -> None:
-        """Add an entry for the last call."""
+    def note(
+        self, verb: str, *, snapshot: bool = False, read: int | None = None, **facts: Any
+    ) -> None:
+        """Add an entry for the last call, which has read at this version or at its own."""
         begun, ended = self._times
-        entry = {"read": self._read, "begun": begun, "ended": ended, "facts": facts}
+        entry = {
+            "read": self._read if read is None else read,
+            "begun": begun,
+            "ended": ended,
+            "facts": facts,
+        }
         self._entries.append((verb, {**entry, "snapshot": snapshot}))
 
     def write(self) -> None:
