@@ -151,11 +151,6 @@ class Scheduler:
         self.note("killed")
         raise Killed
 
-    @property
-    def is_killed(self) -> bool:
-        """Whether the current client was killed, and only its stack is left."""
-        return self._current is not None and self._current.is_killed
-
 
 class Commit(NamedTuple):
     """A successful commit: its read version and its commit version."""

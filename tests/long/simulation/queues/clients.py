@@ -402,7 +402,9 @@ class Session:
         try:
             copies = fdbqueue.admin.backup(opened, file, [_NAME])
             moment = opened.first.get_read_version().wait()
-        except (QueueChanged, *error_classes()):
+        except QueueChanged:
+            return
+        except error_classes():
             return
         fdbqueue.admin.restore(self._db, file, new_name=name)
         copy = fdbqueue.existing_queue(self._db, name)
