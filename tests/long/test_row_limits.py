@@ -28,8 +28,8 @@ from tests.support.idempotency import push_once
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
 
-TEXTS = ["\0" * MAX_TEXT, "é" * (MAX_TEXT // 2), "\x01" * MAX_TEXT]
-"""The longest names. The tuple layer stores a zero in two bytes."""
+TEXT = "\0" * MAX_TEXT
+"""The longest name: the tuple layer stores a zero in two bytes."""
 
 NAME = "é" * (MAX_TEXT // 2)
 """The longest name of a client, which has to be printable."""
@@ -39,13 +39,13 @@ ERRORS = ["\0" * 2_000, "\udc80" * 2_000, "😀" * 2_000]
 
 def largest_header() -> Header:
     """Return a header whose fields are all as large as they can be."""
-    position = fdb_tuple.pack(("\0" * ((MAX_LEVEL - 5) // 2), TEXTS[0], 2**63, bytes(16)))
-    wait = Layout.signal_wait(TEXTS[0], TEXTS[0], TEXTS[0], position)
-    other = fdb_tuple.pack(("", TEXTS[0], 2**63, bytes(16)))
-    batch = encode_membership(Membership(bytes(MAX_PREFIX), other, True, TEXTS[0]))
+    position = fdb_tuple.pack(("\0" * ((MAX_LEVEL - 5) // 2), TEXT, 2**63, bytes(16)))
+    wait = Layout.signal_wait(TEXT, TEXT, TEXT, position)
+    other = fdb_tuple.pack(("", TEXT, 2**63, bytes(16)))
+    batch = encode_membership(Membership(bytes(MAX_PREFIX), other, True, TEXT))
     largest: dict[str, Any] = {"origin": position, "waits": wait, "batch": batch, "cost": 0.001}
     fields: list[Any] = [
-        largest.get(name, TEXTS[0] if "str" in str(kind) else MAX_INTEGER)
+        largest.get(name, TEXT if "str" in str(kind) else MAX_INTEGER)
         for name, kind in Header.__annotations__.items()
     ]
     return Header(*fields)
@@ -56,7 +56,7 @@ def test_the_largest_item_has_room_in_every_state(error: str) -> None:
     value = with_header(largest_header(), b"x" * MAX_INLINE)
     token, n = bytes(16) + b"9" * 20, MAX_INTEGER
     slots = (Layout.slot_of_queue,)
-    done = (n, n, "discarded", error, n, NAME, "\0" * MAX_LOG, TEXTS[0])
+    done = (n, n, "discarded", error, n, NAME, "\0" * MAX_LOG, TEXT)
     for stored in (
         value,
         encode_metadata((n,), value),

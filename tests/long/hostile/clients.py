@@ -457,9 +457,6 @@ def worker(setting: Setting, ledger: Ledger) -> None:
             tr.add(effect_key(setting.prefix, queue, item.value["id"]), ONE)
             may_fail()
 
-        def handle(tr: fdbqueue.Transaction, item: fdbqueue.Item) -> None:
-            count(tr, item)
-
         def handle_alone(item: fdbqueue.Item) -> None:
             fdbqueue.transactional(count)(db, item)
 
@@ -471,7 +468,7 @@ def worker(setting: Setting, ledger: Ledger) -> None:
             may_fail()
 
         jobs = until_it_works(open_queue, db, setting.prefix, queue)
-        handlers = {"transacted": handle, "handled": handle_alone, "stepped": handle_in_steps}
+        handlers = {"transacted": count, "handled": handle_alone, "stepped": handle_in_steps}
         handler: Any = handlers[name]
         running = fdbqueue.Worker(db, jobs, handler, concurrency=3, lease=JOB_LEASE)
         push_and_wait = threading.Thread(target=push, args=[jobs, queue, running, rng])

@@ -106,10 +106,8 @@ _ELSEWHERE: dict[str, list[Any]] = {
         *(("acked", "claimed", "done"), ("returned", "claimed", "delayed")),
         *(("cancelled", "ready", "done"), ("cancelled", "delayed", "done")),
     ],
-    "databases": [
-        *(("staged", "ready", "claimed"), ("collected", "claimed", None)),
-        ("unstaged", "claimed", "ready"),
-    ],
+    "groups": [("staged", "ready", "claimed"), ("collected", "claimed", None)],
+    "databases": [("unstaged", "claimed", "ready")],
     # No workload does that.
     "": [("buried", "claimed", "dead"), ("removed", "done", None), ("trimmed", "done", None)],
 }

@@ -377,8 +377,7 @@ class Client:
 
     def _unfinished(self) -> list[ItemInfo]:
         """Return the jobs that have not ended and may be cancelled."""
-        infos = [info for state in _UNFINISHED for info in self._queue.items(self._db, state=state)]
-        return [info for info in infos if not _KEPT_OUT & info.item.value.keys()]
+        return [info for info in self._all() if not _KEPT_OUT & info.item.value.keys()]
 
     def follow(self) -> None:
         """Push a job that is to run after others."""

@@ -20,7 +20,7 @@ from tests.long.simulation.groups.state import read_state
 from tests.support.keys import layout_of
 
 KINDS = {
-    **{"push": 9, "claim at once": 4, "claim inside": 4, "pop at once": 1, "pop inside": 2},
+    **{"push": 9, "claim at once": 4, "claim inside": 4, "pop inside": 2},
     **{"ack": 7, "nack": 3, "release": 2, "extend": 1, "set": 4},
     **{"cancel": 1, "move": 1, "retry": 1, "clear": 0.2, "configure": 0.5, "check": 1},
 }
@@ -61,6 +61,7 @@ class Storm:
         acts: What all clients have done.
         items: The ids and groups of the items that they pushed last.
         pushed: How many items they have pushed, or tried to.
+        pops: How often clients pop at once, compared with other calls.
         events: How often calls were of use.
         problems: What `fdbqueue.admin.check` has found.
     """
@@ -73,6 +74,7 @@ class Storm:
     acts: list[Act] = field(default_factory=list)
     items: list[tuple[str, str | None]] = field(default_factory=list)
     pushed: int = 0
+    pops: float = 1
     events: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
@@ -147,7 +149,8 @@ class Client:
 
     def act(self) -> None:
         """Make a random call."""
-        (kind,) = self._chance.choices([*KINDS], [*KINDS.values()])
+        kinds = KINDS | {"pop at once": self._storm.pops}
+        (kind,) = self._chance.choices([*kinds], [*kinds.values()])
         act = self._perform(self._drawn(kind))
         if act.verb == "claim" and act.result is not None:
             self._held.append(act.result)
@@ -210,6 +213,7 @@ class Client:
     def _perform(self, act: Act) -> Act:
         """Perform an act and record its outcome."""
         act.client, act.begun = self._number, milliseconds()
+        act.at = self._storm.recording.now()
         self._storm.acts.append(act)
         self._db.act = act
         try:

@@ -60,23 +60,20 @@ class Storm:
         session: Session,
         db: Any,
         version_of: Callable[[int], int] = lambda version: version,
-    ) -> tuple[Model, str, list[str]]:
-        """Take all items, and replay the log, when no other client runs any more.
-
-        Return the model, a digest of the log, and the lines of the log.
-        """
+    ) -> list[str]:
+        """Take all items, and replay the log, when no other client runs any more; return it."""
         session.audit()
         while session.pop_first() is not None:
             pass
         session.audit()
         session.check()
-        entries, digest = read_log(db, version_of)
+        entries = read_log(db, version_of)
         model = Model(self.max_size, self.max_attempts)
         model.replay(entries)
         self.problems += model.problems
         if model.unfinished:
             self.problems.append(f"the queue is empty, without {model.unfinished}")
-        return model, digest, [*map(str, entries)]
+        return [*map(str, entries)]
 
 
 def _nothing(_: Any) -> None:

@@ -5,7 +5,6 @@ An operation that took effect twice, because a result was unknown, has two entri
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -80,23 +79,19 @@ def run(db: Any, body: Callable[[Attempt], _T]) -> _T:
             tr.on_error(error.code).wait()
 
 
-def read_log(
-    db: Any, version_of: Callable[[int], int] = lambda version: version
-) -> tuple[list[Entry], str]:
-    """Return all entries in the order in which they took effect, and a digest of the log.
+def read_log(db: Any, version_of: Callable[[int], int] = lambda version: version) -> list[Entry]:
+    """Return all entries in the order in which they took effect.
 
     Args:
         db: The database.
         version_of: Returns the version of a commit as read versions count, given its own.
     """
     entries: list[Entry] = []
-    digest = hashlib.sha256()
     for stored in _LOG.read(db):
-        digest.update(str(stored).encode())
         facts = dict(stored.facts)
         stamp = version_of(int.from_bytes(stored.stamp[:8], "big")) << 16
         stamp |= int.from_bytes(stored.stamp[8:10], "big")
         if facts.pop("snapshot"):
             stamp = last_stamp(facts["read"])
         entries.append(Entry(stored.verb, stamp=stamp, **facts))
-    return sorted(entries, key=lambda entry: entry.stamp), digest.hexdigest()
+    return sorted(entries, key=lambda entry: entry.stamp)

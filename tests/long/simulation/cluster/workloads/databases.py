@@ -9,7 +9,6 @@ calls.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import random
@@ -27,6 +26,7 @@ from fdbqueue.queue.base import store_of
 from tests.long.hostile.ledger import LEASE_LOST, Operation, account
 from tests.long.simulation.cluster.inside.clients import Client
 from tests.long.simulation.cluster.workloads.shared import (
+    conclude,
     keep_running,
     look_a_day_later,
     look_for_leftovers,
@@ -39,6 +39,7 @@ from tests.long.simulation.cluster.workloads.shared import (
 SPACE = Subspace(("queue",))
 _QUEUE = "queue"  # its name in the ledger
 _LEASES = (1, 5, 20)
+_SIZES = (1, 1, 1, 1, 3)
 _WAITS = (0, 0, 5)
 _PROMPT = 10
 """Seconds in which a push wakes a client, once there are no faults; some commits come on top."""
@@ -116,21 +117,15 @@ class Databases:
     def _account(self, db: Any, queue: fdbqueue.PriorityQueue) -> None:
         """Take all items of the queue, and account for all values."""
         client, left = self._client, list[str]()
-        report = fdbqueue.admin.check(db, queue)
-        if not report.ok:
-            client.problem(f"fdbqueue.admin.check: {report.problems}")
         while items := queue.pop_many(db, 100):
             left += [item.value for item in items]
         if list(queue.items(db)) or not queue.stats(db).is_empty:
             client.problem(f"the queue is not empty: {queue.stats(db)}")
         client.keep_log(_operations)
         verdict = account(_operations, {_QUEUE: left})
-        for problem in verdict.problems[:10]:
-            client.problem(problem)
         if verdict.unknown and not self._are_killed:
             client.problem(f"not every outcome is known: {verdict}")
-        digest = hashlib.sha256(repr([*map(str, _operations), left]).encode()).hexdigest()
-        client.report(operations=len(_operations), digest=digest)
+        conclude(client, db, queue, verdict.problems, _operations, left=left)
 
     def _check_waking(self, db: Any) -> None:
         """Check that pushes wake clients that wait at an empty queue."""
@@ -200,24 +195,17 @@ class Caller:
 
     def step(self) -> None:
         """Make a random call."""
-        calls = [self.push, self.push_many, self.pop, self.claim, self.end, self.remove, self.wait]
-        (call,) = self.random.choices(calls, [5, 0.5, 2, 4, 5, 0.5, 0.5])
+        calls = [self.push, self.pop, self.claim, self.end, self.remove]
+        (call,) = self.random.choices(calls, [5.5, 2, 4, 5, 0.5])
         call()
 
     def push(self) -> None:
-        """Push an item."""
+        """Push an item, or three of them."""
+        values = [f"{self._name}-{next(self._numbers)}" for _ in range(self.random.choice(_SIZES))]
         delay, priority = self.random.choice([0, 0, 0, 0.5, 3]), self.random.randrange(4)
-        with self._record("push", self._new_value()) as operation:
-            item = self._queue.push(self._db, operation.values[0], priority, delay=delay)
-        self._items = [*self._items[-9:], item]
-
-    def _new_value(self) -> str:
-        return f"{self._name}-{next(self._numbers)}"
-
-    def push_many(self) -> None:
-        """Push three items."""
-        with self._record("push", *[self._new_value() for _ in range(3)]) as operation:
-            self._queue.push_many(self._db, operation.values)
+        with self._record("push", *values) as operation:
+            items = self._queue.push_many(self._db, operation.values, priority, delay=delay)
+        self._items = [*self._items[-9:], *items]
 
     def pop(self) -> None:
         """Pop some items at either end; wait for the first one."""
@@ -226,10 +214,6 @@ class Caller:
             wait = self.random.choice(_WAITS)
             items = self._queue.pop_many(self._db, n, max=at_max, wait=wait)
             operation.values = [item.value for item in items]
-
-    def wait(self) -> None:
-        """Wait until there is an item."""
-        self._queue.wait(self._db, 5)
 
     def claim(self) -> None:
         """Claim some items; wait for the first one."""
