@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
@@ -25,33 +24,28 @@ from fdbqueue.layout.values import (
 from fdbqueue.queue.arguments import MAX_INTEGER, MAX_TEXT
 from fdbqueue.queue.batches import Members, push_after
 from fdbqueue.testing import Clock
-from fdbqueue.types import Progress
 from tests.support.idempotency import push_once
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
 
-TEXTS = ["\0" * MAX_TEXT, "é" * (MAX_TEXT // 2), "\x01" * MAX_TEXT]
-"""The longest names. The tuple layer stores a zero in two bytes."""
+TEXT = "\0" * MAX_TEXT
+"""The longest name: the tuple layer stores a zero in two bytes."""
 
 NAME = "é" * (MAX_TEXT // 2)
 """The longest name of a client, which has to be printable."""
 
 ERRORS = ["\0" * 2_000, "\udc80" * 2_000, "😀" * 2_000]
-LOGS: list[str] = ["\0" * (MAX_LOG + 1), "x\n" * MAX_LOG, "😀" * MAX_LOG]
-
-SIZES = [1, *(at + by for at in (MAX_INLINE, 89_900, 90_000, 100_000) for by in range(-3, 4))]
-"""The sizes of payloads near each boundary."""
 
 
 def largest_header() -> Header:
     """Return a header whose fields are all as large as they can be."""
-    position = fdb_tuple.pack(("\0" * ((MAX_LEVEL - 5) // 2), TEXTS[0], 2**63, bytes(16)))
-    wait = Layout.signal_wait(TEXTS[0], TEXTS[0], TEXTS[0], position)
-    other = fdb_tuple.pack(("", TEXTS[0], 2**63, bytes(16)))
-    batch = encode_membership(Membership(bytes(MAX_PREFIX), other, True, TEXTS[0]))
+    position = fdb_tuple.pack(("\0" * ((MAX_LEVEL - 5) // 2), TEXT, 2**63, bytes(16)))
+    wait = Layout.signal_wait(TEXT, TEXT, TEXT, position)
+    other = fdb_tuple.pack(("", TEXT, 2**63, bytes(16)))
+    batch = encode_membership(Membership(bytes(MAX_PREFIX), other, True, TEXT))
     largest: dict[str, Any] = {"origin": position, "waits": wait, "batch": batch, "cost": 0.001}
     fields: list[Any] = [
-        largest.get(name, TEXTS[0] if "str" in str(kind) else MAX_INTEGER)
+        largest.get(name, TEXT if "str" in str(kind) else MAX_INTEGER)
         for name, kind in Header.__annotations__.items()
     ]
     return Header(*fields)
@@ -62,7 +56,7 @@ def test_the_largest_item_has_room_in_every_state(error: str) -> None:
     value = with_header(largest_header(), b"x" * MAX_INLINE)
     token, n = bytes(16) + b"9" * 20, MAX_INTEGER
     slots = (Layout.slot_of_queue,)
-    done = (n, n, "discarded", error, n, NAME, "\0" * MAX_LOG, TEXTS[0])
+    done = (n, n, "discarded", error, n, NAME, "\0" * MAX_LOG, TEXT)
     for stored in (
         value,
         encode_metadata((n,), value),
@@ -71,70 +65,6 @@ def test_the_largest_item_has_room_in_every_state(error: str) -> None:
         encode_metadata(done, value),
     ):
         assert len(stored) <= 100_000
-
-
-@pytest.mark.parametrize("long_priorities", [False, True])
-def test_items_near_each_boundary_go_through_every_state(
-    db: Any, name: str, clock: Clock, rng: Random, long_priorities: bool
-) -> None:
-    kinds: Any = (bytes, str) if long_priorities else None
-    queue: Any = PriorityQueue.named(db, name, priorities=kinds, codec="bytes", keep=1_000)
-    queue.configure(db, kept_attempts=3, traceback_bytes=30_000)
-    group = rng.choice(TEXTS)
-    queue.set_group(db, group, concurrency=1_000)
-
-    def priority() -> Any:
-        room = (MAX_LEVEL - len(queue.subspace.key()) - 20) // 2
-        return (bytes(rng.randrange(room)), "") if long_priorities else rng.randrange(-200, 200)
-
-    for size in rng.sample(SIZES, 4):
-        value = bytes([rng.choice([0, 255])]) * size
-        chosen = {
-            "group": rng.choice([None, group]),
-            "delay": rng.choice([None, 5]),
-            "ttl": rng.choice([None, "1d"]),
-            "unique": rng.choice(TEXTS),
-            "unique_until": rng.choice(["claimed", "ended", None]),
-        }
-        item = queue.push(db, value, priority(), cost=0.001, **chosen)
-        followed = {"values": [b"next"] * 50, "priority": priority(), "delay": None}
-        push_after(db, Members(queue, followed), [(queue, item.id)], "continue")
-        for _ in range(2):
-            queue.reprioritize(db, item.id, priority())
-        clock.advance(6)
-        for ends in ("release", "fail", "lease", "die", "ack"):
-            claim = queue.claim(db, client=NAME)
-            assert [each.value for each in claim.items] == [value]
-            queue.extend(
-                db, claim, progress=Progress(0.5, rng.choice(ERRORS)), log=rng.choice(LOGS)
-            )
-            if ends == "release":
-                queue.release(db, claim, delay=1)
-            elif ends == "lease":
-                clock.advance(31)
-            elif ends == "ack":
-                queue.ack(
-                    db,
-                    claim,
-                    result="x" * 89_998,
-                    discarded=rng.choice([None, *ERRORS]),
-                    log=rng.choice(LOGS),
-                )
-            else:
-                error = ValueError(rng.choice(ERRORS)) if ends == "fail" else rng.choice(ERRORS)
-                queue.nack(
-                    db, claim, error=error, delay=1, dead=ends == "die", log=rng.choice(LOGS)
-                )
-            if ends == "die":
-                clock.advance(2)
-                queue.ack(db, queue.claim(db, n=50))  # the others that followed it
-                queue.reprioritize(db, item.id, priority())
-                assert queue.state(db, item.id) == "dead"
-                assert queue.retry(db, item.id, by=NAME)
-            clock.advance(2)
-            assert check(db, queue).problems == (), (size, ends)
-        assert queue.get(db, item.id).state == "done"
-        assert queue.is_empty(db)
 
 
 def claims_of_all(db: Any, queue: Any, n: int) -> list[Any]:

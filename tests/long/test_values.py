@@ -10,7 +10,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-import fdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -147,87 +146,3 @@ def test_each_view_answers_after_each_push_that_is_accepted(
     finally:
         for each in fdbqueue.admin.queue_names(memory):
             fdbqueue.admin.drop(memory, each)
-
-
-# What other clients have stored
-
-
-def fill(db: Any, kind: str) -> Any:
-    """Return a queue that has items in every state."""
-    make, _ = KINDS[kind]
-    queue = make(db)
-    queue.configure(db, keep=10)
-    priority = {"tuple": {"priority": (1, 1.0, "a", b"a")}}.get(kind, {})
-    number = 6 if kind == "fifo" else 8
-    for n in range(number):
-        later = (
-            {}
-            if kind == "fifo"
-            else {"delay": 600 if n > 5 else None, "ttl": 900, "unique": f"{n}"}
-        )
-        if kind == "task":
-            queue.push(db, payload=n, agent_name="ada", client_id="7", **later)
-        elif kind == "fifo":
-            queue.enqueue(db, n)
-        else:
-            queue.push(db, n, **priority, **later)
-    queue.ack(db, queue.claim(db), result="done")
-    queue.nack(db, queue.claim(db), delay=600, error="busy")
-    queue.configure(db, max_attempts=1)
-    queue.nack(db, queue.claim(db), error="busy")
-    queue.claim(db)
-    return queue
-
-
-def rows_of(db: Any, queue: Any) -> list[tuple[bytes, bytes]]:
-    rows = db.get_range_startswith(queue.subspace.key())
-    return [(bytes(row.key), bytes(row.value)) for row in rows]
-
-
-damages = st.sampled_from(
-    [
-        lambda value, bytes: bytes,
-        lambda value, bytes: value + bytes,
-        lambda value, bytes: value[: len(value) // 2],
-        lambda value, bytes: value[:-1] + bytes,
-        lambda value, bytes: bytes + value,
-        lambda value, bytes: value[:3] + bytes + value[3:],
-    ]
-)
-foreign = st.binary(max_size=12) | st.sampled_from(
-    [
-        *(b"", b"\xff" * 8, b"\x00" * 8, b"\xff" * 28, b"\x05" * 2000, b"\x02\xff\x00"),
-        *(fdb.tuple.pack((each,)) for each in (2**64, -(2**63), "a", math.nan, None, (1, (2,)))),
-        fdb.tuple.pack((99, "priority", "json", "int", None)),
-    ]
-)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_all_queues_are_listed_and_dropped_whatever_one_of_them_holds(
-    memory: Any, kind: str, data: st.DataObject
-) -> None:
-    try:
-        queue = fill(memory, kind)
-        PriorityQueue.named(memory, "other").push(memory, "x")
-        prefix = queue.subspace.key()
-        rows = rows_of(memory, queue)
-        for number in data.draw(st.lists(st.integers(0, 99), max_size=9)):
-            key, value = rows[number % len(rows)]
-            damage, junk = data.draw(damages), data.draw(foreign)
-            tail = damage(key[len(prefix) :], junk)
-            if data.draw(st.booleans()):
-                memory[key] = damage(value, junk)
-            elif b"" < tail < b"\xff":  # else it is not below the prefix of the queue
-                memory[prefix + tail] = value
-        listed = fdbqueue.admin.overview(memory)
-        assert listed.keys() == {"other", "q"}
-        assert (listed["other"].ready, listed["other"].error) == (1, None)
-        assert listed["q"].error != ""
-        stats_as_json(listed["q"])
-    finally:
-        for each in fdbqueue.admin.queue_names(memory):
-            fdbqueue.admin.drop(memory, each)
-    assert not [*memory.get_range_startswith(prefix)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from importlib.resources import files
 from typing import Any
@@ -23,7 +22,6 @@ from fdbqueue.options import (
     TaskOptions,
 )
 from tests.support.pages import DOCS
-from tests.support.random_options import GROUP_SETTINGS, LATE, SETTINGS, TIMINGS, item_options
 from tests.support.shell import commands
 
 DECLARED = [
@@ -101,17 +99,6 @@ def test_the_dashboard_edits_each_option_of_a_queue() -> None:
     script = files("fdbqueue.http") / "static" / "options.js"
     edited = set(re.findall(r"\{ name: \"(\w+)\"", script.read_text()))
     assert edited == {*QueueSettings.__annotations__} - {"keep", "paused"}
-
-
-def test_random_tests_choose_every_option(rng: random.Random) -> None:
-    def named(*choices: dict[str, Any]) -> set[str]:
-        return {name for choice in choices for name in choice}
-
-    pushes = [item_options(rng, "key") for _ in range(1_000)]
-    assert named(*pushes) == {*PushOptions.__annotations__}
-    assert named(*SETTINGS) == {*QueueSettings.__annotations__}
-    assert named(*GROUP_SETTINGS) == {*GroupSettings.__annotations__}
-    assert named(*TIMINGS, *LATE, {"group": None}) == {*ScheduleOptions.__annotations__}
 
 
 @pytest.mark.parametrize("kind", DECLARED, ids=lambda kind: kind.__name__)

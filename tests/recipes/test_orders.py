@@ -1,4 +1,4 @@
-"""The order of `recipes/orders.py`; `tests/long` kills its process at each line."""
+"""The order of `recipes/orders.py`."""
 
 from __future__ import annotations
 

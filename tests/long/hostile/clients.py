@@ -13,8 +13,9 @@ processes are not. A pop in flight when its process is killed may have taken unk
 doubt must not explain a value that a cancelled call has lost. HTTP clients that close both ways
 raise the same doubt, so they pop from a separate queue, `left`.
 
-Workers have queues of their own, `handled` and `transacted`. Their handlers count each value in the
-database, the latter in the transaction that acknowledges the job.
+Workers have queues of their own. Their handlers count each value in the database: `handled` in a
+transaction of its own, `transacted` in the one that acknowledges the job, `stepped` in one that
+stores a durable step.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from typing import Any, TypeVar
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.errors import FdbqueueError, WrongState
+from fdbqueue.jobs import Context
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from tests.long.hostile.http_client import JOBS, HttpClient, unique_value
 from tests.long.hostile.ledger import DISK_ERRORS, Gone, Ledger
@@ -455,14 +457,19 @@ def worker(setting: Setting, ledger: Ledger) -> None:
             tr.add(effect_key(setting.prefix, queue, item.value["id"]), ONE)
             may_fail()
 
-        def handle(tr: fdbqueue.Transaction, item: fdbqueue.Item) -> None:
-            count(tr, item)
-
         def handle_alone(item: fdbqueue.Item) -> None:
             fdbqueue.transactional(count)(db, item)
 
+        def handle_in_steps(context: Context) -> None:
+            name = context.step("read", lambda: context.item.value["id"])
+            assert name == context.item.value["id"], "another result of a step"
+            context.sleep("rest", rng.choice([0.0, 0.1]))
+            context.commit("count", count, context.item)
+            may_fail()
+
         jobs = until_it_works(open_queue, db, setting.prefix, queue)
-        handler = handle if name == "transacted" else handle_alone
+        handlers = {"transacted": count, "handled": handle_alone, "stepped": handle_in_steps}
+        handler: Any = handlers[name]
         running = fdbqueue.Worker(db, jobs, handler, concurrency=3, lease=JOB_LEASE)
         push_and_wait = threading.Thread(target=push, args=[jobs, queue, running, rng])
         push_and_wait.start()

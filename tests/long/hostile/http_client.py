@@ -39,8 +39,8 @@ from tests.long.hostile.ledger import (
     Ledger,
 )
 
-JOBS = ("handled", "transacted")
-"""The queues of workers: handlers without and with a transaction."""
+JOBS = ("handled", "transacted", "stepped")
+"""The queues of workers: handlers without a transaction, with one, and with durable steps."""
 
 LEAVES = {"stay": 30, "half": 35, "close": 15, "reset": 15, "cut": 5}
 CERTAIN = ("stay", "half", "cut")

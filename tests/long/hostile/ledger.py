@@ -275,6 +275,7 @@ def account_effects(
     left: Sequence[str],
     effects: Mapping[str, int],
     exactly_once: bool,
+    is_at_end: bool = True,
 ) -> list[str]:
     """Account for the jobs of a queue whose handlers count each value in the database.
 
@@ -282,7 +283,8 @@ def account_effects(
         operations: The operations on the queue.
         left: The values in the queue at the end, including dead letters.
         effects: How often each value was counted.
-        exactly_once: Whether the handler counts in the transaction that acknowledges the job.
+        exactly_once: Whether the handler counts at most once.
+        is_at_end: Whether it then does so in the transaction that acknowledges the job.
 
     Returns:
         The problems.
@@ -298,7 +300,7 @@ def account_effects(
         about = "".join(f"\n    {each}" for each in [*value.puts, *value.takes])
         if times and not value.puts:
             problems.append(f"appeared: {name}, counted {times} times")
-        if exactly_once and times + left.count(name) > 1:
+        if exactly_once and times + is_at_end * left.count(name) > 1:
             problems.append(
                 f"doubled: {name}, counted {times} times and {left.count(name)} times left{about}"
             )

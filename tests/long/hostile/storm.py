@@ -490,7 +490,11 @@ class Storm:
         for name in remains.effects:
             own = [each for each in operations if each.queue == name]
             verdict.problems += account_effects(
-                own, remains.left[name], remains.effects[name], name.endswith("transacted")
+                own,
+                remains.left[name],
+                remains.effects[name],
+                exactly_once=not name.endswith("handled"),
+                is_at_end=name.endswith("transacted"),
             )
         verdict.problems[:0] = remains.problems
         return verdict

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,
     FDBError,
-    LeaseLost,
     SyncFailed,
 )
 from tests.long.hostile.ledger import (
@@ -23,7 +20,6 @@ from tests.long.hostile.ledger import (
     DISK_UNCERTAIN,
     HALF_CLOSED,
     HUNG_UP,
-    Gone,
     Ledger,
     Operation,
     account,
@@ -184,69 +180,3 @@ def test_an_error_says_whether_the_operation_took_effect(
         raise error
     (operation,) = read_ledger(tmp_path / "client.ledger")
     assert operation.outcome == outcome
-
-
-def test_values_explained_only_by_unknown_operations_are_counted() -> None:
-    operations = [
-        done("push", 1, *"abcde"),
-        unknown("pop", 3, at_most=3, why="killed"),
-        unknown("remove", 3, "a", why="cancelled"),
-        unknown("pop", 3, "b", why="vanished with the answer"),
-    ]
-    verdict = account(operations, {"jobs": ["e"]})
-    assert verdict.problems == []
-    assert verdict.unknown == Counter(killed=2, cancelled=1) + Counter(
-        {"vanished with the answer": 1}
-    )
-    assert verdict.outcomes["unknown (killed)"] == 1
-
-
-# Ledger files
-
-
-def test_a_written_ledger_is_read_back(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "client.ledger")
-    with ledger.operation("push", "jobs", ["a"]) as push:
-        push.done()
-    with ledger.operation("pop", "jobs", at_most=2) as pop:
-        pop.done(["b"])
-    with ledger.operation("ack", "jobs", ["c"], claim=7):
-        raise LeaseLost("c")
-    with ledger.operation("pop", "jobs", at_most=1):
-        raise Gone("unknown", "vanished", ["d"])
-    with ledger.operation("push", "jobs", ["e"]):
-        raise OSError
-    operations = read_ledger(tmp_path / "client.ledger")
-    assert operations[:2] == [push, pop]
-    assert [(each.values, each.outcome, each.why) for each in operations[2:]] == [
-        (["c"], "nothing", "lease lost"),
-        (["d"], "unknown", "vanished"),
-        (["e"], "failed", "OSError()"),
-    ]
-    assert all(each.began <= each.ended for each in operations)
-
-
-@pytest.mark.parametrize(("kind", "outcome"), [("pop", "nothing"), ("push", "unknown")])
-def test_the_ledger_reraises_a_cancellation(tmp_path: Path, kind: str, outcome: str) -> None:
-    ledger = Ledger(tmp_path / "client.ledger")
-    with pytest.raises(asyncio.CancelledError), ledger.operation(kind, "jobs"):
-        raise asyncio.CancelledError
-    (operation,) = read_ledger(tmp_path / "client.ledger")
-    assert (operation.outcome, operation.why) == (outcome, "cancelled")
-
-
-def test_the_last_line_of_a_killed_process_may_be_torn(tmp_path: Path) -> None:
-    file = tmp_path / "client.ledger"
-    ledger = Ledger(file)
-    for value in "ab":
-        with ledger.operation("push", "jobs", [value]) as operation:
-            operation.done()
-    whole = file.read_bytes()
-    starts = [0, *(end + 1 for end, byte in enumerate(whole) if byte == ord("\n"))]
-    for size, known in [(5, 0), (starts[1], 1), (starts[2] + 30, 1), (starts[3], 2)]:
-        file.write_bytes(whole[:size])
-        assert len(read_ledger(file)) == known
-    file.write_bytes(whole[: starts[3] + 30])
-    first, second = read_ledger(file, killed_at=9.0)
-    assert (first.outcome, second.outcome, second.why) == ("done", "unknown", "killed")
-    assert second.ended == 9.0

@@ -76,13 +76,14 @@ class _Unseen:
 
     def __init__(self, tr: Any) -> None:
         self._tr = tr
+        self._reads = getattr(tr, "snapshot", tr)
 
     def __getattr__(self, name: str) -> Any:
         is_read = name.startswith("get") and name != "get_read_version"
-        return getattr(self._tr.snapshot if is_read else self._tr, name)
+        return getattr(self._reads if is_read else self._tr, name)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._tr.snapshot[key]
+        return self._reads[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._tr[key] = value
@@ -105,10 +106,8 @@ _ELSEWHERE: dict[str, list[Any]] = {
         *(("acked", "claimed", "done"), ("returned", "claimed", "delayed")),
         *(("cancelled", "ready", "done"), ("cancelled", "delayed", "done")),
     ],
-    "processes": [
-        *(("staged", "ready", "claimed"), ("collected", "claimed", None)),
-        ("unstaged", "claimed", "ready"),
-    ],
+    "groups": [("staged", "ready", "claimed"), ("collected", "claimed", None)],
+    "databases": [("unstaged", "claimed", "ready")],
     # No workload does that.
     "": [("buried", "claimed", "dead"), ("removed", "done", None), ("trimmed", "done", None)],
 }
@@ -141,7 +140,7 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
     # Queues, and the processes that serve each other
     "a recovery ends a lease": ("queues", 0, ["layout.values:Lease.left"]),
     "two pushes take the last place": ("queues", None, ["operations.limits.places:Places.take"]),
-    "staged for the dead": ("processes", 0, ["coordination.pops:PopRequests.unstage"]),
+    "staged for the dead": ("databases", 0, ["coordination.pops:PopRequests.unstage"]),
     # Schedules and batches
     "ticks overlap": (
         *("durable", False),
@@ -162,12 +161,14 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
 }
 
 _UNSEEN: dict[str, tuple[str, list[str]]] = {
+    "two pops take an item": ("queues", ["operations.items:Items.first"]),
     "two claims take an item": ("queues", ["operations.claims:ClaimedItems.take"]),
     "two sweeps end a timer": (
         "queues",
         ["operations.sweep:Sweep._end_timers", "operations.claims:ClaimedItems.end_over"],
     ),
     "two items have a unique key": ("queues", ["operations.push:Pusher.push_unique"]),
+    "two pops take a turn": ("groups", ["operations.limits.turns:Turns.first"]),
     "groups change meanwhile": ("groups", ["operations.items:Groups.begin_taking"]),
     "two clients start the last one": ("groups", ["operations.limits.rates:Starts.room"]),
 }
@@ -200,17 +201,6 @@ for _name, (_workload, _paths) in _UNSEEN.items():
 
 
 # Queues
-
-
-@_found_by("queues")
-def _pop_by_snapshot() -> None:
-    """Two clients pop the same item."""
-    from fdbqueue.operations.items import Items
-
-    def first(first: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda self, tr, *args: first(self, getattr(tr, "snapshot", tr), *args)
-
-    _change(Items, "first", first)
 
 
 @_found_by("queues")
@@ -290,7 +280,7 @@ def _unwoken() -> None:
     _change(Layout, "__init__", init)
 
 
-@_found_by("upkeep")
+@_found_by("queues")
 def _torn_backup() -> None:
     """Each part of a backup is read at a version of its own."""
     from fdbqueue.queue.backup import Moment
@@ -417,9 +407,6 @@ def _follows_at_once() -> None:
     _change(batches, "NEVER", lambda _: None)
 
 
-# Groups: turns
-
-
 @_found_by("groups")
 def _weights_do_not_count() -> None:
     from fdbqueue.layout.items import GroupSettings
@@ -427,18 +414,7 @@ def _weights_do_not_count() -> None:
     _change(GroupSettings, "step", lambda step: lambda _, cost: step(GroupSettings(), cost))
 
 
-@_found_by("groups")
-def _turns_are_read_by_snapshot() -> None:
-    """A pop does not see that another group got a turn before its own."""
-    from fdbqueue.operations.limits.turns import Turns
-
-    def first(first: Any) -> Any:
-        return lambda self, tr, *args: first(self, getattr(tr, "snapshot", tr), *args)
-
-    _change(Turns, "first", first)
-
-
-# Groups: limits, rates and bounds
+# Groups
 
 
 @_found_by("groups")

@@ -31,7 +31,6 @@ class _Client:
     def __init__(self, number: int) -> None:
         self.number = number
         self.may_run = threading.Semaphore(0)
-        self.is_killed = False
 
 
 class Scheduler:
@@ -107,8 +106,7 @@ class Scheduler:
     def _run_client(self, client: _Client, body: Callable[[], None]) -> None:
         client.may_run.acquire()
         try:
-            if not client.is_killed:
-                body()
+            body()
         except Killed:
             pass
         except BaseException as error:
@@ -142,19 +140,8 @@ class Scheduler:
         """Kill the current client with this probability."""
         if self._current is not None and self._kills and self.random.random() < probability:
             self._kills -= 1
-            self.kill()
-
-    def kill(self) -> None:
-        """Kill the current client."""
-        assert self._current is not None
-        self._current.is_killed = True
-        self.note("killed")
-        raise Killed
-
-    @property
-    def is_killed(self) -> bool:
-        """Whether the current client was killed, and only its stack is left."""
-        return self._current is not None and self._current.is_killed
+            self.note("killed")
+            raise Killed
 
 
 class Commit(NamedTuple):

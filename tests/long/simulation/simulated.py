@@ -13,12 +13,13 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import claims, pops, store, sweeper, waiting
 from fdbqueue.database import clock, exactly_once
+from fdbqueue.queue import backup
 from fdbqueue.queue.base import store_of
 from tests.long.simulation.scheduler import Scheduler, SimulatedDatabase
 
 SKEWS = [0, 200, 60_000]  # milliseconds by which the clock of a client is ahead
 
-_CLOCKS = (waiting, pops)
+_CLOCKS = (waiting, pops, backup)
 
 
 class Simulated:

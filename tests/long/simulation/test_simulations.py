@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from tests.long.simulation import waiting
 from tests.long.simulation.durable import simulation as durable
 from tests.long.simulation.groups import simulation as groups
 from tests.long.simulation.mutations import MUTATIONS, planted
@@ -28,17 +27,15 @@ SIMULATIONS: dict[str, Callable[[Any, Subspace, int], Any]] = {
     "queues": lambda db, space, seed: queues.QueueSimulation(db, seed),
     "durable": durable.DurableSimulation,
     "groups": groups.GroupSimulation,
-    "waiting": lambda db, space, seed: waiting.WaitingSimulation(db, seed),
 }
 
-ENOUGH = {"queues": 60, "durable": 12, "groups": 20, "waiting": 250}
+ENOUGH = {"queues": 60, "durable": 12, "groups": 20}
 """With how many seeds each simulation meets what has to happen."""
 
 EVENTS = {
     "queues": {"killed", "(a recovery)", "(a late commit takes place)"},
     "durable": durable.MET,
     "groups": {"as many as the limit", "as many as the rate", "refused", "compared shares"},
-    "waiting": {"alarmed", "killed", "watch"},
 }
 """What has to happen in some of the seeds."""
 

@@ -82,10 +82,9 @@ class Disk:
     Args:
         root: The directory, which exists.
         beside: An existing directory outside of it, for the record and the table of faults.
-        is_recorded: Whether to keep a record. It grows with each write, by the data as well.
     """
 
-    def __init__(self, root: Path, beside: Path, is_recorded: bool = True) -> None:
+    def __init__(self, root: Path, beside: Path) -> None:
         self.root = root.resolve()
         self.record = beside.resolve() / "disk.record"
         faults = beside.resolve() / "disk.faults"
@@ -101,10 +100,9 @@ class Disk:
             "LD_PRELOAD": " ".join(preloaded),
             "DISK_SHIM_ROOT": str(self.root),
             "DISK_SHIM_FAULTS": str(faults),
+            "DISK_SHIM_RECORD": str(self.record),
         }
         """The environment of a process to record and disturb."""
-        if is_recorded:
-            self.environment["DISK_SHIM_RECORD"] = str(self.record)
 
     # Faults
 

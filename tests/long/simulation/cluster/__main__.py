@@ -1,7 +1,7 @@
 """Run fdbqueue in FoundationDB's simulator.
 
 python -m tests.long.simulation.cluster --seeds N [--workload NAME] [--seed N] [--buggify on|off]
-    [--jobs 2] [--twice] [--minutes M] [--mutation NAME|all]
+    [--jobs 2] [--minutes M] [--mutation NAME|all]
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> int:
     results: list[Result] = []
 
     def run_one(scenario: Scenario) -> Result | None:
-        return _run(scenario, tools, given.twice) if time.monotonic() < end else None
+        return _run(scenario, tools) if time.monotonic() < end else None
 
     with ThreadPoolExecutor(given.jobs) as pool:
         for result in pool.map(run_one, scenarios):
@@ -72,9 +72,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workload", choices=WORKLOADS, help="by default all in turns")
     parser.add_argument("--buggify", choices=["on", "off"], help="by default the seed chooses")
     parser.add_argument("--jobs", type=int, default=1, help="how many simulations run at a time")
-    parser.add_argument(
-        "--twice", action="store_true", help="run each seed twice and compare the digests"
-    )
     parser.add_argument("--mutation", choices=[*MUTATIONS, "all"], help="a bug to plant")
     return parser.parse_args()
 
@@ -103,30 +100,19 @@ def _find_all(tools: Tools, seeds: int) -> bool:
     return are_found
 
 
-def _run(scenario: Scenario, tools: Tools, twice: bool) -> Result:
+def _run(scenario: Scenario, tools: Tools) -> Result:
     """Run a scenario and print its line; keep the directory if it fails."""
-    directories = [Path(tempfile.mkdtemp(prefix="simulation-")) for _ in range(1 + twice)]
-    results = [run(scenario, tools, directory) for directory in directories]
-    result = results[0]
+    directory = Path(tempfile.mkdtemp(prefix="simulation-"))
+    result = run(scenario, tools, directory)
     lines = [str(result)]
-    if len({each.digest for each in results}) > 1:
-        result = results[1].differing_from(result)
-        lines.append(str(result))
     if result.problems:
-        lines += [f"    repeat it with {_command(scenario)}", f"    its directory is {directories}"]
+        buggify = "on" if scenario.buggify else "off"
+        options = f"--workload {scenario.workload} --seed {scenario.seed} --buggify {buggify}"
+        lines += [f"    repeat it with {options}", f"    its directory is {directory}"]
     else:
-        for directory in directories:
-            shutil.rmtree(directory)
+        shutil.rmtree(directory)
     print("\n".join(lines), flush=True)
     return result
-
-
-def _command(scenario: Scenario) -> str:
-    buggify = "on" if scenario.buggify else "off"
-    return (
-        f"python -m tests.long.simulation.cluster --workload {scenario.workload} "
-        f"--seed {scenario.seed} --buggify {buggify}"
-    )
 
 
 if __name__ == "__main__":

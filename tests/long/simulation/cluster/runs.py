@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -37,10 +37,6 @@ class Result:
     operations: int
     digest: str
     problems: tuple[str, ...]
-
-    def differing_from(self, other: Result) -> Result:
-        """Return this result with the problem that another run of the seed had another digest."""
-        return replace(self, problems=(f"not deterministic: {other.digest}", *self.problems))
 
     def __str__(self) -> str:
         verdict = self.problems[0].strip().splitlines()[-1][:300] if self.problems else "ok"

@@ -61,7 +61,7 @@ class Scenario:
     mutation: str | None = None
 
     def __str__(self) -> str:
-        faults = [_title(fault) for fault in self.faults]
+        faults = [fault["testName"] for fault in self.faults]
         if self.skew:
             faults.append(f"skew {self.skew:g} s")
         if self.lost_answers:
@@ -71,16 +71,6 @@ class Scenario:
     def facts(self) -> dict[str, Any]:
         """Return what the clients need to know."""
         return asdict(self)
-
-
-def _title(fault: dict[str, Any]) -> str:
-    details = {
-        "swizzle": fault.get("swizzle"),
-        "reboot": fault.get("reboot"),
-        "all": fault.get("killDc"),
-        str(fault.get("configMode")): "configMode" in fault,
-    }
-    return "+".join([fault["testName"], *(name for name, is_on in details.items() if is_on)])
 
 
 def choose(workload: str, seed: int, buggify: bool | None = None) -> Scenario:

@@ -7,8 +7,10 @@ its clock may differ from those of others.
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +19,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue.database.clock import Since, milliseconds
-from fdbqueue.errors import LeaseLost, error_classes
+from fdbqueue.errors import LeaseLost, QueueNotFound, error_classes
 from fdbqueue.jobs import Context, Dead
 from fdbqueue.layout.jobs import BatchClosed, StoredSchedule, StoredStep
 from fdbqueue.layout.values import Report
@@ -42,7 +44,7 @@ ACTS = {
     **{"work": 20, "push": 3, "signal": 8, "sweep": 2, "schedule": 6, "batch": 8},
     **{"follow": 2, "cancel": 2},
 }
-_RECEIPTS, _LOG, _QUEUE = "receipts", "log", "queue"
+_RECEIPTS, _LOG = "receipts", "log"
 _KEPT = 100_000
 _KEPT_OUT = {"batch_of", "schedule"}
 """Marks of jobs that nobody cancels: those that follow a batch, and those of a schedule."""
@@ -54,7 +56,7 @@ class Storm:
     """What all clients of one simulation share.
 
     Attributes:
-        space: Where everything is stored.
+        space: Where everything but the queue is stored.
         scale: The length of a short sleep, in seconds.
         leases: The lengths of leases, in seconds; the longest one is the last.
         intervals: The seconds between two ticks. No two clocks differ by a thousand ticks.
@@ -80,11 +82,24 @@ class Storm:
 
     def queue(self) -> fdbqueue.PriorityQueue[Any]:
         """Return the queue, as a new process opens it."""
-        return fdbqueue.PriorityQueue(self.space[_QUEUE])
+        return fdbqueue.PriorityQueue(self._subspace)
 
     def begin(self, db: Any) -> None:
         """Create the queue."""
-        self.queue().configure(db, keep=_KEPT)
+        self._name = f"durable {self.space.key().hex()}"
+        with suppress(QueueNotFound):
+            fdbqueue.admin.drop(db, self._name)
+        queue = fdbqueue.PriorityQueue.named(db, self._name)
+        self._subspace = queue.subspace
+        queue.configure(db, keep=_KEPT)
+
+    def carry(self, db: Any) -> None:
+        """Back the queue up, drop it, and restore it, while no client runs."""
+        file = io.BytesIO()
+        fdbqueue.admin.backup(db, file, [self._name])
+        fdbqueue.admin.drop(db, self._name)
+        fdbqueue.admin.restore(db, file)
+        self._subspace = fdbqueue.PriorityQueue.named(db, self._name).subspace
 
 
 class _LoggedStore:
@@ -362,8 +377,7 @@ class Client:
 
     def _unfinished(self) -> list[ItemInfo]:
         """Return the jobs that have not ended and may be cancelled."""
-        infos = [info for state in _UNFINISHED for info in self._queue.items(self._db, state=state)]
-        return [info for info in infos if not _KEPT_OUT & info.item.value.keys()]
+        return [info for info in self._all() if not _KEPT_OUT & info.item.value.keys()]
 
     def follow(self) -> None:
         """Push a job that is to run after others."""

@@ -7,7 +7,7 @@ arguments. So it is the value of an item, and the job that has the item is the i
 from __future__ import annotations
 
 import random
-from typing import Any, Protocol
+from typing import Any
 
 from fdbqueue.jobs import Context, Dead, RetryIn
 from fdbqueue.queue.batches import Members
@@ -96,29 +96,14 @@ class ChildJob:
         return Child(Members(self._queue, {"values": [payload], "priority": 0}))
 
 
-class Witness(Protocol):
-    """What is told of each step."""
-
-    def begin(self, step: str, run: str) -> None:
-        """Note that the function of a step begins; `run` is what it will return."""
-        ...
-
-    def effect(self, tr: Transaction, step: str, run: str) -> None:
-        """Make the effect of a commit in its transaction."""
-        ...
-
-    def saw(self, step: str, result: object) -> None:
-        """Note what a step has returned."""
-        ...
-
-
 class Interpreter:
     """One run of a job.
 
     Args:
         context: What the job knows.
         jobs: Makes a child of a payload.
-        witness: What is told of its steps.
+        witness: Is told of its steps: `begin` when a function begins, `effect` to make the effect
+            of a commit, `saw` with each result.
         chance: The source of randomness.
         scale: The length of a short sleep in seconds.
         is_calm: Whether nothing fails.
@@ -128,7 +113,7 @@ class Interpreter:
         self,
         context: Context,
         jobs: Any,
-        witness: Witness,
+        witness: Any,
         chance: random.Random,
         scale: float,
         is_calm: bool,

@@ -36,6 +36,7 @@ class DurableSimulation(Simulated):
         if not is_quiet:
             self.scheduler.skews = self.random.choices(SKEWS, k=self.random.choice([0, 6, 6]))
         self.db.read_faults /= 20  # a sweep may push a hundred ticks
+        self._is_carried = self.random.random() < 0.5
         self.storm = Storm(space, _SCALE, _LEASES)
         self.ledger = Ledger(max(self.scheduler.skews, default=0))
 
@@ -52,6 +53,8 @@ class DurableSimulation(Simulated):
             self.scheduler.run([self._body(f"{number}") for number in range(clients)])
             self.scheduler.time += 10**5
             self.end(self.storm.queue())
+            if self._is_carried:
+                self.storm.carry(self._raw)
             stuck = self._client("drain", is_calm=True).drain()
         self.ledger.replay(self.storm.log.read(self._raw))
         queue = self.storm.queue()

@@ -18,14 +18,25 @@ from tests.long.simulation.groups.ledger import Act, Ledger
 from tests.long.simulation.groups.recording import RecordedDatabase, Recording, Rows
 from tests.long.simulation.groups.state import read_state
 from tests.support.keys import layout_of
-from tests.support.random_options import BOUNDS, COSTS, GROUPS, IF_FULL, WEIGHTS, limits
 
 KINDS = {
-    **{"push": 9, "claim at once": 4, "claim inside": 4, "pop at once": 1, "pop inside": 2},
+    **{"push": 9, "claim at once": 4, "claim inside": 4, "pop inside": 2},
     **{"ack": 7, "nack": 3, "release": 2, "extend": 1, "set": 4},
     **{"cancel": 1, "move": 1, "retry": 1, "clear": 0.2, "configure": 0.5, "check": 1},
 }
-_LIMITS = limits([(1, 1.0), (2, 4.0), (3, 20.0)])
+GROUPS = ["ada", "bob", "eve", "kim", None]
+COSTS = [1.0, 1.0, 0.5, 3.0]
+IF_FULL: list[dict[str, Any]] = [{}, {"as_many_as_fit": True}]
+"""What a push of several items may do if the queue or their group is full."""
+WEIGHTS: list[dict[str, Any]] = [{"weight": weight} for weight in (None, 0.5, 1, 2, 3)]
+BOUNDS: list[dict[str, Any]] = [{"max_size": bound} for bound in (None, 1, 2, 2, 4)]
+_LIMITS = [
+    *WEIGHTS,
+    *({"concurrency": limit} for limit in (None, 1, 1, 2, 3)),
+    *({"paused": paused} for paused in (True, False, False)),
+    *({"rate": rate} for rate in (None, (1, 1.0), (2, 4.0), (3, 20.0))),
+    {"weight": 2, "concurrency": 2, "paused": False},
+]
 RATES = [None, None, None, (3, 1.0), (10, 5.0)]
 """The rates that the queue may have."""
 SETTINGS = [WEIGHTS, _LIMITS, _LIMITS, [*_LIMITS, *BOUNDS], [*_LIMITS, *2 * BOUNDS]]
@@ -50,6 +61,7 @@ class Storm:
         acts: What all clients have done.
         items: The ids and groups of the items that they pushed last.
         pushed: How many items they have pushed, or tried to.
+        pops: How often clients pop at once, compared with other calls.
         events: How often calls were of use.
         problems: What `fdbqueue.admin.check` has found.
     """
@@ -62,6 +74,7 @@ class Storm:
     acts: list[Act] = field(default_factory=list)
     items: list[tuple[str, str | None]] = field(default_factory=list)
     pushed: int = 0
+    pops: float = 1
     events: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
@@ -136,7 +149,8 @@ class Client:
 
     def act(self) -> None:
         """Make a random call."""
-        (kind,) = self._chance.choices([*KINDS], [*KINDS.values()])
+        kinds = KINDS | {"pop at once": self._storm.pops}
+        (kind,) = self._chance.choices([*kinds], [*kinds.values()])
         act = self._perform(self._drawn(kind))
         if act.verb == "claim" and act.result is not None:
             self._held.append(act.result)
@@ -199,6 +213,7 @@ class Client:
     def _perform(self, act: Act) -> Act:
         """Perform an act and record its outcome."""
         act.client, act.begun = self._number, milliseconds()
+        act.at = self._storm.recording.now()
         self._storm.acts.append(act)
         self._db.act = act
         try:

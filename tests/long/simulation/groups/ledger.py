@@ -44,7 +44,8 @@ class Act:
         settings: The changes of the settings of a group, or of the options of the queue.
         options: What a push does if there is no room.
         client: The number of the client.
-        begun: When it began, in milliseconds.
+        begun: When it began, in milliseconds, by the clock of the client.
+        at: The same by the clock of the recording.
         result: What it has returned.
         returned: Whether it has returned.
         refused: Whether it was refused, because of the state of the item or of the queue.
@@ -67,6 +68,7 @@ class Act:
     options: dict[str, Any] = field(default_factory=dict)
     client: int = -1
     begun: int = 0
+    at: int = 0
     result: Any = None
     returned: bool = False
     refused: bool = False
@@ -331,13 +333,13 @@ class Ledger:
         if after.rate != before.rate:
             self._started.pop(None, None)
             if before.rate is None:
-                self._rated_since = act.begun
+                self._rated_since = act.at
         old, rows = before.starts.get(None, {}), after.starts.get(None, {})
         stored = sum(n for stamp, n in rows.items() if stamp not in old)
         n = len(moved.taken)
         if before.rate is None or not n:
             return
-        may_be_late = act.verb == "pop" and act.begun < self._rated_since + _UNTIL_POPS_FOLLOW
+        may_be_late = act.verb == "pop" and act.at < self._rated_since + _UNTIL_POPS_FOLLOW
         if stored == n:
             is_over = self._note_start(None, n, before.rate, before, after, commit)
             self.events["as many as the rate of the queue"] += is_over

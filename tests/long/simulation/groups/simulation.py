@@ -11,12 +11,12 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from tests.long.simulation.groups.clients import RATES, SETTINGS, Client, Storm
+from fdbqueue.database.binding import engine_of
+from tests.long.simulation.groups.clients import GROUPS, RATES, SETTINGS, Client, Storm
 from tests.long.simulation.groups.ledger import Ledger
 from tests.long.simulation.groups.recording import Recording
 from tests.long.simulation.log import Log
 from tests.long.simulation.simulated import Simulated
-from tests.support.random_options import GROUPS
 
 _PAUSES = [5, 50, 500, 3_000]  # milliseconds
 
@@ -28,12 +28,15 @@ class GroupSimulation(Simulated):
         self._is_alone = seed % 5 == 0
         super().__init__(db, space, seed, self._is_alone)
         draw = self.random
+        is_staged = draw.random() < 0.3  # pops wait for each other, as on a cluster
+        self.db.engine = engine_of(db)._replace(is_remote=is_staged)
         is_exact = self._is_alone or draw.random() < 0.3
         recording = Recording(Log(space["log"]), self._now)
         self._is_full = draw.random() < 0.4
         groups = [*draw.sample(GROUPS[:-1], 2), None] if self._is_full else GROUPS
         settings = SETTINGS[-1] if self._is_full else draw.choice(SETTINGS)
         self.storm = Storm(space, settings, is_exact, recording, groups)
+        self.storm.pops = 20 if is_staged else 1
         self.ledger = Ledger(is_exact=self._is_alone)
         self._numbers = itertools.count()
 

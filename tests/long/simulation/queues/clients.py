@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import fdbqueue
-from fdbqueue.errors import LeaseLost, QueueFull, WrongState
+from fdbqueue.errors import LeaseLost, QueueChanged, QueueFull, WrongState, error_classes
 from fdbqueue.layout.values import Header
 from tests.long.simulation.queues.log import Attempt, read_log, run
 from tests.long.simulation.queues.model import Model
@@ -59,23 +60,20 @@ class Storm:
         session: Session,
         db: Any,
         version_of: Callable[[int], int] = lambda version: version,
-    ) -> tuple[Model, str, list[str]]:
-        """Take all items, and replay the log, when no other client runs any more.
-
-        Return the model, a digest of the log, and the lines of the log.
-        """
+    ) -> list[str]:
+        """Take all items, and replay the log, when no other client runs any more; return it."""
         session.audit()
         while session.pop_first() is not None:
             pass
         session.audit()
         session.check()
-        entries, digest = read_log(db, version_of)
+        entries = read_log(db, version_of)
         model = Model(self.max_size, self.max_attempts)
         model.replay(entries)
         self.problems += model.problems
         if model.unfinished:
             self.problems.append(f"the queue is empty, without {model.unfinished}")
-        return model, digest, [*map(str, entries)]
+        return [*map(str, entries)]
 
 
 def _nothing(_: Any) -> None:
@@ -92,6 +90,19 @@ class Step(NamedTuple):
 
     body: Callable[[Attempt], Any]
     then: Callable[[Any], None] = _nothing
+
+
+class _Opened:
+    """A database that keeps the first transaction which it has created."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self.first: Any = None
+
+    def create_transaction(self) -> Any:
+        tr = self._db.create_transaction()
+        self.first = self.first or tr
+        return tr
 
 
 class Session:
@@ -143,6 +154,8 @@ class Session:
             self.audit()
         elif what < 0.025:
             self.check()
+        elif what < 0.03:
+            self.back_up()
         elif what < 0.05:
             self._run(self._peek(snapshot=True))
         else:
@@ -361,7 +374,7 @@ class Session:
         """Compare the counters with all items, at one read version and one time."""
 
         def body(attempt: Attempt) -> None:
-            values, stats = attempt.call(self._look, attempt.tr.snapshot)
+            values, stats = attempt.call(self._look, attempt.tr.snapshot, self.queue)
             counts = {state: getattr(stats, state) for state in _STATES}
             attempt.note("audit", snapshot=True, values=values, counts=counts)
             came = stats.total_pushed + stats.total_put_back
@@ -371,16 +384,40 @@ class Session:
 
         self._run(Step(body))
 
-    def _look(self, tr: Any) -> tuple[dict[str, list[str]], fdbqueue.types.QueueStats]:
+    def _look(self, tr: Any, queue: Any) -> tuple[dict[str, list[str]], fdbqueue.types.QueueStats]:
         with self._storm.stopped_clock():
-            stats = self.queue.stats(tr)
-            infos = {state: self.queue.items(tr, state=state) for state in _STATES}
+            stats = queue.stats(tr)
+            infos = {state: queue.items(tr, state=state) for state in _STATES}
             return {
                 state: [info.item.value for info in found] for state, found in infos.items()
             }, stats
 
-    def check(self) -> None:
+    def back_up(self) -> None:
+        """Back the queue up, restore it under another name, and look what it has."""
+        self._number += 1
+        name, file, opened = f"{self._name}{self._number}", io.BytesIO(), _Opened(self._db)
+        try:
+            copies = fdbqueue.admin.backup(opened, file, [_NAME])
+            moment = opened.first.get_read_version().wait()
+        except QueueChanged:
+            return
+        except error_classes():
+            return
+        fdbqueue.admin.restore(self._db, file, new_name=name)
+        copy = fdbqueue.existing_queue(self._db, name)
+
+        def body(attempt: Attempt) -> None:
+            values, _ = attempt.call(self._look, attempt.tr.snapshot, copy)
+            counts = {state: len(found) for state, found in values.items()}
+            attempt.note("audit", snapshot=True, read=moment, values=values, counts=counts)
+
+        if copies.moments == 1:
+            self._run(Step(body))
+        self.check(copy)
+        fdbqueue.admin.drop(self._db, name)
+
+    def check(self, queue: Any = None) -> None:
         """Let the library compare all indexes and counters."""
-        report = fdbqueue.admin.check(self._db, self.queue)
+        report = fdbqueue.admin.check(self._db, queue or self.queue)
         if not report.ok:
             self._storm.problems.append(f"fdbqueue.admin.check: {report.problems}")

@@ -5,7 +5,6 @@ An operation that took effect twice, because a result was unknown, has two entri
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -46,10 +45,17 @@ class Attempt:
         finally:
             self._times = begun, milliseconds()
 
-    def note(self, verb: str, *, snapshot: bool = False, **facts: Any) -> None:
-        """Add an entry for the last call."""
+    def note(
+        self, verb: str, *, snapshot: bool = False, read: int | None = None, **facts: Any
+    ) -> None:
+        """Add an entry for the last call, which has read at this version or at its own."""
         begun, ended = self._times
-        entry = {"read": self._read, "begun": begun, "ended": ended, "facts": facts}
+        entry = {
+            "read": self._read if read is None else read,
+            "begun": begun,
+            "ended": ended,
+            "facts": facts,
+        }
         self._entries.append((verb, {**entry, "snapshot": snapshot}))
 
     def write(self) -> None:
@@ -73,23 +79,19 @@ def run(db: Any, body: Callable[[Attempt], _T]) -> _T:
             tr.on_error(error.code).wait()
 
 
-def read_log(
-    db: Any, version_of: Callable[[int], int] = lambda version: version
-) -> tuple[list[Entry], str]:
-    """Return all entries in the order in which they took effect, and a digest of the log.
+def read_log(db: Any, version_of: Callable[[int], int] = lambda version: version) -> list[Entry]:
+    """Return all entries in the order in which they took effect.
 
     Args:
         db: The database.
         version_of: Returns the version of a commit as read versions count, given its own.
     """
     entries: list[Entry] = []
-    digest = hashlib.sha256()
     for stored in _LOG.read(db):
-        digest.update(str(stored).encode())
         facts = dict(stored.facts)
         stamp = version_of(int.from_bytes(stored.stamp[:8], "big")) << 16
         stamp |= int.from_bytes(stored.stamp[8:10], "big")
         if facts.pop("snapshot"):
             stamp = last_stamp(facts["read"])
         entries.append(Entry(stored.verb, stamp=stamp, **facts))
-    return sorted(entries, key=lambda entry: entry.stamp), digest.hexdigest()
+    return sorted(entries, key=lambda entry: entry.stamp)

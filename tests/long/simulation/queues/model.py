@@ -150,12 +150,10 @@ class Model:
         self._items: dict[str, Item] = {}
         self._ended: dict[str, Item] = {}
         self.problems: list[str] = []
-        self.operations = 0
 
     def replay(self, entries: Iterable[Entry]) -> None:
         """Replay operations. Those of one transaction have to be in their order."""
         for entry in sorted(entries, key=lambda each: each.stamp):
-            self.operations += 1
             getattr(self, f"_{entry.verb}")(entry)
 
     @property

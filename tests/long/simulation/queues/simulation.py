@@ -32,7 +32,7 @@ class QueueSimulation(Simulated):
             self.db.deliver_late(1.0)
             self.db.faults = self.db.read_faults = 0.0
             session = Session(self.storm, self.db, "end", self.random)
-            _, _, log = self.storm.end(session, self.db, self.db.version_of.__getitem__)
+            log = self.storm.end(session, self.db, self.db.version_of.__getitem__)
             self.scheduler.trace += log
         return self.storm.problems
 

@@ -201,14 +201,8 @@ def separate_globals() -> None:
     from fdbqueue.coordination import waiting
     from fdbqueue.database import exactly_once
 
-    places = {
-        "_have_waited": [waiting],
-        "_free_clients": [exactly_once],
-    }
-    for name, modules in places.items():
-        own = _OfProcess(type(getattr(modules[0], name)))
-        for module in modules:
-            setattr(module, name, own)
+    for module, name in ((waiting, "_have_waited"), (exactly_once, "_free_clients")):
+        setattr(module, name, _OfProcess(type(getattr(module, name))))
 
 
 _HUB = threading.get_ident()

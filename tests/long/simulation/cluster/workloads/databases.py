@@ -2,13 +2,13 @@
 
 The library owns the transactions, so there is no log. Each client records its calls in simulated
 time, and the ledger of the storm accounts for each value: nothing is lost or doubled, and no claim
-succeeds once another one has its item. No outcome is unknown to a caller here. At the end, pushes
-wake clients that wait. `groups` checks the order of such calls.
+succeeds once another one has its item. Only the last call of a killed process has an unknown
+outcome. Without kills, pushes wake clients that wait at the end. `groups` checks the order of such
+calls.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import random
@@ -20,20 +20,26 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from fdbqueue.coordination.pops import REQUEST_TIMEOUT
 from fdbqueue.errors import LeaseLost
+from fdbqueue.queue.base import store_of
 from tests.long.hostile.ledger import LEASE_LOST, Operation, account
 from tests.long.simulation.cluster.inside.clients import Client
 from tests.long.simulation.cluster.workloads.shared import (
+    conclude,
+    keep_running,
     look_a_day_later,
     look_for_leftovers,
     run_threads,
     seconds_of_commits,
+    take_dead_waiters,
     wait_for_ends,
 )
 
 SPACE = Subspace(("queue",))
 _QUEUE = "queue"  # its name in the ledger
 _LEASES = (1, 5, 20)
+_SIZES = (1, 1, 1, 1, 3)
 _WAITS = (0, 0, 5)
 _PROMPT = 10
 """Seconds in which a push wakes a client, once there are no faults; some commits come on top."""
@@ -44,11 +50,17 @@ _operations: list[Operation] = []
 
 
 class Databases:
-    """Each thread makes random calls. The threads of a client share a queue object."""
+    """Calls of threads that share a queue object; in most seeds of processes that are killed.
+
+    Those serve each other: one takes items for the requests of the others. Leaders and members are
+    killed, and stop for longer than the others wait.
+    """
 
     def __init__(self, client: Client) -> None:
         chance = random.Random(f"databases {client.scenario['seed']}")  # the same for all clients
-        self._pause = chance.choice([0.05, 0.2, 0.5])
+        self._are_killed = chance.random() < 0.6
+        self._threads = chance.choice([1, 2]) if self._are_killed else 2
+        self._pause = chance.choice([0, 0.05] if self._are_killed else [0.05, 0.2, 0.5])
         self._client = client
 
     def setup(self, db: Any) -> None:
@@ -56,28 +68,64 @@ class Databases:
 
     def start(self, db: Any) -> None:
         """Work until the time is over."""
-        end = time.monotonic() + self._client.scenario["seconds"]
-        queue = fdbqueue.PriorityQueue(SPACE)
+        client, seconds = self._client, self._client.scenario["seconds"]
+        if not self._are_killed:
+            self._call(f"{client.id}", seconds, db)
+            return
+        end = time.monotonic() + seconds
 
         def work(name: str) -> None:
-            chance = random.Random(f"{self._client.scenario['seed']} {name}")
-            caller = Caller(db, queue, name, chance, self._client.scenario["skew"] > 0)
-            while time.monotonic() < end:
-                caller.step()
-                time.sleep(2 * self._pause * caller.random.random())
+            keep_running(client, name, end, self._call, REQUEST_TIMEOUT, _note_killed)
 
-        run_threads(self._client, work)
+        run_threads(client, work, n=3)
+
+    def _call(self, name: str, life: float, db: Any) -> None:
+        """Make random calls; in processes that are killed, many of them pops."""
+        end = time.monotonic() + life
+        queue = fdbqueue.PriorityQueue(SPACE)
+
+        def work(thread: str) -> None:
+            full = f"{name}.{thread}"
+            chance = random.Random(f"{self._client.scenario['seed']} {full}")
+            caller = Caller(db, queue, full, chance, self._client.scenario["skew"] > 0)
+            calls = [caller.push, caller.pop, caller.step] if self._are_killed else [caller.step]
+            while time.monotonic() < end:
+                chance.choice(calls)()
+                time.sleep(2 * self._pause * chance.random())
+
+        run_threads(self._client, work, self._threads)
 
     def check(self, db: Any) -> None:
         """Take all items, look for what is left, and account for all values."""
         if self._client.id != 0:
             return
         queue = fdbqueue.PriorityQueue(SPACE)
+        if self._are_killed:
+            # What a killed process has begun may still take effect, and its request ends later.
+            time.sleep(2 * REQUEST_TIMEOUT)
+            # A pop or a claim would return what is staged for dead processes; stats only count it.
+            store_of(queue).sweeper.trim(db)
         wait_for_ends(self._client, db, queue)
-        account_for_calls(self._client, db, queue)
-        self._check_waking(db)
+        self._account(db, queue)
+        if self._are_killed:
+            take_dead_waiters(db, queue)
+        else:
+            self._check_waking(db)
         look_for_leftovers(self._client, db, SPACE, expected={"a receipt"})
         look_a_day_later(self._client, queue)
+
+    def _account(self, db: Any, queue: fdbqueue.PriorityQueue) -> None:
+        """Take all items of the queue, and account for all values."""
+        client, left = self._client, list[str]()
+        while items := queue.pop_many(db, 100):
+            left += [item.value for item in items]
+        if list(queue.items(db)) or not queue.stats(db).is_empty:
+            client.problem(f"the queue is not empty: {queue.stats(db)}")
+        client.keep_log(_operations)
+        verdict = account(_operations, {_QUEUE: left})
+        if verdict.unknown and not self._are_killed:
+            client.problem(f"not every outcome is known: {verdict}")
+        conclude(client, db, queue, verdict.problems, _operations, left=left)
 
     def _check_waking(self, db: Any) -> None:
         """Check that pushes wake clients that wait at an empty queue."""
@@ -100,7 +148,7 @@ class Databases:
         time.sleep(5)  # they leave later, in threads of their own
 
 
-def note_killed(process: str) -> None:
+def _note_killed(process: str) -> None:
     """Note that the outcomes of the last calls of a killed process are unknown.
 
     What the client library has begun for it ends at last with the life of a transaction.
@@ -109,28 +157,6 @@ def note_killed(process: str) -> None:
         if operation.client.startswith(f"{process}.") and operation.ended == math.inf:
             operation.outcome, operation.why = "unknown", "killed"
             operation.ended = time.monotonic() + _TRANSACTION
-
-
-def account_for_calls(
-    client: Client, db: Any, queue: fdbqueue.PriorityQueue, may_be_killed: bool = False
-) -> None:
-    """Take all items of the queue, and account for all values."""
-    report = fdbqueue.admin.check(db, queue)
-    if not report.ok:
-        client.problem(f"fdbqueue.admin.check: {report.problems}")
-    left: list[str] = []
-    while items := queue.pop_many(db, 100):
-        left += [item.value for item in items]
-    if list(queue.items(db)) or not queue.stats(db).is_empty:
-        client.problem(f"the queue is not empty: {queue.stats(db)}")
-    client.keep_log(_operations)
-    verdict = account(_operations, {_QUEUE: left})
-    for problem in verdict.problems[:10]:
-        client.problem(problem)
-    if verdict.unknown and not may_be_killed:
-        client.problem(f"not every outcome is known: {verdict}")
-    digest = hashlib.sha256(repr([*map(str, _operations), left]).encode()).hexdigest()
-    client.report(operations=len(_operations), digest=digest)
 
 
 class Caller:
@@ -169,24 +195,17 @@ class Caller:
 
     def step(self) -> None:
         """Make a random call."""
-        calls = [self.push, self.push_many, self.pop, self.claim, self.end, self.remove, self.wait]
-        (call,) = self.random.choices(calls, [5, 0.5, 2, 4, 5, 0.5, 0.5])
+        calls = [self.push, self.pop, self.claim, self.end, self.remove]
+        (call,) = self.random.choices(calls, [5.5, 2, 4, 5, 0.5])
         call()
 
     def push(self) -> None:
-        """Push an item."""
+        """Push an item, or three of them."""
+        values = [f"{self._name}-{next(self._numbers)}" for _ in range(self.random.choice(_SIZES))]
         delay, priority = self.random.choice([0, 0, 0, 0.5, 3]), self.random.randrange(4)
-        with self._record("push", self._new_value()) as operation:
-            item = self._queue.push(self._db, operation.values[0], priority, delay=delay)
-        self._items = [*self._items[-9:], item]
-
-    def _new_value(self) -> str:
-        return f"{self._name}-{next(self._numbers)}"
-
-    def push_many(self) -> None:
-        """Push three items."""
-        with self._record("push", *[self._new_value() for _ in range(3)]) as operation:
-            self._queue.push_many(self._db, operation.values)
+        with self._record("push", *values) as operation:
+            items = self._queue.push_many(self._db, operation.values, priority, delay=delay)
+        self._items = [*self._items[-9:], *items]
 
     def pop(self) -> None:
         """Pop some items at either end; wait for the first one."""
@@ -195,10 +214,6 @@ class Caller:
             wait = self.random.choice(_WAITS)
             items = self._queue.pop_many(self._db, n, max=at_max, wait=wait)
             operation.values = [item.value for item in items]
-
-    def wait(self) -> None:
-        """Wait until there is an item."""
-        self._queue.wait(self._db, 5)
 
     def claim(self) -> None:
         """Claim some items; wait for the first one."""

@@ -5,17 +5,16 @@ Many of their processes are killed in the middle of a step, and some stop for lo
 
 from __future__ import annotations
 
-import hashlib
 import random
 import time
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-import fdbqueue
 from tests.long.simulation.cluster.inside.clients import Client as SimulatedClient
 from tests.long.simulation.cluster.workloads.shared import (
     act_for,
+    conclude,
     keep_running,
     look_for_leftovers,
     run_threads,
@@ -80,12 +79,6 @@ class Durable:
         ledger.replay(entries)
         done, dead = (queue.items(db, state=state) for state in ("done", "dead"))
         ledger.close(storm.pushed, storm.seen, done, dead)
-        for problem in [*stuck, *ledger.problems][:10]:
-            self._client.problem(problem)
-        report = fdbqueue.admin.check(db, queue)
-        if not report.ok:
-            self._client.problem(f"fdbqueue.admin.check: {report.problems}")
-        look_for_leftovers(self._client, db, queue.subspace, expected={"a receipt", "a waiter"})
-        digest = hashlib.sha256("\n".join(map(str, entries)).encode()).hexdigest()
         facts = {"lost": storm.lost, **ledger.events}
-        self._client.report(operations=len(entries), digest=digest, **facts)
+        conclude(self._client, db, queue, [*stuck, *ledger.problems], entries, **facts)
+        look_for_leftovers(self._client, db, queue.subspace, expected={"a receipt", "a waiter"})

@@ -6,7 +6,6 @@ each commit, in order. Many processes are killed, and some stop for longer than 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 import time
@@ -15,11 +14,11 @@ from typing import Any
 import fdb
 from fdb.subspace_impl import Subspace
 
-import fdbqueue
 from tests.long.simulation.cluster.inside.clients import Client as SimulatedClient
 from tests.long.simulation.cluster.inside.environment import EPOCH
 from tests.long.simulation.cluster.workloads.shared import (
     act_for,
+    conclude,
     keep_running,
     look_for_leftovers,
     run_threads,
@@ -94,16 +93,10 @@ class Groups:
         self._new_client(db, "drain").drain(lambda seconds: _pause(db, seconds))
         ledger = Ledger(is_exact=self._is_alone)
         self._client.keep_log(storm.replay(db, ledger))
-        for problem in ledger.problems[:10]:
-            self._client.problem(problem)
-        report = fdbqueue.admin.check(db, queue)
-        if not report.ok:
-            self._client.problem(f"fdbqueue.admin.check: {report.problems}")
+        facts = {"alone": self._is_alone, **ledger.events, **storm.events}
+        conclude(self._client, db, queue, ledger.problems, storm.acts, **facts)
         take_dead_waiters(db, queue)
         look_for_leftovers(self._client, db, queue.subspace, expected={"a receipt"})
-        digest = hashlib.sha256("\n".join(map(str, storm.acts)).encode()).hexdigest()
-        facts = {"alone": self._is_alone, **ledger.events, **storm.events}
-        self._client.report(operations=len(storm.acts), digest=digest, **facts)
 
 
 def _pause(db: Any, seconds: float) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from tests.long.simulation.cluster.inside.clients import Client
 from tests.long.simulation.cluster.inside.environment import stopped_clock
 from tests.long.simulation.cluster.workloads.shared import (
+    conclude,
     look_for_leftovers,
     run_threads,
     wait_for_ends,
@@ -58,9 +59,7 @@ class Queues:
             return
         session = self._session(db, "check")
         wait_for_ends(self._client, db, session.queue)
-        model, digest, log = self._storm.end(session, db)
+        log = self._storm.end(session, db)
         look_for_leftovers(self._client, db, session.queue.subspace)
         self._client.keep_log(log)
-        for problem in self._storm.problems[:10]:
-            self._client.problem(problem)
-        self._client.report(operations=model.operations, digest=digest, errors=errors)
+        conclude(self._client, db, session.queue, self._storm.problems, log, errors=errors)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 import threading
 import time
 import traceback
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -116,6 +117,24 @@ def wait_for_ends(client: Client, db: Any, queue: fdbqueue.PriorityQueue) -> Non
         return not (stats.claimed or stats.delayed)
 
     wait_until(client, are_over, _LONGEST, "a lease or a delay does not end")
+
+
+def conclude(
+    client: Client,
+    db: Any,
+    queue: fdbqueue.PriorityQueue[Any],
+    problems: Iterable[str],
+    operations: Sequence[object],
+    **facts: object,
+) -> None:
+    """Check a queue, and report what a workload has found and how many operations it has made."""
+    for problem in [*problems][:10]:
+        client.problem(problem)
+    report = fdbqueue.admin.check(db, queue)
+    if not report.ok:
+        client.problem(f"fdbqueue.admin.check: {report.problems}")
+    digest = hashlib.sha256("\n".join(map(str, operations)).encode()).hexdigest()
+    client.report(operations=len(operations), digest=digest, **facts)
 
 
 def look_for_leftovers(

@@ -1,4 +1,4 @@
-"""Over HTTP, a time is refused if it cannot be shown, and rows of others hide nothing."""
+"""Rows that no worker has written do not hide the workers."""
 
 from __future__ import annotations
 
@@ -7,25 +7,8 @@ from typing import Any
 import fdb.tuple
 from starlette.testclient import TestClient
 
-import fdbqueue
 from fdbqueue.layout.names import worker_key
 from fdbqueue.worker.presence import Presence
-
-LAST = "9999-12-31T23:59:59.999Z"
-
-
-def test_a_time_that_cannot_be_shown_is_refused_with_the_last_one(
-    client: TestClient, db: Any, name: str
-) -> None:
-    queue = f"/v1/queues/{name}"
-    for at in ("9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59-00:01"):
-        answer = client.post(f"{queue}/push", json={"item": 1, "at": at})
-        assert answer.status_code == 422
-        assert "up to 9999-12-31T23:59:59.999+00:00, not 9999-12-31T23:59:59" in answer.text
-    assert name not in fdbqueue.admin.queue_names(db)
-    answer = client.post(f"{queue}/push", json={"item": 1, "at": LAST})
-    shown = client.get(f"{queue}/items/{answer.json()['id']}").json()
-    assert shown["due_at"] == LAST.replace("Z", "+00:00")
 
 
 def test_rows_that_no_worker_has_written_do_not_hide_the_workers(
