@@ -32,11 +32,6 @@ TIMEOUT = 60.0  # seconds after which a test fails instead of waiting
 CONFLICT = Fault("before", 1020)
 DIES_BEFORE = Fault("before", DEAD)
 DIES_AFTER = Fault("after", DEAD)
-LOST_REPLIES = [
-    *(Fault(when, code) for when in ("before", "after") for code in (1021, 1031, 1039)),
-    Fault("late", 1031),
-    Fault("last", 1021),
-]
 
 # The first commit of a process sweeps requests that dead processes left behind. The second one pops
 # items directly. If that conflicts, the process becomes the leader or stages a request.
