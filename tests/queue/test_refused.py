@@ -380,9 +380,10 @@ CALLS: dict[str, list[tuple[Any, Call, list[Any]]]] = {
 
 @pytest.mark.parametrize("area", CALLS)
 def test_a_wrong_argument_changes_nothing(db: Any, queues: Queues, area: str) -> None:
-    def stored() -> list[Any]:
+    def stored() -> list[tuple[bytes, bytes]]:
         handles = (queues.jobs, queues.fifo, queues.tasks)
-        return [row for each in handles for row in db.get_range_startswith(each.subspace.key())]
+        rows = [db.get_range_startswith(each.subspace.key()) for each in handles]
+        return [(row.key, row.value) for each in rows for row in each]
 
     before = stored()
     for expected, call, values in CALLS[area]:
