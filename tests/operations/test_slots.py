@@ -84,6 +84,17 @@ def test_a_paused_queue_accepts_pushes_and_returns_no_items(db: Any, space: Subs
     assert tasks.pop(db).payload == 1
 
 
+def test_a_paused_queue_stays_paused_when_it_is_cleared(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, 1)
+    queue.configure(db, paused=True)
+    queue.clear(db)
+    queue.push(db, 2)
+    assert queue.options(db).paused
+    assert queue.pop(db) is None
+    assert check(db, queue).ok
+
+
 def test_another_handle_notices_a_pause_within_a_second(db: Any, name: str, clock: Clock) -> None:
     ours, other = PriorityQueue.named(db, name), PriorityQueue.named(db, name)
     ours.push_many(db, range(3))
