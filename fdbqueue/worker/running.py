@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent import futures
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_TURN = 0.05  # seconds to wait for the end of another transaction on the embedded engine
+
 _log = Log("fdbqueue.worker")
 
 
@@ -43,6 +45,7 @@ class Running(Part):
     """Runs the jobs of a worker."""
 
     endings: Endings
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, job: HeldJob) -> None:
         """Run one job and report its end."""
@@ -155,10 +158,16 @@ class Running(Part):
             end_with = store.ack_first(tr, job.claim, job.report.log)
             end_with(self._tried(job, partial(call, tr)))
 
-        if engine_of(self.db).commits_are_certain:
-            run(self.db, body, unconfirmed=job.unconfirmed)
-        else:
+        if not engine_of(self.db).commits_are_certain:
             run_once(self.db, body, store.layout.receipts)
+            return
+        # Threads that compete for Python's lock take longer than threads that take turns.
+        has_turn = self._turn.acquire(timeout=_TURN)
+        try:
+            run(self.db, body, unconfirmed=job.unconfirmed)
+        finally:
+            if has_turn:
+                self._turn.release()
 
     def _tried(self, job: HeldJob, function: Callable[[], _T]) -> _T:
         """Call a function of the program as part of a try, if the grace period is not over."""

@@ -42,6 +42,18 @@ def test_a_handler_gets_each_item_in_order(db: Any, queue: PriorityQueue) -> Non
     assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
+def test_a_transaction_that_takes_long_lets_others_begin(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, range(2))
+    began: set[int] = set()
+
+    def handle(tr: fdbqueue.Transaction, item: fdbqueue.Item) -> None:
+        began.add(item.value)
+        wait_until(lambda: len(began) == 2)
+
+    report = Worker(db, queue, handle, concurrency=2).run(drain=True)
+    assert report == WorkerReport(done=2)
+
+
 def test_a_transactional_handler_commits_together_with_its_ack(
     db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
 ) -> None:
