@@ -41,7 +41,7 @@ _OF_QUEUES = (Mount("/v1", _NOTHING), Mount("/queue", _NOTHING))
 """Paths below which each route calls `authorize`."""
 
 Role: TypeAlias = Literal["read", "write", "admin"]
-"""What a token allows. Each role includes the ones before it.
+"""The rights of a token. Each role includes the ones before it.
 
 `write` pushes, takes and ends items. `admin` changes queues, and items in bulk.
 """

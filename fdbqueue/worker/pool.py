@@ -287,7 +287,7 @@ class Pool:
 
 @dataclass(eq=False)
 class Part:
-    """What all parts of a worker share."""
+    """A part of a worker, with the state that all parts share."""
 
     db: Database
     handler: Handler

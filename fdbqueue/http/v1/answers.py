@@ -201,7 +201,7 @@ class Scale(BaseModel):
 
 
 class History(BaseModel):
-    """What happened in the last 5 minutes, hour and day."""
+    """The totals of the last 5 minutes, hour and day."""
 
     windows: list[types.HistoryWindow]
 
