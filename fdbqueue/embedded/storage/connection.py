@@ -91,9 +91,9 @@ class Connection(sqlite3.Connection):
 
         All further reads fail with `code`. `now=math.inf` also closes an unused connection.
         """
-        if self.expires <= now and self.busy.acquire(timeout=patience):
+        if -math.inf < self.expires <= now and self.busy.acquire(timeout=patience):
             try:
-                if self.expires <= now:
+                if -math.inf < self.expires <= now:  # the first code stays
                     self.expires, self.over = -math.inf, code
                     self.close()
             finally:
