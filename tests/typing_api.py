@@ -6,7 +6,7 @@ need.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from typing_extensions import assert_type
@@ -300,8 +300,23 @@ def around(context: jobs.Context) -> Iterator[None]:
 def no_middleware(context: jobs.Context) -> None: ...
 
 
+@app.lifespan
+async def resources() -> AsyncIterator[dict[str, str]]:
+    yield {}
+
+
+@app.job()
+def look_up(context: jobs.Context[dict[str, str]], word: str) -> str:
+    return assert_type(context.state[word], str)
+
+
+def no_lifespan() -> None: ...
+
+
 def declared_jobs(tr: Transaction) -> None:
     app.middleware(no_middleware)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    app.lifespan(no_lifespan)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    assert_type(look_up.push("word"), jobs.Handle[str])
     assert_type(send("ada@example.com", subject="hi"), int)
     assert_type(send.push("ada@example.com", subject="hi", delay=3), jobs.Handle[int])
     with app.batch(then=fetch, args=["https://example.com"], on_dead="cancel") as batch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import (
+    AsyncIterator,
     Callable,
     Coroutine,
     Generator,
@@ -13,7 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
@@ -24,7 +25,7 @@ from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
 from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
-from fdbqueue.jobs.handler import Around, JobHandler
+from fdbqueue.jobs.handler import Around, JobHandler, Lifespan
 from fdbqueue.jobs.job import Job, JobSettings
 from fdbqueue.jobs.processes import command_of, importable, is_same
 from fdbqueue.jobs.retry import Decision, Retry
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _J = TypeVar("_J", bound=Job[Any, Any, Any, Any])
+_Lifespan = TypeVar("_Lifespan", bound=Callable[[], Iterator[Any] | AsyncIterator[Any]])
 _Middleware = TypeVar("_Middleware", bound=Callable[[Context], Iterator[None]])
 
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
@@ -133,6 +135,7 @@ class App:
             self._keep_unknown = validate_seconds("keep_unknown", keep_unknown)
         self._guard = Guard()
         self._jobs: dict[str, Job[Any, Any, Any, Any]] = {}
+        self._lifespan: Lifespan = nullcontext
         self._middleware: list[Around] = []
         self._named: str | None = None
         self._db: Database | None = None
@@ -401,6 +404,48 @@ class App:
         """Return the batch with this `Batch.id`, to add jobs to it, or raise `BatchNotFound`."""
         return batch_of(self, known_queues(self), id)
 
+    def lifespan(self, function: _Lifespan, /) -> _Lifespan:
+        """Run a generator function around the life of each worker process: a decorator.
+
+        The code before its `yield` runs before the worker claims a job, the rest once all jobs have
+        ended. What it yields is `Context.state` in jobs and middleware. An async generator function
+        runs in the event loop of the jobs that are coroutines. If it raises an exception before the
+        `yield`, so does `work`, and no job begins.
+
+        Args:
+            function: A generator function or async generator function with one `yield`.
+
+        Raises:
+            ValueError: The app has another lifespan.
+
+        Example:
+            >>> app = App("memory:")
+            >>> @app.lifespan
+            ... def resources():
+            ...     print("connect")
+            ...     yield {"ada": "ada@example.com"}
+            ...     print("disconnect")
+            >>> @app.job()
+            ... def send(context: Context[dict[str, str]], to: str):
+            ...     print("mail to", context.state[to])
+            >>> _ = send.push("ada")
+            >>> _ = app.work(drain=True)
+            connect
+            mail to ada@example.com
+            disconnect
+        """
+        generator: Any = function
+        if inspect.isgeneratorfunction(generator):
+            lifespan: Lifespan = contextmanager(generator)
+        elif inspect.isasyncgenfunction(generator):
+            lifespan = asynccontextmanager(generator)
+        else:
+            raise TypeError(f"a lifespan is a generator function, with a `yield`, not {function}")
+        if self._lifespan is not nullcontext and not is_same(self._lifespan, generator):
+            raise ValueError("the app has another lifespan, and a worker enters one")
+        self._lifespan = lifespan
+        return function
+
     def middleware(self, function: _Middleware, /) -> _Middleware:
         """Run a generator function around the call of each job: a decorator.
 
@@ -550,7 +595,7 @@ def worker_of(
         Source(app.queue(name), at_most.get(name), weights.get(name, 1), stores_results=True)
         for name in queues
     ]
-    made = handler(app.jobs, app._middleware, app._keep_unknown)
+    made = handler(app.jobs, app._middleware, app._keep_unknown, app._lifespan)
     return Worker(app.db, Turns(sources, in_order=in_order), made, **options)
 
 

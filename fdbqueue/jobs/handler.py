@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,6 +27,7 @@ from fdbqueue.worker.telemetry import Log
 _log = Log("fdbqueue.jobs")
 
 Around: TypeAlias = Callable[[Context], AbstractContextManager[None]]
+Lifespan: TypeAlias = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 
 
 class JobHandler(Handler):
@@ -35,9 +42,12 @@ class JobHandler(Handler):
         jobs: Mapping[str, Job[Any, Any, Any, Any]],
         middleware: Sequence[Around] = (),
         keep_unknown: float | None = None,
+        lifespan: Lifespan = nullcontext,
         renew: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(renew)
+        self._lifespan = lifespan
+        self._state: Any = None
         self.keep_unknown = keep_unknown
         self._jobs = jobs
         policies = [job.settings.retry for job in jobs.values()]
@@ -45,6 +55,16 @@ class JobHandler(Handler):
         self.results = partial(Arguments, jobs=jobs, kind="step")
         self._middleware = middleware
         self._unknown: set[tuple[str, int]] = set()
+
+    @contextmanager
+    def living(self) -> Generator[None]:
+        """Enter the lifespan of the app."""
+        with super().living():
+            life = self._lifespan()
+            if not isinstance(life, AbstractContextManager):
+                life = self.coroutines.entered(life)
+            with life as self._state:
+                yield
 
     def unknown(self, item: Item[Any]) -> str | None:
         """Return why the item is left to other workers, or `None`."""
@@ -63,7 +83,7 @@ class JobHandler(Handler):
         if stored is None:
             raise Dead('not a job, which is {"job": NAME, "args": [...], "kwargs": {...}}')
         job = self._jobs[stored.name]
-        context.job = job.name
+        context.job, context.state = job.name, self._state
         policy = job.settings.retry
         if isinstance(policy, Retry):
             context.limit_attempts(policy.attempts)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, cast
 
 from fdbqueue.database.binding import Guard
 from fdbqueue.database.clock import Since, milliseconds
@@ -19,6 +19,15 @@ from fdbqueue.queue.arguments import validate_log, validate_report
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, Database, Progress, Transaction
 from fdbqueue.worker.functions.steps import AioSteps, AttemptSteps, Results, Steps
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    _State = TypeVar("_State", default=Any)
+else:
+    from typing import TypeVar
+
+    _State = TypeVar("_State")
 
 _P = ParamSpec("_P")
 
@@ -90,7 +99,7 @@ class Cancelled:
                 self._told.set_result(None)
 
 
-class Context(Steps):
+class Context(Steps, Generic[_State]):
     """An attempt at a job, for a handler whose first parameter is annotated `Context`.
 
     `step`, `commit`, `sleep`, `wait`, `run` and `gather` are steps: each is done once, and its
@@ -110,6 +119,7 @@ class Context(Steps):
     Attributes:
         item: The item of the job.
         job: The name of a declared job; empty for any other.
+        state: The value that `App.lifespan` has yielded, of the type in `Context[State]`.
         tick: The tick of the schedule that pushed the job, or `None`.
         attempt: The number of the attempt, from 1.
         max_attempts: The number of attempts after which the job becomes a dead letter, or `None`.
@@ -127,6 +137,7 @@ class Context(Steps):
     ) -> None:
         self.item: Any = lease.claim.item
         self.job = ""
+        self.state: _State = cast("Any", None)
         self.tick: datetime | None = getattr(self.item, "tick", None)  # a task has none
         self.attempt = lease.claim.attempt
         self.max_attempts = max_attempts

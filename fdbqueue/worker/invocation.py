@@ -7,7 +7,7 @@ import re
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from types import SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -87,6 +87,10 @@ class Handler(ABC):
     def unknown(self, item: Any) -> str | None:
         """Return why the item is left to other workers, or `None`."""
         return None
+
+    def living(self) -> AbstractContextManager[object]:
+        """Return a context manager around the life of the worker."""
+        return closing(self.coroutines)
 
     @abstractmethod
     def call(self, context: Context) -> Invocation:
@@ -175,7 +179,8 @@ def supplied(function: Callable[..., Any]) -> Supplied:
     except Exception:  # the code of an annotation may raise anything
         return ""
     is_union = typing.get_origin(kind) in (typing.Union, UnionType)
-    for each in typing.get_args(kind) if is_union else (kind,):
+    for given in typing.get_args(kind) if is_union else (kind,):
+        each = typing.get_origin(given) or given  # of Context[State]
         # Transactions of the binding and of the embedded engine count as the protocol.
         is_ours = getattr(each, "__module__", "").partition(".")[0] in _OURS
         if is_ours and (name := _NAMES.get(getattr(each, "__name__", ""))):

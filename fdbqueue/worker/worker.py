@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any, TypeVar
 
 from fdbqueue.database.binding import is_database
@@ -136,7 +135,7 @@ class Worker:
         shutdown.errors.clear()
         with (
             serving_health(health, self._trouble),
-            closing(self._handler.coroutines),
+            self._handler.living(),
             stopping_on_signals(self.stop, "claimed jobs", lambda: len(pool), shutdown.kill),
             self._upkeep.kept(),
             self._endings.acknowledging(),

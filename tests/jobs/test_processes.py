@@ -15,12 +15,17 @@ from fdbqueue.jobs.errors import AppNotFound
 
 PROGRAM = """
 import os, sys, fdbqueue
+from fdbqueue.jobs import Context
 
 app = fdbqueue.App()
 
+@app.lifespan
+def process():
+    yield os.getpid()
+
 @app.job(queue={queue!r})
-def add(x: int) -> int:
-    return os.getpid()
+def add(context: Context, x: int) -> list[int]:
+    return [context.state, os.getpid()]
 
 if __name__ == "__main__":
     app.bind({url!r})
@@ -38,7 +43,8 @@ def test_the_processes_of_an_app_find_it(
     assert done.stdout == "WorkerReport(done=20, failed=0, lost=0)\n", done.stderr
     infos = list(PriorityQueue.existing(db, name).items(db, state="done"))
     assert {info.item.value["job"] for info in infos} == {"shop.add"}
-    assert len({info.result for info in infos}) >= 2
+    assert all(info.result[0] == info.result[1] for info in infos)
+    assert len({info.result[0] for info in infos}) >= 2
 
 
 def test_an_app_that_other_processes_cannot_use_is_refused(shared_url: str) -> None:

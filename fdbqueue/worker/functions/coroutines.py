@@ -6,8 +6,9 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
 from concurrent import futures
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Protocol
 
 from fdbqueue.worker.functions.guards import InThisProcess
@@ -83,6 +84,32 @@ class Coroutines:
         if error is not None:
             raise error
         return result
+
+    @contextmanager
+    def entered(self, manager: AbstractAsyncContextManager[Any]) -> Generator[Any]:
+        """Enter an async context manager in the event loop, in one task."""
+        state: futures.Future[Any] = futures.Future()
+        over = asyncio.Event()
+
+        async def live() -> None:
+            async with manager as value:
+                state.set_result(value)
+                await over.wait()
+
+        own = self._begin_loop()
+        life = asyncio.run_coroutine_threadsafe(live(), own.loop)
+        futures.wait([state, life], return_when=futures.FIRST_COMPLETED)
+        if life.done():
+            life.result()  # raises why it did not begin
+        try:
+            yield state.result()
+        finally:
+            own.loop.call_soon_threadsafe(over.set)
+            while not futures.wait([life], _LOOK).done:
+                own.ask()
+                if own.is_blocked:
+                    raise RuntimeError("a job blocks the event loop in which the lifespan ends")
+            life.result()
 
     @property
     def is_orphan(self) -> bool:
