@@ -58,7 +58,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _J = TypeVar("_J", bound=Job[Any, Any, Any, Any])
 _Lifespan = TypeVar("_Lifespan", bound=Callable[[], Iterator[Any] | AsyncIterator[Any]])
-_Middleware = TypeVar("_Middleware", bound=Callable[[Context], Iterator[None]])
+_Middleware = TypeVar("_Middleware", bound=Callable[[Context[Any]], Iterator[None]])
 
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 
@@ -77,13 +77,13 @@ class _Decorator(Protocol):
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Context, _P], Coroutine[Any, Any, _R]], /
-    ) -> Job[Concatenate[Context, _P], _P, Coroutine[Any, Any, _R], _R]: ...
+        self, function: Callable[Concatenate[Context[Any], _P], Coroutine[Any, Any, _R]], /
+    ) -> Job[Concatenate[Context[Any], _P], _P, Coroutine[Any, Any, _R], _R]: ...
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Context, _P], _R], /
-    ) -> Job[Concatenate[Context, _P], _P, _R, _R]: ...
+        self, function: Callable[Concatenate[Context[Any], _P], _R], /
+    ) -> Job[Concatenate[Context[Any], _P], _P, _R, _R]: ...
 
     @overload
     def __call__(

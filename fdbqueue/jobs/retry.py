@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fdbqueue.database.clock import retry_delay
 from fdbqueue.queue.arguments import validate_bound, validate_seconds
@@ -25,7 +25,7 @@ from fdbqueue.worker.outcomes import (
 ATTEMPTS = 20
 """The default number of attempts: the last one comes about six hours after the first."""
 
-Decision: TypeAlias = Callable[[Exception, Context], Outcome | Duration]
+Decision: TypeAlias = Callable[[Exception, Context[Any]], Outcome | Duration]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ from fdbqueue.worker.functions.steps import AioSteps, AttemptSteps, Results, Ste
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    _State = TypeVar("_State", default=Any)
+    _State_co = TypeVar("_State_co", covariant=True, default=object)
 else:
     from typing import TypeVar
 
-    _State = TypeVar("_State")
+    _State_co = TypeVar("_State_co", covariant=True)
 
 _P = ParamSpec("_P")
 
@@ -99,7 +99,7 @@ class Cancelled:
                 self._told.set_result(None)
 
 
-class Context(Steps, Generic[_State]):
+class Context(Steps, Generic[_State_co]):
     """An attempt at a job, for a handler whose first parameter is annotated `Context`.
 
     `step`, `commit`, `sleep`, `wait`, `run` and `gather` are steps: each is done once, and its
@@ -137,7 +137,7 @@ class Context(Steps, Generic[_State]):
     ) -> None:
         self.item: Any = lease.claim.item
         self.job = ""
-        self.state: _State = cast("Any", None)
+        self.state: _State_co = cast("Any", None)
         self.tick: datetime | None = getattr(self.item, "tick", None)  # a task has none
         self.attempt = lease.claim.attempt
         self.max_attempts = max_attempts
