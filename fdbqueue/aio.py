@@ -32,6 +32,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent import futures
+from contextlib import suppress
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
@@ -53,6 +54,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.sans_io import check_first, sans_io_of
+from fdbqueue.errors import NoResult
 from fdbqueue.options import Selecting
 from fdbqueue.queue import backup as _backup
 from fdbqueue.queue import check as _check
@@ -63,6 +65,7 @@ from fdbqueue.queue.base import BaseQueue
 from fdbqueue.queue.schedules import Schedules as _Schedules
 from fdbqueue.queue.steps import JobSteps as _JobSteps
 from fdbqueue.types import (
+    ENDED,
     Database,
     Duration,
     Item,
@@ -100,6 +103,7 @@ __all__ = [
 ]
 
 _PAGE = 500  # items that a listing reads at a time
+_NEXT = 1.0  # seconds between looks at an item that is followed: workers store reports as often
 _LOOK = 1.0  # seconds between looks whether the loop of a worker is closed
 
 _P = ParamSpec("_P")
@@ -236,6 +240,32 @@ class _Handle(Generic[_Q, _I]):
     def pushed_at(self, item: _I | str) -> datetime | None:
         """Return the time at which an item was pushed."""
         return self.queue.pushed_at(item)
+
+    async def follow(self, db: Database, item: _I | str) -> AsyncIterator[ItemInfo]:
+        """Yield everything about an item now, and when its state, progress or log changes.
+
+        End once it is done, dead or no longer kept. Cost: two reads of the item each second, and at
+        its end.
+
+        Args:
+            db: A database.
+            item: An item or task, or its id.
+        """
+        async for info in self.looks(db, item):
+            if info is not None:
+                yield info
+
+    async def looks(self, db: Database, item: _I | str) -> AsyncIterator[ItemInfo | None]:
+        """Yield as `follow` does, and `None` after each look at an unchanged item."""
+        last: object = None
+        while (info := await self.get(db, item)) is not None:
+            shown = info.state, info.progress, info.log
+            yield None if shown == last else info
+            if info.state in ENDED:
+                return
+            last = shown
+            with suppress(NoResult):  # returns at once if it has ended meanwhile
+                await self.result(db, item, wait=_NEXT)
 
     options = _method(BaseQueue[_I].options)
     configure = _method(BaseQueue[_I].configure)

@@ -36,7 +36,7 @@ ROOMS = {
     "contrib.django": {"admin", "jobs", "queue", "worker"},
     "contrib.django.management": set[str](),
     "contrib.django.management.commands": set[str](),
-    "jobs": {"database", "queue", "worker", "worker.functions"},
+    "jobs": {"aio", "database", "queue", "worker", "worker.functions"},
     "admin": {"layout", "queue", "worker"},
     "worker": {"worker.functions", "queue", "database", "layout"},
     "worker.functions": {"queue", "database", "layout"},

@@ -21,14 +21,14 @@ from fdbqueue import aio
 from fdbqueue.http import dashboard, push_and_pop
 from fdbqueue.http.metrics import Metrics, RequestLog
 from fdbqueue.http.parameters import SegmentPaths
-from fdbqueue.http.responses import add_error_handlers, answer
-from fdbqueue.http.security import Guard, Tokens, is_loopback
+from fdbqueue.http.responses import add_error_handlers, answer, path_of
+from fdbqueue.http.security import Authorize, Grant, Guard, Login, Tokens, is_loopback
 from fdbqueue.http.served import Served
 from fdbqueue.http.server import listening_socket, server_config
 from fdbqueue.http.v1 import groups, items, jobs, queues, schedules
 from fdbqueue.types import Database
 
-__all__ = ["Tokens", "create_app", "is_loopback", "listening_socket", "server_config"]
+__all__ = ["Grant", "Tokens", "create_app", "is_loopback", "listening_socket", "server_config"]
 
 _router = APIRouter(responses=push_and_pop.ERRORS)
 
@@ -43,27 +43,34 @@ def create_app(
     db: Database,
     *,
     tokens: Tokens | None = None,
+    authorize: Authorize | None = None,
     max_body: int = 9_000_000,
     origins: Sequence[str] = (),
 ) -> FastAPI:
     """Return an ASGI application that serves the named queues of a database.
 
-    Before it stops, a server should call `app.state.stop()`, which ends waiting requests.
+    Before it stops, a server should call `app.state.stop()`, which ends waiting requests. Another
+    application can mount this one below a path.
 
     Args:
         db: A database.
-        tokens: The accepted tokens; `None` allows every request.
+        tokens: The accepted tokens; `None` allows every request from this machine.
+        authorize: A function, called in a thread, or a coroutine function that returns the rights
+            of a request by the login of the application, or `None` to refuse it. It replaces
+            tokens, and also protects the dashboard.
         max_body: The largest request body, in bytes.
         origins: Sites whose pages may use the API, such as `https://app.example.com`.
 
     Raises:
-        ValueError: One of `origins` is not an origin.
+        ValueError: One of `origins` is not an origin, or `tokens` and `authorize` are both given.
 
     Example:
         >>> import fdbqueue
         >>> create_app(fdbqueue.open("memory:")).title
         'fdbqueue'
     """
+    if tokens and authorize:
+        raise ValueError("give tokens or authorize, not both")
     app = FastAPI(
         title="fdbqueue",
         version=version("fdbqueue"),
@@ -77,13 +84,12 @@ def create_app(
     app.state.served = Served(db)
     app.state.metrics = Metrics(db)
     app.router.routes += _ROUTES
-    app.add_middleware(
-        Guard, tokens=tokens or Tokens(), max_body=max_body, origins=frozenset(origins)
-    )
+    access = Login(authorize) if authorize else tokens or Tokens()
+    app.add_middleware(Guard, access=access, max_body=max_body, origins=frozenset(origins))
     if origins:
         _allow_origins(app, origins)
     app.add_middleware(RequestLog, observe=app.state.metrics.observe)
-    app.add_middleware(SegmentPaths, prefix="/v1/")
+    app.add_middleware(SegmentPaths)
     add_error_handlers(app)
     app.add_exception_handler(405, _not_allowed)
     return app
@@ -91,7 +97,7 @@ def create_app(
 
 async def _not_allowed(request: Request, error: Any) -> Response:
     """Answer 405 with all methods of the path."""
-    path = request.scope["path"]
+    path = path_of(request.scope)
     found = [each for each in _ROUTES if isinstance(each, Route) and each.path_regex.match(path)]
     methods = {method for route in found for method in route.methods or ()}
     return answer(request, 405, str(error.detail), {"allow": ", ".join(sorted(methods))})

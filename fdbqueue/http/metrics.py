@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fdbqueue.aio import overview, run
-from fdbqueue.http.responses import REQUEST_ID
+from fdbqueue.http.responses import REQUEST_ID, is_v1
 from fdbqueue.http.served import SharedReads
 from fdbqueue.queue.overview import retries
 from fdbqueue.types import Database, QueueStats
@@ -187,7 +187,7 @@ class RequestLog:
             return
         begin = time.perf_counter()
         header: tuple[bytes, bytes] | None = None
-        if scope["path"].startswith("/v1/"):
+        if is_v1(scope):
             given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
             id = (
                 given

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fdbqueue.http.fields import MAX_ITEMS, MAX_WAIT, NAME_SCHEMA, with_fields
+from fdbqueue.http.responses import is_v1
 from fdbqueue.http.security import Role, authorize
 from fdbqueue.http.v1.answers import PROBLEMS
 from fdbqueue.options import Filters
@@ -34,7 +35,7 @@ def name_for(role: Role, description: str) -> Any:
             json_schema_extra=NAME_SCHEMA,  # the queue checks it
         ),
     ) -> str:
-        name = decoded(name) if request.url.path.startswith("/v1/") else name
+        name = decoded(name) if is_v1(request.scope) else name
         authorize(request, role, name)
         return name
 
@@ -42,16 +43,15 @@ def name_for(role: Role, description: str) -> Any:
 
 
 class SegmentPaths:
-    """ASGI middleware that leaves `%2F` and `%25` encoded in paths below a prefix."""
+    """ASGI middleware that leaves `%2F` and `%25` encoded in paths below `/v1`."""
 
-    def __init__(self, app: ASGIApp, prefix: str) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request."""
         raw = scope.get("raw_path")
-        if raw and b"%" in raw and scope["path"].startswith(self._prefix):
+        if raw and b"%" in raw and is_v1(scope):
             path = raw.partition(b"?")[0].decode("latin-1")
             # An encoded "/" or "%" is encoded twice, so that it is still encoded afterwards.
             scope = {**scope, "path": unquote(_SEPARATORS.sub(r"%25\1", path))}

@@ -75,10 +75,15 @@ def json_response(content: dict[str, Any], status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
 
 
+def path_of(scope: Scope) -> str:
+    """Return the path of a request, below the one at which the application is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
 def is_v1(scope: Scope) -> bool:
     """Return whether a request is below `/v1`."""
-    path: str = scope["path"]
-    return path.startswith("/v1/")
+    return path_of(scope).startswith("/v1/")
 
 
 def problem(

@@ -7,12 +7,14 @@ import hmac
 import logging
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from inspect import iscoroutinefunction
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from urllib.parse import urlsplit
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Match, Mount, Route, Router
@@ -31,10 +33,9 @@ _TOKEN = re.compile(r"(?!#)[!-~]+")
 
 # These routes only match: they read a path exactly as the application's own routes do.
 _NOTHING = Router()
-_OPEN: tuple[BaseRoute, ...] = (
-    *(Route(path, _NOTHING) for path in ("/", "/health", "/ready")),
-    Mount("/dashboard", _NOTHING),
-)
+_CHECKS = (Route("/health", _NOTHING), Route("/ready", _NOTHING))
+_PAGES = (Route("/", _NOTHING), Mount("/dashboard", _NOTHING))
+_OPEN: tuple[BaseRoute, ...] = (*_CHECKS, *_PAGES)
 """Paths that reveal nothing about the queues."""
 
 _OF_QUEUES = (Mount("/v1", _NOTHING), Mount("/queue", _NOTHING))
@@ -50,16 +51,15 @@ _ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Grant(NamedTuple):
-    """A token's rights. `queues` is `*` for all, a name, or a prefix and `*`."""
+    """The rights of a request. `queues` is `*` for all, a name, or a prefix and `*`."""
 
-    token: bytes
     role: Role
     queues: str = "*"
 
     def allows(self, role: Role, queue: str | None) -> bool:
         """Return whether it allows a role's requests on a queue, or with `None` on the server.
 
-        >>> grant = Grant(b"secret", "write", "mail/*")
+        >>> grant = Grant("write", "mail/*")
         >>> grant.allows("read", "mail/out"), grant.allows("admin", "mail/out")
         (True, False)
         """
@@ -72,6 +72,9 @@ class Grant(NamedTuple):
         if self.queues.endswith("*"):
             return queue.startswith(self.queues[:-1])
         return queue == self.queues
+
+
+Authorize: TypeAlias = Callable[[Request], Grant | Awaitable[Grant | None] | None]
 
 
 class Tokens:
@@ -95,16 +98,27 @@ class Tokens:
         'read'
     """
 
+    open_paths = _OPEN
+    refusal = (
+        401,
+        "a token is required: send it as `Authorization: Bearer TOKEN`",
+        [(b"www-authenticate", b"Bearer")],
+    )
+
     def __init__(self, lines: Iterable[str] = (), file: Path | None = None) -> None:
         self._fixed = [_grant(line.split(), "") for line in lines]
         self._file = file
         self._version: tuple[int, ...] = ()
-        self._in_file: list[Grant] = []
+        self._in_file: list[tuple[bytes, Grant]] = []
         self._looked_at = time.monotonic()
         self._read_file()
 
     def __bool__(self) -> bool:
         return bool(self._fixed or self._file)
+
+    async def grant(self, scope: Scope) -> Grant | None:
+        """Return the grant of a request."""
+        return self.find(dict(scope["headers"]).get(b"authorization", b""))
 
     def find(self, authorization: bytes) -> Grant | None:
         """Return the grant of the header's token, if any."""
@@ -119,8 +133,8 @@ class Tokens:
             except (OSError, ValueError) as error:
                 _log.error("%s cannot be used, and its former tokens stay: %s", self._file, error)
         # Every token is compared, so that the duration does not reveal which one matched.
-        for grant in (*self._fixed, *self._in_file):
-            if hmac.compare_digest(given, grant.token):
+        for token, grant in (*self._fixed, *self._in_file):
+            if hmac.compare_digest(given, token):
                 found = grant
         return found
 
@@ -148,13 +162,13 @@ class Tokens:
         self._in_file, self._version = grants, version
 
 
-def _grant(words: list[str], place: str) -> Grant:
-    """Return the grant of a line; an error begins with its place."""
+def _grant(words: list[str], place: str) -> tuple[bytes, Grant]:
+    """Return the token of a line, with its grant; an error begins with its place."""
     token, *rest = words or [""]
     role = rest[0] if rest else "admin"
     for known in _ROLES:
         if role == known and _TOKEN.fullmatch(token):
-            return Grant(token.encode(), known, " ".join(rest[1:]) or "*")
+            return token.encode(), Grant(known, " ".join(rest[1:]) or "*")
     # The message omits the words, which may be parts of a mistyped secret.
     raise ValueError(
         f"{place}a token is printable ASCII without spaces that does not start with #, and what "
@@ -162,29 +176,50 @@ def _grant(words: list[str], place: str) -> Grant:
     )
 
 
+class Login:
+    """The rights of requests by the login of the application that mounts this one."""
+
+    open_paths = _CHECKS
+    refusal = 403, "the application does not allow this request: log in first"
+
+    def __init__(self, authorize: Authorize) -> None:
+        self._authorize = authorize
+
+    async def grant(self, scope: Scope) -> Grant | None:
+        """Return the grant of a request."""
+        request = Request(scope)
+        if iscoroutinefunction(self._authorize):
+            found: Any = await self._authorize(request)
+        else:
+            found = await run_in_threadpool(self._authorize, request)
+        if not isinstance(found, Grant | None):
+            raise TypeError(f"authorize returns a Grant or None, not {found!r}")
+        return found
+
+
 def grant_of(request: Request) -> Grant | None:
-    """Return a request's grant, if the server has tokens."""
+    """Return a request's grant, or `None` if every request is allowed."""
     grant: Grant | None = request.scope.get(GRANT)
     return grant
 
 
 def authorize(request: Request, role: Role, queue: str) -> None:
-    """Raise 403 unless the request's token allows this."""
+    """Raise 403 unless the request's grant allows this."""
     grant = grant_of(request)
     if grant is not None and not grant.allows(role, queue):
-        only = "; it allows only reads" if grant.role == "read" else ""
-        raise HTTPException(403, f"this token does not allow {role} requests of {queue!r}{only}")
+        only = "; only reads are allowed" if grant.role == "read" else ""
+        raise HTTPException(403, f"no rights for {role} requests of {queue!r}{only}")
 
 
 class Guard:
-    """ASGI middleware that refuses foreign pages, missing tokens and large bodies."""
+    """ASGI middleware that refuses foreign pages, missing rights and large bodies."""
 
     def __init__(
-        self, app: ASGIApp, tokens: Tokens, max_body: int, origins: frozenset[str]
+        self, app: ASGIApp, access: Tokens | Login, max_body: int, origins: frozenset[str]
     ) -> None:
         self._app = app
         self._origins = origins
-        self._tokens = tokens
+        self._access = access
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -197,17 +232,15 @@ class Guard:
         if foreign is not None:
             await refuse(scope, send, 403, foreign)
             return
-        if self._tokens:
-            grant = self._tokens.find(headers.get(b"authorization", b""))
-            if grant is None and not _matches(_OPEN, scope):
-                challenge = [(b"www-authenticate", b"Bearer")]
-                sentence = "a token is required: send it as `Authorization: Bearer TOKEN`"
-                await refuse(scope, send, 401, sentence, challenge)
+        if self._access:
+            grant = await self._access.grant(scope)
+            if grant is None and not _matches(self._access.open_paths, scope):
+                await refuse(scope, send, *self._access.refusal)
                 return
             if grant is not None:
                 of_server = not _matches((*_OPEN, *_OF_QUEUES), scope)
                 if of_server and not grant.allows("read", None):
-                    await refuse(scope, send, 403, "this token does not allow all queues")
+                    await refuse(scope, send, 403, "this needs rights on all queues")
                     return
                 scope[GRANT] = grant
         most = self._max_body
@@ -240,7 +273,7 @@ class Guard:
         if method not in _READS and not is_own:
             return f"a page of {origin} must not change the queues"
         # Without tokens the server serves only this machine, under any of its names.
-        if not self._tokens and not is_loopback(host):
+        if not self._access and not is_loopback(host):
             return f"this server is not {host}; without tokens it serves only this machine"
         return None
 

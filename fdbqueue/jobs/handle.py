@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from fdbqueue import aio
 from fdbqueue.errors import NoResult
 from fdbqueue.types import Duration, ItemInfo, State
 
@@ -69,6 +70,29 @@ class Handle(Generic[_Result]):
         again, however it ends.
         """
         return self._job.app.queue(self.queue).cancel(self._job.app.db, self.id)
+
+    async def __aiter__(self) -> AsyncIterator[ItemInfo]:
+        """Yield everything about the job now, and when its state, progress or log changes.
+
+        End once it is done, dead or no longer kept. Cost: two reads of its item each second.
+
+        Example:
+            >>> import asyncio
+            >>> from fdbqueue.jobs import App
+            >>> app = App("memory:")
+            >>> @app.job()
+            ... def work(): ...
+            >>> async def states(handle):
+            ...     return [info.state async for info in handle]
+            >>> handle = work.push()
+            >>> _ = app.work(drain=True)
+            >>> asyncio.run(states(handle))
+            ['done']
+        """
+        app = self._job.app
+        queue = aio.PriorityQueue[Any](await aio.run(app.queue, self.queue))
+        async for info in queue.follow(app.db, self.id):
+            yield info
 
     def state(self) -> State | None:
         """Return the state of its item; `None` if it has left the queue."""

@@ -53,13 +53,13 @@ BODIES: list[Any] = [{"item": {}, "items": [{"item": {}}], "name": "stolen"}, {"
 class Granted(Tokens):
     """One token, whose grant a test sets."""
 
-    grant = Grant(b"token", "admin")
+    granted = Grant("admin")
 
     def __bool__(self) -> bool:
         return True
 
     def find(self, authorization: bytes) -> Grant | None:
-        return self.grant if authorization == b"Bearer token" else None
+        return self.granted if authorization == b"Bearer token" else None
 
 
 class Answer(NamedTuple):
@@ -77,7 +77,7 @@ class Server:
         self.client = TestClient(self.app, "http://any.example")
 
     def allow(self, queue: str) -> None:
-        self.tokens.grant = Grant(b"token", "admin", queue)
+        self.tokens.granted = Grant("admin", queue)
 
     def send(self, method: str, path: str, body: Any = None) -> Answer:
         """Send a request with exactly this path, which a client would normalize."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
+from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
@@ -20,15 +23,17 @@ from fdbqueue.http.parameters import (
 )
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.security import grant_of
-from fdbqueue.http.served import Handle, ServedQueues, call_waiting, client_of
+from fdbqueue.http.served import Handle, Served, ServedQueues, call_waiting, client_of
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import change_report, exact_priority, found_info, options_of, steps_of
-from fdbqueue.queue.arguments import decode_json
+from fdbqueue.queue.arguments import decode_json, json_bytes
 from fdbqueue.queue.batches import Batches, batch_as_json, batches_of
 from fdbqueue.queue.overview import as_json
-from fdbqueue.types import MatchCount, State
+from fdbqueue.types import ENDED, MatchCount, State
 
 router = new_router()
+
+_LONGEST_STREAM = 60.0  # seconds, less than the time-outs of common proxies
 
 _RETRIES: dict[str, State] = {"retry": "dead", "run_now": "delayed"}
 
@@ -83,6 +88,45 @@ async def get(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
 
 def _unknown(item_id: str) -> HTTPException:
     return HTTPException(404, f"the queue has no item {item_id}; perhaps it has ended")
+
+
+@router.get("/queues/{name}/items/{item_id}/events", response_class=StreamingResponse)
+async def events(
+    request: Request, served: ServedQueues, name: ReadOf, item_id: str
+) -> StreamingResponse:
+    """Stream an item as server-sent events, when its state, progress or log changes.
+
+    The data of each event is the item. The event `change` has an item that goes on, `end` one that
+    is done or dead, or null once it has left the queue. The server ends the stream then, and after
+    a minute: an `EventSource` connects again by itself, and a client closes it at `end`.
+    """
+    handle = await served.queue(name)
+    if await handle.state(served.db, item_id) is None:
+        raise _unknown(item_id)
+    return StreamingResponse(
+        _events(request, served, handle, item_id),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _events(
+    request: Request, served: Served, handle: Handle, item_id: str
+) -> AsyncIterator[str]:
+    began = time.monotonic()
+    async for info in handle.looks(served.db, item_id):
+        if info is not None:
+            has_ended = info.state in ENDED
+            event = "end" if has_ended else "change"
+            data = json_bytes(found_info(handle.queue, info)).decode()
+            yield f"event: {event}\ndata: {data}\n\n"
+            if has_ended:
+                return
+        else:
+            yield ":\n\n"
+        if request.app.state.stopping.is_set() or time.monotonic() - began > _LONGEST_STREAM:
+            return
+    yield "event: end\ndata: null\n\n"
 
 
 @router.get("/queues/{name}/items/{item_id}/position", response_model=answers.Position)
