@@ -77,26 +77,6 @@ def test_claims_of_different_items_both_commit(db: Any, queue: PriorityQueue) ->
     assert outcomes == {"both", "one"}
 
 
-def test_a_claim_conflicts_with_a_push_only_if_it_found_nothing(
-    db: Any, queue: PriorityQueue
-) -> None:
-    first, last = queue.push_many(db, "ab", priorities=[1, 2])
-    tr = db.create_transaction()
-    assert queue.claim(tr, within=1).item == first
-    queue.push(db, "urgent", 0)
-    assert queue.pop(db).value == "urgent"
-    assert queue.pop_max(db) == last
-    tr.commit().wait()
-    assert queue.is_empty(db)
-    tr = db.create_transaction()
-    assert queue.claim(tr) is None
-    tr[queue.subspace.pack((5, "seen"))] = b"empty"
-    queue.push(db, 1)
-    with pytest.raises(fdbqueue.error_classes()) as error:
-        tr.commit().wait()
-    assert error.value.code == 1020
-
-
 def test_each_item_is_claimed_exactly_once_despite_lost_replies(
     db: Any, queue: PriorityQueue, rng: random.Random
 ) -> None:

@@ -102,17 +102,3 @@ def test_items_of_its_group_ahead_of_it_are_counted_up_to_100(db: Any, jobs: Any
     if isinstance(jobs, PriorityQueue):
         urgent = jobs.push(db, "urgent", -1, group="ada")
         assert jobs.get(db, urgent).ahead_in_group == 0  # only those of its priority count
-
-
-def test_a_look_conflicts_with_no_claim_of_another_item(db: Any, jobs: Any) -> None:
-    jobs.configure(db, concurrency=2)
-    jobs.set_group(db, "ada", concurrency=1)
-    jobs.push(db, "first", group="ada")
-    second = jobs.push(db, "second", group="ada")
-    tr = db.create_transaction()
-    info = jobs.get(tr, second)
-    assert (info.held_by, info.ahead_in_group) == (None, 1)
-    tr[jobs.subspace["other"].key()] = b""
-    assert jobs.claim(db).item.value == "first"
-    tr.commit().wait()
-    assert held_by(db, jobs, second) == "group_concurrency"

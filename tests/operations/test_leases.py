@@ -88,22 +88,6 @@ def test_an_ack_commits_together_with_the_writes_of_the_job(
     assert db[done] == b"yes"
 
 
-def test_a_late_worker_conflicts_with_the_claim_that_replaced_its_own(
-    db: Any, queue: PriorityQueue, space: Subspace
-) -> None:
-    """Both read before either commits, so the later commit conflicts."""
-    queue.push(db, "a")
-    claim = queue.claim(db)
-    late = db.create_transaction()
-    late[space.pack(("done",))] = b"late"
-    queue.ack(late, claim)
-    lapse(db, queue)
-    assert queue.claim(db).item == claim.item
-    with pytest.raises(fdbqueue.error_classes()) as error:
-        late.commit().wait()
-    assert error.value.code == 1020
-
-
 def test_a_claim_of_several_items_ends_as_a_whole_or_item_by_item(
     db: Any, queue: PriorityQueue
 ) -> None:

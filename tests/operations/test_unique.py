@@ -284,33 +284,6 @@ def test_push_many_to_a_bounded_queue_needs_room_for_new_items_only(
     assert check(db, jobs).ok
 
 
-def test_of_a_claim_and_a_push_that_race_one_sees_the_other(
-    db: Any, jobs: PriorityQueue, fdb_error: Any
-) -> None:
-    """Pushes that read before the claim, and commit after it, begin again."""
-    first = jobs.push(db, 1, **CLAIMED)
-    push, claim = db.create_transaction(), db.create_transaction()
-    assert not jobs.push(push, 2, **CLAIMED).is_new
-    push[jobs.subspace["other"]] = b"written because the job waits"
-    assert jobs.claim(claim) is not None
-    claim.commit().wait()
-    with fdb_error(1020):
-        push.commit().wait()
-    del db[jobs.subspace["other"]]
-    second = jobs.push(db, 2, **CLAIMED)
-    assert second.is_new
-    # The same for an item that returns while another one is pushed.
-    jobs.remove(db, second)
-    push, release = db.create_transaction(), db.create_transaction()
-    assert jobs.push(push, 3, **CLAIMED).is_new
-    jobs.release(release, first.id)
-    push.commit().wait()
-    with fdb_error(1020):
-        release.commit().wait()
-    jobs.release(db, first.id)
-    assert check(db, jobs).ok
-
-
 def test_check_finds_and_repairs_the_ends_of_periods(db: Any, jobs: PriorityQueue) -> None:
     jobs.push(db, 1, **HOUR)
     jobs.pop(db)

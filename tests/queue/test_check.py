@@ -188,21 +188,6 @@ def test_a_queue_opened_with_another_type_of_priorities_is_not_repaired(
     assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
 
 
-def test_a_repair_keeps_items_pushed_during_it_and_conflicts_with_another_one(
-    db: Any, filled: PriorityQueue, fdb_error: Any
-) -> None:
-    tally(popped=7)(db, filled)
-    one, two = db.create_transaction(), db.create_transaction()
-    for tr in (one, two):
-        assert fdbqueue.admin.check(tr, filled, repair=True).repaired
-    filled.push(db, "meanwhile", 1)
-    filled.pop(db)
-    one.commit().wait()
-    with fdb_error(1020):
-        two.commit().wait()
-    assert fdbqueue.admin.check(db, filled).ok
-
-
 # Reads at versions that are too old
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -194,55 +193,6 @@ def test_names_of_any_text_are_told_apart(db: Any, jobs: Any) -> None:
     assert [each.name for each in jobs.groups(db)] == sorted(names, key=lambda n: n.encode())
     assert sorted(jobs.pop(db).value for _ in names) == sorted(names)
     assert jobs.groups(db) == []
-
-
-TAKES: dict[str, Any] = {
-    "pop": lambda jobs, tr: jobs.pop(tr),
-    "claim": lambda jobs, tr: jobs.claim(tr, within=1),
-}
-
-
-@pytest.mark.parametrize(
-    ("take", "change", "conflicts"),
-    [
-        ("pop", "pause", True),
-        ("claim", "pause", True),
-        ("pop", "limit", True),
-        ("claim", "limit", True),
-        ("pop", "push to it", True),
-        ("claim", "push to it", True),
-        ("pop", "push to another", False),
-        ("claim", "push to another", False),
-        ("pop", "first push", True),  # Abe would have come first
-        ("claim", "first push", False),  # a claim may take one of the first few
-        ("pop", "weight of the others", True),
-        ("pop", "more urgent", True),
-        ("pop", "more urgent without a group", True),
-    ],
-)
-def test_what_conflicts_with_taking_an_item_of_a_group(
-    db: Any, jobs: Any, take: str, change: str, conflicts: bool
-) -> None:
-    if change == "weight of the others":
-        jobs.push_many(db, [1, 1], 5)
-    jobs.push_many(db, [1] if change == "push to it" else [1, 2, 3], 5, group="ada")
-    jobs.push(db, 1, 5, group="bob")
-    tr = db.create_transaction()
-    assert TAKES[take](jobs, tr)
-    {
-        "pause": lambda: jobs.set_group(db, "ada", paused=True),
-        "limit": lambda: jobs.set_group(db, "ada", concurrency=1),
-        "push to it": lambda: jobs.push(db, 2, 5, group="ada"),
-        "push to another": lambda: jobs.push(db, 2, 5, group="bob"),
-        "first push": lambda: jobs.push(db, 2, 5, group="Abe"),
-        "weight of the others": lambda: jobs.set_group(db, "", weight=2),
-        "more urgent": lambda: jobs.push(db, 2, 0, group="ada"),
-        "more urgent without a group": lambda: jobs.push(db, 2, 0),
-    }[change]()
-    with pytest.raises(fdbqueue.error_classes()) if conflicts else nullcontext() as caught:
-        tr.commit().wait()
-    assert caught is None or caught.value.code == 1020
-    assert admin.check(db, jobs).problems == ()
 
 
 def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, admin
@@ -212,16 +211,6 @@ def test_a_custom_codec_is_identified_by_its_class_name(db: Any, name: str) -> N
     assert PriorityQueue.named(db, full, codec=Reversed()).pop(db).value == b"ab"
     with pytest.raises(OptionsMismatch, match="codec 'Reversed'"):
         PriorityQueue.named(db, full, codec="bytes")
-
-
-def test_racing_first_pushes_agree_on_the_options(db: Any, space: Subspace) -> None:
-    transactions = [db.create_transaction() for _ in range(2)]
-    for tr, bound in zip(transactions, (1, 2)):
-        PriorityQueue(space, max_size=bound).push(tr, bound)
-    transactions[1].commit().wait()
-    with pytest.raises(fdbqueue.error_classes()):
-        transactions[0].commit().wait()
-    assert PriorityQueue.named(db, space).options(db).max_size == 2
 
 
 def test_a_queue_in_a_directory_of_the_cluster(cluster: Any, db: Any, name: str) -> None:
