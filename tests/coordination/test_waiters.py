@@ -11,7 +11,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Worker, aio
+from fdbqueue import PriorityQueue, aio
 from fdbqueue.coordination import sans_io, waiting
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.waking import Waiters
@@ -204,22 +204,14 @@ def test_clients_wake_when_a_limit_lets_them_go_on(
     assert event != "slot" or consumers.db.transactions <= 5 * 10
 
 
-@pytest.mark.parametrize("end", ["time", "stop", "cancel", "interrupt"])
+@pytest.mark.parametrize("end", ["time", "cancel", "interrupt"])
 def test_a_client_leaves_when_it_stops_waiting(
-    db: Any, queue: PriorityQueue, asleep: Asleep, end: str, monkeypatch: pytest.MonkeyPatch
+    db: Any, queue: PriorityQueue, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if end == "time":
         assert queue.pop(db, wait=0.2) is None
         assert queue.claim(db, wait=0.2) is None
         assert not waiting_clients(db, queue)
-    elif end == "stop":
-        worker = Worker(db, queue, print)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        assert asleep.wait(TIMEOUT)
-        assert len(waiting_clients(db, queue)) == 1
-        worker.stop()
-        thread.join()
     elif end == "cancel":
 
         async def wait_for_an_item() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
-from fdbqueue.testing import FaultyDatabase
 from tests.support.full import unless_full
 
 Bound = Callable[[int | None], None]
@@ -149,14 +147,3 @@ def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
     for each in (reopened, other, early):  # this one was opened before there was a limit
         assert getattr(each.options(db), limit) == 1
     assert limit != "max_size" or unless_full(early.push, db, "b") is None
-
-
-@pytest.mark.parametrize("lose", ["before", "after"])
-def test_a_push_with_a_lost_reply_takes_one_place(
-    db: Any, jobs: Any, lose: str, rng: random.Random
-) -> None:
-    faults: dict[str, Any] = {lose: 0.5}
-    faulty = FaultyDatabase(db, seed=rng.randrange(2**32), **faults)
-    jobs.configure(db, max_size=20)
-    assert sum(unless_full(jobs.push, faulty, number) is not None for number in range(30)) == 20
-    assert values(jobs.items(db)) == list(range(20))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue, Queue
-from fdbqueue.testing import Clock
 from tests.support.leases import come_due, lapse
 
 
@@ -55,19 +54,6 @@ def test_a_ready_item_says_what_holds_it_back(db: Any, jobs: Any) -> None:
     assert held_by(db, jobs, jobs.push(db, "of no group")) is None
     jobs.ack(db, claim)
     assert held_by(db, jobs, second) is None
-
-
-def test_its_group_has_started_as_many_items_as_its_rate_allows(
-    db: Any, jobs: Any, clock: Clock
-) -> None:
-    jobs.set_group(db, "ada", rate=(1, 60))
-    _, second = jobs.push_many(db, ["first", "second"], group="ada")
-    assert held_by(db, jobs, second) is None
-    jobs.pop(db)
-    assert held_by(db, jobs, second) == "group_rate"
-    clock.advance(61)
-    assert held_by(db, jobs, second) is None  # although no client has noticed yet
-    assert jobs.pop(db).value == "second"
 
 
 @pytest.mark.parametrize("limit", ["queue", "group"])

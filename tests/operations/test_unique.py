@@ -75,29 +75,6 @@ def test_a_push_finds_that_the_item_with_its_key_has_ended(
     assert queue.state(db, item) == ("dead" if end == "dead" else None)
 
 
-@pytest.mark.parametrize("scope", [{}, CLAIMED])
-def test_an_item_keeps_its_key_through_moves_delays_and_cancellation(
-    db: Any, jobs: PriorityQueue, scope: dict[str, Any]
-) -> None:
-    options = {"unique": "k", **scope}
-    jobs.push(db, 1, 5, **options)
-    moved = jobs.reprioritize(db, next(jobs.items(db)), 7)
-    assert jobs.push(db, 2, **options) == moved
-    jobs.nack(db, jobs.claim(db), delay=1000)
-    assert jobs.state(db, moved) == "delayed"
-    assert jobs.push(db, 3, **options) == moved
-    come_due(db, jobs)
-    assert jobs.claim(db).attempt == 2
-    jobs.release(db, moved.id)
-    assert jobs.push(db, 4, **options) == moved
-    jobs.claim(db)
-    assert jobs.cancel(db, moved.id)
-    lapse(db, jobs)
-    assert jobs.push(db, 5, **options).is_new
-    assert [item.value for item in jobs.pop_many(db, 9)] == [5]
-    assert check(db, jobs).ok
-
-
 # Until claimed
 
 
@@ -282,16 +259,3 @@ def test_push_many_to_a_bounded_queue_needs_room_for_new_items_only(
     assert jobs.push(db, 0, unique="a") == known  # which needs no room
     assert jobs.size(db) == 3
     assert check(db, jobs).ok
-
-
-def test_check_finds_and_repairs_the_ends_of_periods(db: Any, jobs: PriorityQueue) -> None:
-    jobs.push(db, 1, **HOUR)
-    jobs.pop(db)
-    (end,) = rows_in(db, jobs, "unique_ends")
-    del db[end.key]
-    assert "not found by its index" in check(db, jobs).problems[0]
-    assert check(db, jobs, repair=True).repaired
-    del db[layout_of(jobs).unique_key("k")]
-    assert "leads to no item" in check(db, jobs).problems[0]
-    assert check(db, jobs, repair=True).repaired
-    assert keys_stored(db, jobs) == (0, 0)

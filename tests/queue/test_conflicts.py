@@ -13,6 +13,7 @@ from fdbqueue import PriorityQueue, admin
 from fdbqueue.layout.values import encode_tallies
 from tests.support.full import unless_full
 from tests.support.keys import layout_of
+from tests.support.kinds import KINDS, push
 from tests.support.leases import lapse
 
 NAMES = {
@@ -39,6 +40,12 @@ def ordered(db: Any, q: Any) -> dict[str, Any]:
     pushed["behind"] = q.push(db, "behind", 9)
     assert q.remove(db, pushed["behind"])
     return pushed
+
+
+def of_kind(db: Any, q: Any, kind: Any) -> dict[str, Any]:
+    queue, push_one = kind(q.subspace), partial(push, value=1)
+    push_one(db, queue)
+    return {"q": queue, "push_one": push_one}
 
 
 def grouped(db: Any, q: Any, n: int = 3) -> None:
@@ -114,6 +121,7 @@ CASES: list[tuple[Callable[[Any, Any], Any], str, list[str], list[str]]] = [
     ),
     (ordered, "q.pop_max(tr)", ["q.push(tr, 2, 9)", "q.push(tr, 2, 10)"], ["q.push(tr, 2, 8)"]),
     (ordered, CLAIM, [CLAIM, POP], ["q.push(tr, 2, 0)", "q.pop_max(tr)"]),
+    *((partial(of_kind, kind=each), POP, [POP], ["push_one(tr, q)"]) for each in KINDS),
     *((emptied, f"{act} is None", ["q.push(tr, 2, 10**9)"], []) for act in (POP, CLAIM)),
     (claimed, "q.ack(tr, claim) is None", ["lapse(tr, q) or q.claim(tr)"], ["q.push(tr, 2)"]),
     # Groups. A claim may take one of the first few items.
@@ -174,4 +182,4 @@ def test_an_act_conflicts_with_what_it_depends_on(
         tr.commit().wait()
     assert (db[note] is None) == conflicts
     del db[note]
-    assert admin.check(db, queue).problems == ()
+    assert admin.check(db, names["q"]).problems == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any
 
 import pytest
@@ -67,19 +66,6 @@ def test_pop_many_returns_the_first_n_items_in_order(
     assert fdbqueue.admin.check(db, mixed).ok
 
 
-class Level(IntEnum):
-    ONE = 1
-
-
-def test_negative_zero_and_large_priorities_are_ordered(db: Any, queue: PriorityQueue) -> None:
-    priorities = [Level.ONE, 0, -1, 255, 256, -256, 2**63 - 1, -(2**63), 65536]
-    for priority in priorities:
-        queue.push(db, priority, priority)
-    popped = [item.priority for item in queue.pop_many(db, 9)]
-    assert popped == sorted(priorities)
-    assert {type(each) for each in popped} == {int}
-
-
 def test_items_lists_all_items_or_a_part_in_order(db: Any, mixed: PriorityQueue) -> None:
     order = ORDER
     assert values(mixed.items(db)) == order
@@ -107,13 +93,6 @@ def test_items_reads_a_long_queue_in_pages(db: Any, queue: PriorityQueue) -> Non
     assert next(browsing).value == 0
     queue.pop_many(db, 600)
     assert values(browsing)[-1] == 699
-
-
-def test_push_many_pushes_each_value_with_its_priority(db: Any, queue: PriorityQueue) -> None:
-    items = queue.push_many(db, ["a", "b", "c"], priorities=[2, 1, 2])
-    assert [item.priority for item in items] == [2, 1, 2]
-    assert values(queue.items(db)) == ["b", "a", "c"]
-    assert queue.push_many(db, []) == []
 
 
 def test_calls_in_a_callers_transaction_commit_together(
