@@ -1,7 +1,6 @@
 """Contended pops, including the cases that FoundationDB's published recipe gets wrong.
 
-`test_leader` covers leadership; `test_recovery` and `test_failures` cover processes that die, stall
-or fail.
+`test_leader` covers leadership; `test_recovery` covers processes that die, stall or fail.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue
-from tests.coordination.line import DIES_WAITING, FAST, Line
+from tests.coordination.line import FAST, Line
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
 
@@ -66,22 +65,6 @@ def test_requests_are_served_in_the_order_they_were_made(line: Line) -> None:
         [],
     ]
     assert line.sleeps.woken == [True] * len(asked)
-    line.assert_sound()
-
-
-def test_a_staged_item_is_claimed_until_its_process_takes_it(line: Line) -> None:
-    line.queue.push_many(line.db, range(3))
-    line.set_idle_leader()
-    line.process(DIES_WAITING).pop()
-    call = line.process().pop()
-    line.clear_leader()
-    assert values(line.process().pop().result()) == [0]
-    assert values(call.result()) == [2]
-    stats = line.queue.stats(line.db)
-    assert (stats.claimed, stats.total_completed) == (1, 2)
-    line.sweep_requests()
-    assert values(line.process().pop().result()) == [1]
-    assert line.queue.stats(line.db).total_completed == 3
     line.assert_sound()
 
 

@@ -259,16 +259,6 @@ def keys(db: Any, queue: PriorityQueue) -> Keys:
     return Keys(db, queue.subspace)
 
 
-def test_one_client_takes_itself_for_the_oldest_whatever_the_clocks_say(keys: Keys) -> None:
-    """The name of a client begins with the time of its host, and several may begin at once."""
-    names = [hour.to_bytes(8, "big") + uuid4().bytes[8:] for hour in (7, 5, 9, 9, 1)]
-    began = [keys.wait(name) for name in names]
-    assert [waiter.is_sentinel for waiter in began] == [True, False, False, False, False]
-    assert keys.all() == [waiter.key for waiter in began]
-    keys.do("wake", 1)
-    assert keys.all() == [waiter.key for waiter in began[:-1]]
-
-
 def test_a_new_process_wakes_the_clients_on_which_most_depends(keys: Keys) -> None:
     """The oldest one and the newest one may be dead; those that are alive wait again."""
     old = [keys.wait(bytes([number]) * 16).key for number in range(4)]

@@ -63,29 +63,6 @@ def test_a_length_of_time_may_be_a_timedelta_or_a_text(db: Any, queue: PriorityQ
     assert not queue.wait(db, timedelta(milliseconds=1))
 
 
-def test_an_ack_commits_together_with_the_writes_of_the_job(
-    db: Any, queue: PriorityQueue, space: Subspace
-) -> None:
-    queue.push(db, "a")
-    claim = queue.claim(db)
-    done = space.pack(("done",))
-
-    @fdbqueue.transactional
-    def finish(tr: Any) -> None:
-        tr[done] = b"yes"
-        queue.ack(tr, claim)
-
-    lapse(db, queue)
-    other = queue.claim(db)  # replaces the expired claim
-    with pytest.raises(LeaseLost):
-        finish(db)
-    assert db[done] is None
-    assert other.attempt == 2
-    claim = other
-    finish(db)
-    assert db[done] == b"yes"
-
-
 def test_a_claim_of_several_items_ends_as_a_whole_or_item_by_item(
     db: Any, queue: PriorityQueue
 ) -> None:
@@ -133,7 +110,7 @@ def test_the_retry_delay_of_an_item_grows_with_each_failure(db: Any, queue: Prio
         queue.nack(db, claim, error="busy")
         assert queue.claim(db) is None
         assert check(db, queue).ok
-        (info,) = queue.items(db, state="delayed")
+        info: Any = next(queue.items(db, state="delayed"))
         longest = min(3_600, 2 ** (attempt - 1))
         assert longest / 2 - 0.01 <= (info.due_at - before).total_seconds() <= longest + 5
         come_due(db, queue)

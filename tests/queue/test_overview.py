@@ -53,12 +53,12 @@ def test_a_queue_is_waited_for_until_it_is_there_or_the_client_stops(
     assert overview.wait_for_queue(db, name, Stop(), 0.01) is None
     asleep.clear()
     stop = Stop()
-    with later(lambda: overview.wait_for_queue(db, f"{name}never", stop)) as stopped:
+    with later(lambda: overview.wait_for_queue(db, f"{name}never", stop, 2 * MAX_WAIT)) as stopped:
         assert asleep.wait(MAX_WAIT)
         stop.set()
         assert stopped.result(MAX_WAIT) is None
     asleep.clear()
-    with later(lambda: overview.wait_for_queue(db, name, Stop())) as found:
+    with later(lambda: overview.wait_for_queue(db, name, Stop(), 2 * MAX_WAIT)) as found:
         assert asleep.wait(MAX_WAIT)
         Queue.named(db, name).push(db, 1)
         assert type(found.result(MAX_WAIT)) is Queue

@@ -42,16 +42,6 @@ def test_a_count_without_an_item_does_not_hide_the_next_level(db: Any, space: Su
     assert queue.pop(db) == [(5, b"x")]
 
 
-def test_pushes_to_levels_do_not_conflict(db: Any, space: Subspace) -> None:
-    queue = NQueue(space)
-    transactions = [db.create_transaction() for _ in range(5)]
-    for tr in transactions:
-        queue.push(tr, b"x")
-    for tr in transactions:
-        tr.commit().wait()
-    assert queue.counts(db) == {0: 5}
-
-
 def test_concurrent_threads_pop_each_item_of_a_segmented_queue_once(
     db: Any, space: Subspace
 ) -> None:
