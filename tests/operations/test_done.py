@@ -90,7 +90,10 @@ def test_done_items_are_listed_newest_first(db: Any, name: str, kind: Any) -> No
 # What is kept
 
 
-def test_the_last_items_are_kept(db: Any, name: str, clock: Clock) -> None:
+def test_the_last_items_are_kept(
+    db: Any, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_MAX_TRIMMED", 4)
     queue = PriorityQueue.named(db, name, keep=3)
     ids = finish(db, queue, 10)
     trim(db, queue, clock)

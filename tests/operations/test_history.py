@@ -121,11 +121,6 @@ WAITS: dict[str, Callable[[Any, PriorityQueue, Clock], object]] = {
         now.passes(HOUR),
         queue.change_all(db, "retry", state="dead"),
     ),
-    "run by hand": lambda db, queue, now: (
-        item := queue.push(db, "x", delay=DAY),
-        now.passes(HOUR),
-        queue.retry(db, item),
-    ),
 }
 
 

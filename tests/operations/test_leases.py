@@ -30,9 +30,10 @@ def test_a_claimed_item_is_hidden_from_other_clients(db: Any, queue: PriorityQue
     queue.ack(db, claim)
     assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
     for method in (queue.ack, queue.nack, queue.extend, queue.release):
-        with pytest.raises(LeaseLost) as error:
-            method(db, claim)
-        assert error.value.item_id == claim.item.id
+        for at in (db, db.create_transaction()):
+            with pytest.raises(LeaseLost) as error:
+                method(at, claim)
+            assert error.value.item_id == claim.item.id
 
 
 def test_only_a_claim_of_the_queue_can_be_ended(

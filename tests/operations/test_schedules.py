@@ -142,7 +142,8 @@ def test_a_paused_schedule_pushes_and_misses_nothing_and_a_removed_one_is_gone(
     expected = next_hour(clock)
     to(clock, expected)
     assert ticks_of(queue, db) == [expected]
-    assert queue.schedules.remove(db, "hourly")
+    assert [queue.schedules.remove(db, "hourly") for _ in range(2)] == [True, False]
+    assert queue.schedules.run_now(db, "hourly") is None
     clock.advance("2h")
     assert queue.pop(db) is None
     assert admin.check(db, queue).ok

@@ -9,9 +9,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
-from fdbqueue.admin import check
 from fdbqueue.database import clock
-from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange
 from fdbqueue.testing import Clock
 
@@ -22,24 +20,6 @@ def in_transaction(method: Any) -> Any:
 
 
 # Time to live
-
-
-def test_a_claimed_item_expires_only_after_it_returns(
-    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = PriorityQueue(space["ttl"])
-    queue.push_many(db, ["done", "failed"], ttl=60)
-    claim = queue.claim(db, n=2)
-    assert claim is not None
-    done, failed = claim
-    later = milliseconds() + 61_000
-    for module in ("coordination.store", "coordination.claims"):
-        monkeypatch.setattr(f"fdbqueue.{module}.milliseconds", lambda: later)
-    queue.ack(db, done)
-    queue.nack(db, failed, delay=0)
-    assert queue.claim(db) is None
-    assert queue.size(db) == 0
-    assert check(db, queue).ok
 
 
 # Pause and resume

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.queue import base
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
-from tests.support.kinds import STATES, bring, push
+from tests.support.kinds import STATES, bring, in_each_state, push
 from tests.support.scan import assert_views_agree
 
 
@@ -104,4 +105,10 @@ def test_a_dead_letter_that_was_retried_meanwhile_is_not_cleared(
     assert queue.size(db) == 25
 
 
-# One group
+def test_a_group_is_cleared_in_each_state(db: Any, jobs: Any) -> None:
+    own = in_each_state(db, jobs, group="own")
+    other = jobs.push(db, 1, group="other")
+    results = jobs.change_all(db, "clear", group="own")
+    assert results == {id: True for state in reversed(STATES) for id in own[state]}
+    assert (jobs.size(db), jobs.state(db, other)) == (1, "ready")
+    assert fdbqueue.admin.check(db, jobs).problems == ()

@@ -171,14 +171,6 @@ def test_settings_are_read_back_as_they_were_set(db: Any, jobs: Any) -> None:
     assert jobs.group_settings(db, "bob") == read
 
 
-def test_names_of_any_text_are_told_apart(db: Any, jobs: Any) -> None:
-    names = ["a", "a\x00", "a\x00b", "\x00", "ä" * 100, "a b/c", "\U0001f600"]
-    jobs.push_many(db, names, groups=names)
-    assert [each.name for each in jobs.groups(db)] == sorted(names, key=lambda n: n.encode())
-    assert sorted(jobs.pop(db).value for _ in names) == sorted(names)
-    assert jobs.groups(db) == []
-
-
 def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:
     jobs.push_many(db, ["ada"] * 20, group="ada", cost=3)
     jobs.push_many(db, ["bob"] * 20, group="bob")

@@ -80,3 +80,23 @@ def test_what_was_no_failure_or_none_that_is_tried_again_holds_nobody(
     sequence.nack(db, claim, delay=60)
     assert value(sequence.claim(db)) == "third"
     assert not group_of(db, sequence).in_order
+
+
+@pytest.mark.parametrize("delays", [(60, 1), (1, 60)])
+def test_a_sequence_waits_for_all_items_that_failed_before_it_was_one(
+    db: Any, jobs: Any, delays: tuple[float, float]
+) -> None:
+    jobs.set_group(db, "ada", concurrency=2)
+    jobs.push_many(db, ["first", "second", "third"], group="ada")
+    with Clock() as clock:
+        claims = jobs.claim(db), jobs.claim(db)
+        jobs.set_group(db, "ada", concurrency=1)
+        for claim, delay in zip(claims, delays):
+            jobs.nack(db, claim, delay=delay)
+        clock.advance("2s")
+        assert jobs.claim(db) is None
+        clock.advance("60s")
+        for expected in ("first", "second", "third"):
+            claim = jobs.claim(db)
+            assert value(claim) == expected
+            jobs.ack(db, claim)
