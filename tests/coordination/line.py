@@ -10,20 +10,18 @@ import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Item, PriorityQueue, Queue
+from fdbqueue import Item, PriorityQueue
 from fdbqueue.coordination import pops, sweeper
 from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.queue.base import store_of
 from tests.support.keys import layout_of
 from tests.support.scripted import DEAD, Fault, Script, ScriptedDatabase
 
-AnyQueue: TypeAlias = PriorityQueue | Queue
-_Q = TypeVar("_Q", bound=AnyQueue)
 _T = TypeVar("_T")
 
 TIMEOUT = 60.0  # seconds after which a test fails instead of waiting
@@ -123,14 +121,14 @@ class Sleeps:
             watch.cancel()
 
 
-class Process(Generic[_Q]):
+class Process:
     """A process that pops."""
 
-    def __init__(self, db: Any, queue: _Q, script: Script) -> None:
+    def __init__(self, db: Any, queue: PriorityQueue, script: Script) -> None:
         self.db = ScriptedDatabase(db, script)
         self.queue = queue
 
-    def start(self, call: Callable[[_Q, Any], _T]) -> Call[_T]:
+    def start(self, call: Callable[[PriorityQueue, Any], _T]) -> Call[_T]:
         """Begin a call on the queue and the database; return once it sleeps or is done."""
         begun_call = Call(lambda: call(self.queue, self.db))
         assert begun_call.settled.wait(TIMEOUT)
@@ -142,18 +140,18 @@ class Process(Generic[_Q]):
         return self.start(lambda queue, db: queue.pop_many(db, n, **end))
 
 
-class Line(Generic[_Q]):
+class Line:
     """The processes that pop from one queue, and what they leave in the database."""
 
-    def __init__(self, db: Any, queue: _Q, sleeps: Sleeps) -> None:
+    def __init__(self, db: Any, queue: PriorityQueue, sleeps: Sleeps) -> None:
         self.db = db
         self.queue = queue
         self.layout = layout_of(queue)
         self.sleeps = sleeps
 
-    def process(self, script: Script = MEETS_CONFLICT) -> Process[_Q]:
+    def process(self, script: Script = MEETS_CONFLICT) -> Process:
         """Return a process that has not popped yet; by default its first pop conflicts."""
-        queue = type(self.queue)(self.queue.subspace)
+        queue = PriorityQueue(self.queue.subspace)
         store_of(queue).sweeper._next_look = math.inf  # a look at the schedule is no step of a pop
         return Process(self.db, queue, script)
 

@@ -15,6 +15,8 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination.combiner import Batch
+from fdbqueue.database.clock import uuids
+from fdbqueue.operations.claims import ClaimRequest
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
@@ -75,26 +77,6 @@ def test_claims_of_different_items_both_commit(db: Any, queue: PriorityQueue) ->
         queue.clear(db)
         queue.push_many(db, "ab")
     assert outcomes == {"both", "one"}
-
-
-def test_a_claim_conflicts_with_a_push_only_if_it_found_nothing(
-    db: Any, queue: PriorityQueue
-) -> None:
-    first, last = queue.push_many(db, "ab", priorities=[1, 2])
-    tr = db.create_transaction()
-    assert queue.claim(tr, within=1).item == first
-    queue.push(db, "urgent", 0)
-    assert queue.pop(db).value == "urgent"
-    assert queue.pop_max(db) == last
-    tr.commit().wait()
-    assert queue.is_empty(db)
-    tr = db.create_transaction()
-    assert queue.claim(tr) is None
-    tr[queue.subspace.pack((5, "seen"))] = b"empty"
-    queue.push(db, 1)
-    with pytest.raises(fdbqueue.error_classes()) as error:
-        tr.commit().wait()
-    assert error.value.code == 1020
 
 
 def test_each_item_is_claimed_exactly_once_despite_lost_replies(
@@ -159,3 +141,40 @@ def test_a_claim_that_joins_others_finds_what_its_thread_has_pushed(
         may_join.set()
         taken = [call.result() for call in (early, late)]
     assert [claim.item.value for claim in taken if claim] == ["second"]
+
+
+# Threads that claim at the same time share a transaction
+
+
+def claim_together(db: Any, jobs: Any, sizes: list[int]) -> list[list[Any]]:
+    """Claim for several threads in one transaction; return the values of each."""
+    requests = [ClaimRequest(n, n, 30.0, token, "") for n, token in zip(sizes, uuids(len(sizes)))]
+    claims = store_of(jobs)._claims.perform(db, Batch(requests))
+    return [[item.value for item in claim.items] if claim else [] for claim in claims]
+
+
+def test_the_claims_of_a_batch_take_turns_as_one_claim_does(db: Any, name: str) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    for group in ("ada", "bob", None):
+        jobs.push_many(db, [group] * 6, group=group)
+    found = claim_together(db, jobs, [1, 2, 1, 3])
+    assert found == [[None], ["ada", "bob"], [None], ["ada", "bob", None]]
+    assert fdbqueue.admin.check(db, jobs).problems == ()
+    assert claim_together(db, jobs, [1, 1]) == [["ada"], ["bob"]]
+    assert [*chain(*claim_together(db, jobs, [3, 3, 3, 9]))].count("ada") == 3
+    assert fdbqueue.admin.check(db, jobs).problems == ()
+    jobs.push(db, "new", group="ada")
+    assert claim_together(db, jobs, [1, 1]) == [["new"], []]
+
+
+def test_the_claims_of_a_batch_keep_to_the_limits_together(db: Any, name: str) -> None:
+    jobs = fdbqueue.Queue.named(db, f"{name}jobs")
+    jobs.set_group(db, "ada", concurrency=2)
+    jobs.set_group(db, "bob", rate=(3, 60))
+    for group in ("ada", "bob"):
+        jobs.push_many(db, [group] * 6, group=group)
+    found = claim_together(db, jobs, [1, 1, 1, 2, 1])
+    assert sorted(chain(*found)) == ["ada"] * 2 + ["bob"] * 3
+    assert claim_together(db, jobs, [1, 1]) == [[], []]
+    assert [each.held_by for each in jobs.groups(db)] == ["concurrency", "rate"]
+    assert fdbqueue.admin.check(db, jobs).problems == ()

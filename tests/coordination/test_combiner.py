@@ -66,15 +66,6 @@ def doubled(requests: list[int]) -> list[int]:
     return [2 * request for request in requests]
 
 
-def test_requests_that_arrive_during_a_batch_form_the_next_batch_in_order() -> None:
-    work = Work(doubled)
-    futures = work.run([1, 2, 3, 4])
-    assert [future.result() for future in futures] == [2, 4, 6, 8]
-    assert work.batches == [[1], [2, 3, 4]]
-    assert work.combiner(work.db, 5) == 10
-    assert work.batches[-1] == [5]
-
-
 def test_only_a_request_that_exceeds_the_budget_alone_makes_a_batch_exceed_it() -> None:
     work = Work(doubled, budget=10)
     work.run([1, 6, 4, 5, 50, 5])

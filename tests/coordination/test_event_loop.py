@@ -12,7 +12,7 @@ import pytest
 from fdbqueue.coordination import event_loop
 from fdbqueue.errors import FDBError, SyncFailed
 from tests.support.programs import python
-from tests.support.waiting import run_what_is_ready, wait_until
+from tests.support.waiting import run_what_is_ready
 
 
 class Work:
@@ -47,24 +47,6 @@ def test_a_task_to_which_the_program_keeps_no_reference_ends_like_others() -> No
 
     asyncio.run(main())
     assert (ended, work.undone) == (["result"], [])
-
-
-def test_a_cancelled_call_ends_after_its_result_is_undone() -> None:
-    work = Work()
-
-    async def main() -> None:
-        task = asyncio.ensure_future(work.call())
-        for _ in range(5):
-            await run_what_is_ready()
-            task.cancel()
-        await run_what_is_ready()
-        assert not task.done()
-        work.arrive()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert work.undone == ["result"]
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
@@ -115,26 +97,6 @@ def test_a_result_is_delivered_or_undone_at_whichever_iteration_the_cancel_arriv
         assert (results, work.undone) == (["result"], []) or work.undone == ["result"]
 
     asyncio.run(main())
-
-
-@pytest.mark.parametrize("arrives", ["before", "after"])
-def test_a_result_of_a_task_that_a_closed_loop_destroys_is_undone(arrives: str) -> None:
-    work = Work()
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(work.call())
-    task._log_destroy_pending = False
-    loop.call_soon(loop.stop)
-    loop.run_forever()
-    if arrives == "before":
-        work.arrive()
-    assert not task.done()
-    loop.close()
-    del task, loop
-    if arrives == "after":
-        work.arrive()
-    gc.collect()
-    wait_until(lambda: work.undone)
-    assert work.undone == ["result"]
 
 
 HELD = """

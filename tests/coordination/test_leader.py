@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from fdbqueue import PriorityQueue
 from fdbqueue.coordination import pops
 from tests.coordination.line import (
     FAST,
@@ -41,7 +40,7 @@ def may_check(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_the_leader_serves_requests_that_arrive_during_its_pops(
-    line: Line[PriorityQueue], may_check: threading.Event
+    line: Line, may_check: threading.Event
 ) -> None:
     items = line.queue.push_many(line.db, range(7))
     server = line.process()
@@ -58,7 +57,7 @@ def test_the_leader_serves_requests_that_arrive_during_its_pops(
 
 
 def test_a_request_made_while_the_leader_resigns_receives_leadership(
-    line: Line[PriorityQueue], may_check: threading.Event
+    line: Line, may_check: threading.Event
 ) -> None:
     """The request arrives after the leader has seen that no process waits."""
     items = line.queue.push_many(line.db, range(2))
@@ -74,7 +73,7 @@ def test_a_request_made_while_the_leader_resigns_receives_leadership(
 
 
 def test_a_process_does_not_wait_if_the_leader_resigns_before_its_request(
-    line: Line[PriorityQueue], may_check: threading.Event
+    line: Line, may_check: threading.Event
 ) -> None:
     """The leader resigns after the process has seen it."""
     items = line.queue.push_many(line.db, range(2))
@@ -92,7 +91,7 @@ def test_a_process_does_not_wait_if_the_leader_resigns_before_its_request(
 
 
 def test_the_leader_hands_over_when_its_leadership_has_lasted_too_long(
-    line: Line[PriorityQueue], monkeypatch: pytest.MonkeyPatch
+    line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A waiting process leads next; the others already have their items."""
     monkeypatch.setattr(pops, "_MAX_LEADERSHIP", 0)
@@ -109,7 +108,7 @@ def test_the_leader_hands_over_when_its_leadership_has_lasted_too_long(
     line.assert_sound()
 
 
-def test_waiting_processes_replace_a_dead_leader(line: Line[PriorityQueue]) -> None:
+def test_waiting_processes_replace_a_dead_leader(line: Line) -> None:
     """After the request timeout, they serve themselves and each other."""
     items = line.queue.push_many(line.db, range(6))
     line.set_idle_leader()
@@ -123,7 +122,7 @@ def test_waiting_processes_replace_a_dead_leader(line: Line[PriorityQueue]) -> N
 
 
 def test_a_leader_that_cannot_start_a_thread_returns_its_items(
-    line: Line[PriorityQueue], monkeypatch: pytest.MonkeyPatch
+    line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(function: Callable[..., object], arguments: tuple[object, ...]) -> int:
         raise RuntimeError("can't start new thread")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from typing import Any
 
 import pytest
@@ -14,12 +13,12 @@ from fdbqueue.coordination import waiting
 from fdbqueue.coordination.waiting import Lines, Wanted
 from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import until
 
 TIMEOUT = 60.0
 
 
-@pytest.mark.parametrize("take", ["pop", "claim", "wait"])
+@pytest.mark.parametrize("take", ["pop", "claim"])
 def test_a_push_wakes_one_of_many_consumers(
     db: Any, queue: PriorityQueue, asleep: Asleep, take: str
 ) -> None:
@@ -27,41 +26,22 @@ def test_a_push_wakes_one_of_many_consumers(
 
     async def consume() -> None:
         mine = aio.PriorityQueue(queue)
-        waits = {"seconds" if take == "wait" else "wait": TIMEOUT}
-        consumers = [
-            asyncio.create_task(getattr(mine, take)(counting, **waits)) for _ in range(100)
-        ]
+        calls = [getattr(mine, take)(counting, wait=TIMEOUT) for _ in range(100)]
+        consumers = [asyncio.create_task(call) for call in calls]
         await until(lambda: asleep.count >= 100)
         assert counting.watches <= 5
         counting.clear()
         await aio.run(queue.push, counting, "job")
         await asyncio.wait(consumers, return_when=asyncio.FIRST_COMPLETED)
-        if take != "wait":
-            await until(lambda: asleep.count > 100)
-            assert counting.transactions <= 5
-            assert counting.commits <= 3
-            assert sum(consumer.done() for consumer in consumers) == 1
+        await until(lambda: asleep.count > 100)
+        assert counting.transactions <= 5
+        assert counting.commits <= 3
+        assert sum(consumer.done() for consumer in consumers) == 1
         for consumer in consumers:
             consumer.cancel()
         await asyncio.wait(consumers)
 
     asyncio.run(consume())
-
-
-def test_waiting_threads_share_one_watch(db: Any, queue: PriorityQueue, asleep: Asleep) -> None:
-    counting, taken = CountingDatabase(db), list[Any]()
-    threads = [
-        threading.Thread(target=lambda: taken.append(queue.pop(counting, wait=TIMEOUT).value))
-        for _ in range(20)
-    ]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: asleep.count >= 20)
-    assert counting.watches <= 5
-    queue.push_many(db, range(20))
-    for thread in threads:
-        thread.join()
-    assert sorted(taken) == list(range(20))
 
 
 @pytest.mark.parametrize("end", ["cancelled", "timed out"])

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import PriorityQueue
@@ -15,8 +13,7 @@ from fdbqueue.coordination import pops
 from fdbqueue.coordination.pops import PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import encode_request, pack_staged, unpack_staged
-from fdbqueue.operations.payloads import write_pieces
+from fdbqueue.layout.values import encode_request, pack_staged
 from fdbqueue.queue.base import store_of
 
 WAITS = b"\x16\x01\x02\x01name\x00"
@@ -56,18 +53,3 @@ def test_a_first_pop_returns_what_was_staged_for_a_dead_process(
     assert PriorityQueue(queue.subspace).pop_many(db, 2) == items
     report = fdbqueue.admin.check(db, queue)
     assert report.ok, report.problems
-
-
-@settings(max_examples=25)
-@given(
-    pops=st.lists(
-        st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.binary(max_size=90_000)))
-    )
-)
-def test_staged_items_are_split_into_values_that_fit_and_restored(
-    pops: list[list[tuple[bytes, bytes]]],
-) -> None:
-    stored: Any = {}
-    write_pieces(stored, b"result", pack_staged(pops))
-    assert all(len(value) <= 90_000 for value in stored.values())
-    assert unpack_staged(b"".join(stored[key] for key in sorted(stored))) == pops

@@ -6,7 +6,6 @@ import pytest
 from fdb import tuple as fdb_tuple
 
 import fdbqueue
-from fdbqueue import PriorityQueue
 from fdbqueue.errors import UndecodableItem
 from tests.coordination.line import DIES_WAITING, Line
 
@@ -15,25 +14,8 @@ pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
 # Processes that die
 
 
-def test_a_request_is_dropped_only_after_its_timeout(
-    line: Line[PriorityQueue],
-) -> None:
-    items = line.queue.push_many(line.db, range(2))
-    line.set_idle_leader()
-    line.process(DIES_WAITING).pop()
-    line.sweep_requests(are_expired=False)
-    assert len(line.requests()) == 1  # the process may still be alive
-    line.sweep_requests()
-    assert line.requests() == []
-    assert line.remaining() == items
-    line.clear_leader()
-    line.assert_sound()
-
-
 @pytest.mark.parametrize("at_max", [False, True])
-def test_items_served_to_a_dead_process_return_to_their_positions(
-    line: Line[PriorityQueue], at_max: bool
-) -> None:
+def test_items_served_to_a_dead_process_return_to_their_positions(line: Line, at_max: bool) -> None:
     """They return between their neighbours, also new ones, and the counts are right."""
     items = line.queue.push_many(line.db, "abcdef", priorities=[1, 1, 1, 1, 2, 2])
     line.set_idle_leader()
@@ -52,7 +34,7 @@ def test_items_served_to_a_dead_process_return_to_their_positions(
     line.assert_sound()
 
 
-def test_the_result_of_a_request_of_another_cluster_returns(line: Line[PriorityQueue]) -> None:
+def test_the_result_of_a_request_of_another_cluster_returns(line: Line) -> None:
     """A backup of a cluster with higher versions can be restored to this one."""
     items = line.queue.push_many(line.db, range(3))
     line.set_idle_leader()
@@ -73,9 +55,7 @@ def test_the_result_of_a_request_of_another_cluster_returns(line: Line[PriorityQ
 
 
 @pytest.mark.parametrize("was_served", [False, True])
-def test_a_process_whose_request_expired_asks_again(
-    line: Line[PriorityQueue], was_served: bool
-) -> None:
+def test_a_process_whose_request_expired_asks_again(line: Line, was_served: bool) -> None:
     """The items served to it are back in their positions by then, and are popped once."""
     items = line.queue.push_many(line.db, range(4))
     line.sleeps.may_wake.clear()
@@ -104,7 +84,7 @@ def test_a_process_whose_request_expired_asks_again(
     "error", [KeyboardInterrupt(), fdbqueue.FDBError(1031)], ids=["interrupt", "1031"]
 )
 def test_an_interrupted_pop_removes_its_request_and_returns_the_items_served_to_it(
-    line: Line[PriorityQueue], error: BaseException, was_served: bool
+    line: Line, error: BaseException, was_served: bool
 ) -> None:
     items = line.queue.push_many(line.db, range(5))
     line.sleeps.may_wake.clear()
@@ -130,7 +110,7 @@ def test_an_interrupted_pop_removes_its_request_and_returns_the_items_served_to_
 
 
 def test_an_undecodable_item_fails_only_the_pop_it_was_served_to_and_keeps_its_position(
-    line: Line[PriorityQueue],
+    line: Line,
 ) -> None:
     items = line.queue.push_many(line.db, range(7))
     line.db[items[3].key] = b"no JSON"

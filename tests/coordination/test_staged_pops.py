@@ -1,7 +1,6 @@
 """Contended pops, including the cases that FoundationDB's published recipe gets wrong.
 
-`test_leader` covers leadership; `test_recovery` and `test_failures` cover processes that die, stall
-or fail.
+`test_leader` covers leadership; `test_recovery` covers processes that die, stall or fail.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Item, PriorityQueue, Queue
-from tests.coordination.line import DIES_WAITING, FAST, Line, Sleeps
+from fdbqueue import Item, PriorityQueue
+from tests.coordination.line import FAST, Line
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
 
@@ -25,7 +23,7 @@ def values(items: list[Item]) -> list[Any]:
 
 
 def test_one_transaction_serves_all_waiting_pops_and_their_watches_fire(
-    line: Line[PriorityQueue],
+    line: Line,
 ) -> None:
     """Only the first commit of each pop conflicts, and no pop backs off."""
     line.queue.push_many(line.db, range(9))
@@ -45,7 +43,7 @@ def test_one_transaction_serves_all_waiting_pops_and_their_watches_fire(
     assert [process.db.commits for process in waiting] == [FAST + 2] * 8
 
 
-def test_requests_are_served_in_the_order_they_were_made(line: Line[PriorityQueue]) -> None:
+def test_requests_are_served_in_the_order_they_were_made(line: Line) -> None:
     """Pops may be of either end and of any size; those after the last item get fewer or none."""
     line.queue.push_many(
         line.db,
@@ -67,39 +65,6 @@ def test_requests_are_served_in_the_order_they_were_made(line: Line[PriorityQueu
         [],
     ]
     assert line.sleeps.woken == [True] * len(asked)
-    line.assert_sound()
-
-
-def test_a_staged_item_is_claimed_until_its_process_takes_it(line: Line[PriorityQueue]) -> None:
-    line.queue.push_many(line.db, range(3))
-    line.set_idle_leader()
-    line.process(DIES_WAITING).pop()
-    call = line.process().pop()
-    line.clear_leader()
-    assert values(line.process().pop().result()) == [0]
-    assert values(call.result()) == [2]
-    stats = line.queue.stats(line.db)
-    assert (stats.claimed, stats.total_completed) == (1, 2)
-    line.sweep_requests()
-    assert values(line.process().pop().result()) == [1]
-    assert line.queue.stats(line.db).total_completed == 3
-    line.assert_sound()
-
-
-def test_a_fifo_queue_serves_waiting_requests_and_recovers_items_of_dead_processes(
-    db: Any, space: Subspace, sleeps: Sleeps
-) -> None:
-    line = Line(db, Queue(space["fifo"]), sleeps)
-    items = line.queue.enqueue_many(line.db, range(9))
-    line.set_idle_leader()
-    line.process(DIES_WAITING).pop(2)
-    calls = [line.process().pop(n) for n in (1, 2, 3, 1)]
-    line.clear_leader()
-    assert values(line.process().pop().result()) == [0]
-    assert [values(call.result()) for call in calls] == [[3], [4, 5], [6, 7, 8], []]
-    assert line.sleeps.woken == [True] * 4
-    line.sweep_requests()
-    assert line.remaining() == items[1:3]
     line.assert_sound()
 
 
@@ -129,7 +94,7 @@ def test_several_processes_pop_all_large_items_in_order(
 
 @pytest.mark.parametrize(("size", "n", "served"), [(3_000_000, 1, 0), (89_000, 3, 3)])
 def test_a_request_that_does_not_fit_into_the_transaction_leads_next(
-    line: Line[PriorityQueue], size: int, n: int, served: int
+    line: Line, size: int, n: int, served: int
 ) -> None:
     for number in range(1 + 5 * n):
         line.queue.push(line.db, f"{number:02}" + "x" * size)

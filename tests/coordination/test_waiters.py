@@ -11,7 +11,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Worker, aio
+from fdbqueue import PriorityQueue, aio
 from fdbqueue.coordination import sans_io, waiting
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.waking import Waiters
@@ -204,22 +204,14 @@ def test_clients_wake_when_a_limit_lets_them_go_on(
     assert event != "slot" or consumers.db.transactions <= 5 * 10
 
 
-@pytest.mark.parametrize("end", ["time", "stop", "cancel", "interrupt"])
+@pytest.mark.parametrize("end", ["time", "cancel", "interrupt"])
 def test_a_client_leaves_when_it_stops_waiting(
-    db: Any, queue: PriorityQueue, asleep: Asleep, end: str, monkeypatch: pytest.MonkeyPatch
+    db: Any, queue: PriorityQueue, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if end == "time":
         assert queue.pop(db, wait=0.2) is None
         assert queue.claim(db, wait=0.2) is None
         assert not waiting_clients(db, queue)
-    elif end == "stop":
-        worker = Worker(db, queue, print)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        assert asleep.wait(TIMEOUT)
-        assert len(waiting_clients(db, queue)) == 1
-        worker.stop()
-        thread.join()
     elif end == "cancel":
 
         async def wait_for_an_item() -> None:
@@ -265,16 +257,6 @@ class Keys:
 @pytest.fixture
 def keys(db: Any, queue: PriorityQueue) -> Keys:
     return Keys(db, queue.subspace)
-
-
-def test_one_client_takes_itself_for_the_oldest_whatever_the_clocks_say(keys: Keys) -> None:
-    """The name of a client begins with the time of its host, and several may begin at once."""
-    names = [hour.to_bytes(8, "big") + uuid4().bytes[8:] for hour in (7, 5, 9, 9, 1)]
-    began = [keys.wait(name) for name in names]
-    assert [waiter.is_sentinel for waiter in began] == [True, False, False, False, False]
-    assert keys.all() == [waiter.key for waiter in began]
-    keys.do("wake", 1)
-    assert keys.all() == [waiter.key for waiter in began[:-1]]
 
 
 def test_a_new_process_wakes_the_clients_on_which_most_depends(keys: Keys) -> None:

@@ -24,8 +24,7 @@ from recipes.priority_queue import PriorityQueue as Recipe
 if not version:
     db = fdbqueue.open(sys.argv[1])
 space = fdbqueue.Subspace(rawPrefix=bytes.fromhex(sys.argv[2]))
-queue, fifo = fdbqueue.PriorityQueue(space["queue"]), fdbqueue.Queue(space["fifo"])
-tuples = fdbqueue.PriorityQueue(space["tuples"], codec="tuple", priorities=(int, str))
+queue = fdbqueue.PriorityQueue(space["queue"])
 for value, priority in [("c", 3), ("a", 1), ("b", 1)]:
     queue.push(db, value, priority)
 first = queue.pop_min(db)
@@ -35,10 +34,6 @@ assert [item.value for item in queue.items(db)] == ["c", "a", "b"]
 assert queue.counts(db) == {0: 1, 1: 2} and queue.size(db) == 3
 queue.push(FaultyDatabase(db, after=1.0), "x" * 200_000, 9)
 assert len(queue.pop_max(db, wait=5).value) == 200_000
-fifo.enqueue_many(db, [1, 2])
-assert fifo.dequeue(db, wait=5).value == 1
-tuples.push(db, (1, b"x"), (5, "high"))
-assert tuples.pop(db).value == (1, b"x")
 assert fdbqueue.admin.check(db, queue, repair=True).ok
 Recipe(space["recipe"]).push(db, b"value", 1)
 assert Recipe(space["recipe"]).pop_min(db) == b"value"
@@ -129,18 +124,6 @@ def test_an_unresponsive_cluster_times_out(cluster: Cluster, tmp_path: Path) -> 
     fdbq.environment["FDB_CLUSTER_FILE"] = str(file)
     assert "(--timeout)" in error_of(fdbq("ls", "--timeout", "0.5"))
     assert os.listdir(tmp_path) == ["nobody.cluster"]
-
-
-def test_commands_find_the_cluster_by_option_or_environment(
-    db: Any, cluster: Cluster, name: str, tmp_path: Path
-) -> None:
-    fdbq = Shell(tmp_path, "")
-    assert fdbq.output("push", name, "1", "--db", str(cluster.file))
-    assert fdbq.output("push", name, "2", "--db", str(cluster.file))
-    fdbq.environment["FDB_CLUSTER_FILE"] = str(cluster.file)
-    del fdbq.environment["FDBQ_DB"]
-    assert fdbq.output("pop", name, "-n", "5") == "1\n2\n"
-    assert str(cluster.file) in fdbq.output("info")
 
 
 FORKS = """

@@ -11,11 +11,14 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, TaskQueue, transactional
+from fdbqueue import PriorityQueue, Queue, TaskQueue, admin, transactional
 from fdbqueue.database.exactly_once import run_once
+from fdbqueue.queue.batches import Batches, Members
+from fdbqueue.queue.repeatable import import_lines
 from fdbqueue.testing import FaultyDatabase
-from recipes.priority_queue import PriorityQueue as Recipe
 from tests.support.failing_disk import Disk
+from tests.support.full import unless_full
+from tests.support.idempotency import push_once
 from tests.support.keys import layout_of
 from tests.support.leases import lapse
 from tests.support.scripted import Fault, ScriptedDatabase
@@ -79,19 +82,6 @@ def test_transactional_retries_after_a_conflict(db: Any, space: Subspace) -> Non
     assert db[space["n"]] == b"11"
 
 
-def test_any_other_exception_ends_the_transaction_and_stores_nothing(
-    db: Any, space: Subspace
-) -> None:
-    @transactional
-    def fails(tr: Any) -> None:
-        tr[space["k"]] = b"v"
-        raise KeyError("no")
-
-    with pytest.raises(KeyError):
-        fails(db)
-    assert db[space["k"]] is None
-
-
 def test_a_function_without_a_transaction_argument_is_rejected(db: Any) -> None:
     with pytest.raises(ValueError, match="no positional argument 'tr'"):
         transactional(lambda transaction: None)
@@ -140,22 +130,6 @@ def test_invalid_faults_are_rejected() -> None:
             FaultyDatabase(None, **faults)
 
 
-def test_the_plain_recipe_loses_and_duplicates_items_under_lost_replies(
-    db: Any, space: Subspace, rng: random.Random
-) -> None:
-    """Code without receipts goes wrong under these faults, so the faults are real."""
-    recipe, broken = Recipe(space), faulty(db, rng)
-    pushed = [b"%d" % number for number in range(100)]
-    for value in pushed:
-        recipe.push(broken, value, 1)
-    stored = [row.value for row in db[space.range().start : space.range().stop]]
-    assert len(stored) > len(set(stored)) == 100
-    popped = []
-    while (value := recipe.pop_min(broken)) is not None:
-        popped.append(value)
-    assert len(popped) < len(stored)
-
-
 def test_pushes_and_pops_neither_lose_nor_duplicate_items(
     db: Any, queue: PriorityQueue, rng: random.Random
 ) -> None:
@@ -193,6 +167,34 @@ def test_every_mutating_method_takes_effect_once(
     assert fdbqueue.admin.check(db, fifo).ok
 
 
+def test_imports_bounds_batches_and_names_are_as_exact(
+    db: Any, queue: PriorityQueue, name: str, rng: random.Random
+) -> None:
+    broken, named = faulty(db, rng, 0.35), PriorityQueue.named(db, name)
+    for number in range(6):
+        lines = [b'"%d"' % line for line in range(4)]
+        assert import_lines(broken, named, lines, f"file {number}").stored == 4
+        ids = push_once(broken, named, f"key {number}", ["once"], [9])
+        assert push_once(broken, named, f"key {number}", ["once"], [9]) == ids
+        named.configure(broken, max_size=8)
+        assert sum(unless_full(named.push, broken, n) is not None for n in range(5)) == 3
+        moved = named.change_all(broken, "reprioritize", state="ready", to=7)
+        assert (len(moved), {*moved.values()}) == (8, {True})
+        assert len(named.pop_many(broken, 9)) == 8
+        batches = Batches(named)
+        id = batches.open(broken, {"job": "end"}, 0, "continue").id
+        batches.add(broken, id, "continue", [Members(queue, {"values": [1, 2], "priority": 0})])
+        for _ in range(2):
+            queue.ack(broken, queue.claim(broken))
+        batches.close(broken, id)
+        assert named.pop(broken, wait=60).value["kwargs"] == {"done": 2, "dead": 0, "cancelled": 0}
+        admin.rename(broken, name, f"{name}{number}")
+        admin.rename(broken, f"{name}{number}", name)
+    admin.drop(broken, name)
+    assert name not in admin.queue_names(db)
+    assert fdbqueue.admin.check(db, queue).ok
+
+
 def test_a_users_function_takes_effect_once_with_receipts(
     db: Any, space: Subspace, rng: random.Random
 ) -> None:
@@ -207,7 +209,7 @@ def test_a_users_function_takes_effect_once_with_receipts(
 
 
 def test_receipts_do_not_accumulate(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
-    """There is one receipt per client, and those of yesterday are removed."""
+    """There is one receipt per client, in the section 4; those of yesterday are removed."""
     broken = faulty(db, rng)
     receipts = layout_of(queue).receipts
     stale = receipts.pack((1, b"a client of long ago"))
@@ -219,7 +221,9 @@ def test_receipts_do_not_accumulate(db: Any, queue: PriorityQueue, rng: random.R
         queue.push(broken, number)
     rows = db[receipts.range().start : receipts.range().stop]
     assert len(rows) == 1
-    assert rows[0].key != stale
+    hour, client = receipts.unpack(rows[0].key)
+    assert rows[0].key.startswith(queue.subspace.key() + b"\x15\x04")
+    assert (hour > 400_000, len(client)) == (True, 16)
 
 
 @pytest.mark.parametrize("took_place", [True, False])

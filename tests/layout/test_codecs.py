@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from fdbqueue.errors import InvalidLine, InvalidValue, UndecodableItem
 from fdbqueue.layout.codecs import MAX_NESTING
 from fdbqueue.queue.repeatable import import_lines
 from tests.support.kinds import value_of
-from tests.support.shell import Shell, error_of
 
 
 def nested(levels: int, around: Callable[[Any, int], Any] | None = None) -> Any:
@@ -73,14 +71,3 @@ def test_items_of_another_program_are_read_and_put_back(
     with pytest.raises(UndecodableItem):
         queue.pop(db)
     assert queue.size(db) == 1
-
-
-def test_fdbq_has_the_same_limit_and_shows_what_another_program_stored(
-    db: Any, shared_url: str, name: str, tmp_path: Path
-) -> None:
-    fdbq, foreign = Shell(tmp_path, shared_url, name), "[" * 400 + "]" * 400
-    assert "nested too deeply" in error_of(fdbq("push", name, "[" * 980 + "]" * 980))
-    queue: Any = PriorityQueue.named(db, name)
-    db[queue.push(db, []).key] = foreign.encode()
-    for command in ("items", "export", "pop"):
-        assert foreign in fdbq.output(command, name)

@@ -34,7 +34,6 @@ from fdbqueue.operations.items import Tail
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.batches import Batches, Members, push_after
 from fdbqueue.queue.steps import ClaimedSteps
-from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
 from recipes.queue import Queue as QueueRecipe
 from tests.support.keys import layout_of
@@ -222,17 +221,6 @@ def test_golden_bytes_of_a_claim(slots: tuple[bytes, ...]) -> None:
     packed = fdb_tuple.pack((RANDOM, 300, 2, slots))
     assert stored == len(packed).to_bytes(2, "big") + packed + b"value"
     assert decode_metadata(stored) == ((RANDOM, 300, 2, slots), b"value")
-
-
-def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any, space: Subspace) -> None:
-    queue = PriorityQueue(space)
-    queue.push(FaultyDatabase(db), 1)
-    whole = layout_of(queue).receipts.range()
-    (receipt,) = [row.key for row in db[whole.start : whole.stop]]
-    hour, client = layout_of(queue).receipts.unpack(receipt)
-    assert receipt.startswith(space.key() + b"\x15\x04")
-    assert hour > 400_000
-    assert len(client) == 16
 
 
 def test_golden_bytes_of_a_name(db: Any, name: str) -> None:

@@ -133,15 +133,6 @@ def test_a_retried_dead_letter_keeps_its_failed_attempts_and_who_retried_it(
     assert attempts_left(db, queue) == 0
 
 
-def test_check_finds_attempts_of_no_item(db: Any, queue: PriorityQueue) -> None:
-    item = queue.push(db, "job")
-    queue.nack(db, queue.claim(db), delay=0, error="busy")
-    del db[item.key]
-    problems = fdbqueue.admin.check(db, queue, repair=True).problems
-    assert any(problem.startswith("failed attempts of no item") for problem in problems)
-    assert fdbqueue.admin.check(db, queue).ok
-
-
 def test_an_attempt_shows_what_a_command_wrote_to_standard_error(
     db: Any, queue: PriorityQueue
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
@@ -10,10 +9,15 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import check, rename
-from fdbqueue.jobs import App, Context
 from fdbqueue.layout.jobs import BatchClosed, BatchNotFound
-from fdbqueue.queue.batches import Batches, BatchProgress, ItemBatch, Members, batches_of
-from fdbqueue.testing import FaultyDatabase
+from fdbqueue.queue.batches import (
+    Batches,
+    BatchProgress,
+    ItemBatch,
+    Members,
+    batches_of,
+    push_after,
+)
 from fdbqueue.types import OnDead
 from tests.support.keys import rows_in
 
@@ -137,17 +141,6 @@ def test_what_returns_after_its_end_is_not_counted_again(db: Any, queue: Queue) 
     assert follows(db, queue, id) is not None
 
 
-def test_attempts_and_moves_are_no_ends(db: Any, queue: Queue) -> None:
-    id = begin(db, queue, 1)
-    claim = claimed(db, queue)
-    queue.release(db, claim)
-    queue.nack(db, claimed(db, queue), delay=0)
-    queue.reprioritize(db, claim.item, 7)
-    assert counts(db, queue, id) == (1, 0, 0, 0)
-    ack(db, queue)
-    assert counts(db, queue, id) == (1, 1, 0, 0)
-
-
 def test_the_batch_goes_with_the_item_that_follows(db: Any, queue: Queue) -> None:
     id = begin(db, queue, 2)
     assert queue.cancel(db, id)
@@ -188,19 +181,13 @@ def test_neither_pushes_nor_ends_conflict_while_a_batch_is_open(db: Any, queue: 
 # Interleavings
 
 
-def test_the_item_is_made_ready_once_although_answers_of_commits_are_lost(
-    db: Any, name: str, rng: Random, queue: Queue
-) -> None:
-    faulty: Any = FaultyDatabase(db, before=0.2, after=0.2, seed=rng.randrange(2**32))
-    id = begin(faulty, queue, 5)
-    add(faulty, queue, id, 5)
-    for _ in range(5):
-        queue.ack(faulty, claimed(faulty, queue))
-    Batches(queue).close(faulty, id)
-    for _ in range(5):
-        queue.ack(faulty, claimed(faulty, queue))
-    assert follows(db, queue, id) == {"of": "May", "done": 10, "dead": 0, "cancelled": 0}
-    assert counts(db, queue, id) == (10, 10, 0, 0)
+def test_an_item_behind_one_that_has_ended_is_ready_at_once(db: Any, queue: Queue) -> None:
+    first = queue.push(db, "first")
+    queue.pop(db)
+    push_after(
+        db, Members(queue, {"values": ["next"], "priority": 0}), [(queue, first.id)], "cancel"
+    )
+    assert queue.pop(db).value == "next"
 
 
 # The batches of an item
@@ -232,33 +219,3 @@ def test_a_batch_names_its_queue_as_it_is_called_now_and_is_gone_after_its_end(
     add(db, nameless, id, 1, to=queue)
     found = one(db, queue, next(queue.items(db)))
     assert (found.id, found.queue) == (id, None)
-
-
-def test_jobs_show_what_follows_them_and_which_step_runs_them(
-    db: Any, name: str, queue: Queue
-) -> None:
-    app = App(db)
-
-    @app.job(queue=name)
-    def note(what: str) -> None: ...
-
-    @app.job(queue=f"{name}-pages")
-    def publish(context: Context) -> None:
-        context.gather("small", [note.bind("a"), note.bind("b")])
-
-    before = [note.push("first"), note.push("second")]
-    after = note.using(after=before).push("third")
-    found = one(db, queue, after.id)
-    assert (found.kind, found.id, found.is_member) == ("after", after.id, False)
-    assert (found.pushed, found.left, found.on_dead) == (2, 2, "cancel")
-    ack(db, queue)
-    seen = one(db, queue, before[1].id)
-    assert (seen.kind, seen.id, seen.left, seen.is_member) == ("after", after.id, 1, True)
-    assert batches_of(db, queue, before[0].id) == []  # nothing follows a job that has ended
-    queue.clear(db)
-    handle = publish.push()
-    app.work(f"{name}-pages", drain=True)
-    for number, item in enumerate(queue.items(db)):
-        found = one(db, queue, item)
-        assert (found.kind, found.queue, found.id) == ("run", f"{name}-pages", handle.id)
-        assert (found.step, found.pushed, found.is_member) == (f"small {number}", 2, True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
-from fdbqueue.testing import FaultyDatabase
 from tests.support.full import unless_full
 
 Bound = Callable[[int | None], None]
@@ -96,51 +93,6 @@ def test_a_bound_holds_within_one_transaction(db: Any, jobs: Any, bound: Bound) 
     assert check(db, jobs).problems == ()
 
 
-@pytest.mark.parametrize("unique", [None, "k"])
-@pytest.mark.parametrize("end", ["ack", "nack"])
-def test_a_refusal_conflicts_with_what_makes_room(
-    db: Any, jobs: Any, bound: Bound, end: str, unique: str | None, fdb_error: Any
-) -> None:
-    """The other writes of its transaction may depend on the queue being full."""
-    jobs.configure(db, max_attempts=1)
-    bound(1)
-    jobs.push(db, "a", group="ada")
-    claim = jobs.claim(db)
-    tr = db.create_transaction()
-    assert unless_full(jobs.push, tr, "b", group="ada", unique=unique) is None
-    tr[jobs.subspace["note"].key()] = b"there is no room"
-    getattr(jobs, end)(db, claim)
-    with fdb_error(1020):
-        tr.commit().wait()
-
-
-@pytest.mark.parametrize("freed", ["ada", "bob"])
-def test_a_full_group_conflicts_only_with_its_own_items(
-    db: Any, jobs: Any, freed: str, fdb_error: Any
-) -> None:
-    jobs.set_group(db, "ada", max_size=1)
-    items = {group: jobs.push(db, 1, group=group) for group in ("ada", "bob")}
-    tr = db.create_transaction()
-    assert unless_full(jobs.push, tr, 2, group="ada") is None
-    assert jobs.push(tr, 2, group="bob")  # which has no bound, and conflicts with nothing
-    jobs.push(db, 2, group="bob")
-    jobs.remove(db, items[freed])
-    with fdb_error(1020) if freed == "ada" else nullcontext():
-        tr.commit().wait()
-
-
-def test_a_bound_that_is_set_meanwhile_is_not_exceeded(
-    db: Any, jobs: Any, bound: Bound, fdb_error: Any
-) -> None:
-    """Also if it is the first one: then a push has not looked at the settings."""
-    for n in (1, 2):
-        pushing = db.create_transaction()
-        assert jobs.push(pushing, 1, group="ada")
-        bound(n)
-        with fdb_error(1020):
-            pushing.commit().wait()
-
-
 def test_a_group_has_the_bound_of_all_groups_unless_it_has_its_own(db: Any, jobs: Any) -> None:
     jobs.set_group(db, None, max_size=1)
     jobs.set_group(db, "big", max_size=2)
@@ -195,25 +147,3 @@ def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
     for each in (reopened, other, early):  # this one was opened before there was a limit
         assert getattr(each.options(db), limit) == 1
     assert limit != "max_size" or unless_full(early.push, db, "b") is None
-
-
-def test_pushes_far_from_the_bound_do_not_conflict(db: Any, jobs: Any) -> None:
-    jobs.push_many(db, range(100), group="ada")
-    jobs.configure(db, max_size=10**9)
-    transactions = [db.create_transaction() for _ in range(10)]
-    for tr in transactions:
-        jobs.push(tr, "x")
-    for tr in transactions:
-        tr.commit().wait()
-    assert jobs.size(db) == 110
-
-
-@pytest.mark.parametrize("lose", ["before", "after"])
-def test_a_push_with_a_lost_reply_takes_one_place(
-    db: Any, jobs: Any, lose: str, rng: random.Random
-) -> None:
-    faults: dict[str, Any] = {lose: 0.5}
-    faulty = FaultyDatabase(db, seed=rng.randrange(2**32), **faults)
-    jobs.configure(db, max_size=20)
-    assert sum(unless_full(jobs.push, faulty, number) is not None for number in range(30)) == 20
-    assert values(jobs.items(db)) == list(range(20))

@@ -13,27 +13,6 @@ from tests.support.leases import lapse
 from tests.support.scan import assert_views_agree
 
 
-@pytest.mark.parametrize("keep", [None, 100])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_waiting_item_ends_at_once(db: Any, name: str, kind: Any, keep: int | None) -> None:
-    queue = kind.named(db, name, keep=keep)
-    item = push(db, queue, "job")
-    queue.nack(db, queue.claim(db), error="busy", delay=0)
-    assert queue.cancel(db, item)
-    assert not queue.cancel(db, item)
-    stats = assert_views_agree(db, queue)
-    assert (stats.ready, stats.done, stats.total_removed) == (0, 1 if keep else 0, 1)
-    info = queue.get(db, item)
-    if keep is None:
-        assert info is None
-        return
-    assert (info.state, info.outcome, info.attempts) == ("done", "cancelled", 1)
-    assert (info.claimed_by, info.claimed_at, info.run_time) == ("", None, None)
-    assert [attempt.error for attempt in info.failed_attempts] == ["busy"]
-    assert queue.remove(db, item)
-    assert assert_views_agree(db, queue).done == 0
-
-
 @pytest.mark.parametrize(
     ("kind", "end", "keep"),
     [

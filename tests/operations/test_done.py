@@ -12,11 +12,10 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker
-from fdbqueue.admin import check
 from fdbqueue.coordination import combiner, sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
 from fdbqueue.testing import Clock
-from tests.support.keys import layout_of, rows_in
+from tests.support.keys import rows_in
 from tests.support.kinds import KINDS, push
 from tests.support.scan import assert_views_agree
 
@@ -91,7 +90,10 @@ def test_done_items_are_listed_newest_first(db: Any, name: str, kind: Any) -> No
 # What is kept
 
 
-def test_the_last_items_are_kept(db: Any, name: str, clock: Clock) -> None:
+def test_the_last_items_are_kept(
+    db: Any, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_MAX_TRIMMED", 4)
     queue = PriorityQueue.named(db, name, keep=3)
     ids = finish(db, queue, 10)
     trim(db, queue, clock)
@@ -128,41 +130,6 @@ def test_items_are_kept_for_a_time(
     trim(db, queue, clock)
     assert len(done_ids(db, queue)) == left
     assert {*done_ids(db, queue)[:1]} <= {*ids}
-
-
-def test_trimming_deletes_payloads_attempts_and_results(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
-    monkeypatch.setattr(sweeper, "_MAX_TRIMMED", 4)
-    queue = PriorityQueue.named(db, name, keep=2)
-    for number in range(11):
-        queue.push(db, "x" * 200_000 if number % 2 else number, unique="key")
-        queue.nack(db, queue.claim(db), delay=0, error="busy")
-        queue.ack(db, queue.claim(db), result=number)
-    assert rows(db, queue, "unique_keys") == 0  # a done item holds no key
-    again = queue.push(db, "job", unique="key")
-    queue.claim(db)
-    trim(db, queue, clock)
-    assert queue.push(db, "twice", unique="key").id == again.id
-    assert rows(db, queue, "done") == rows(db, queue, "done_times") == 2
-    assert rows(db, queue, "returned") == rows(db, queue, "attempts") == 2
-    assert rows(db, queue, "pieces") == 3
-    assert_views_agree(db, queue)
-
-
-def test_a_check_repairs_the_number_of_done_items_and_what_belongs_to_none(
-    db: Any, name: str
-) -> None:
-    queue = PriorityQueue.named(db, name, keep=100)
-    finish(db, queue, 3, result=1)
-    (first, *_) = db[slice(*layout_of(queue).range_of(layout_of(queue).done))]
-    db.clear(first.key)
-    report = check(db, queue, repair=True)
-    assert any("number of done items" in problem for problem in report.problems)
-    assert any("index leads to no item" in problem for problem in report.problems)
-    assert any("result of no item" in problem for problem in report.problems)
-    assert check(db, queue).ok
-    assert check(db, queue).done == 2
 
 
 # Results

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue, Queue
-from fdbqueue.testing import Clock
 from tests.support.leases import come_due, lapse
 
 
@@ -57,19 +56,6 @@ def test_a_ready_item_says_what_holds_it_back(db: Any, jobs: Any) -> None:
     assert held_by(db, jobs, second) is None
 
 
-def test_its_group_has_started_as_many_items_as_its_rate_allows(
-    db: Any, jobs: Any, clock: Clock
-) -> None:
-    jobs.set_group(db, "ada", rate=(1, 60))
-    _, second = jobs.push_many(db, ["first", "second"], group="ada")
-    assert held_by(db, jobs, second) is None
-    jobs.pop(db)
-    assert held_by(db, jobs, second) == "group_rate"
-    clock.advance(61)
-    assert held_by(db, jobs, second) is None  # although no client has noticed yet
-    assert jobs.pop(db).value == "second"
-
-
 @pytest.mark.parametrize("limit", ["queue", "group"])
 def test_a_lease_that_is_over_holds_nothing_back(db: Any, jobs: Any, limit: str) -> None:
     first, second = jobs.push_many(db, ["first", "second"], group="ada")
@@ -102,17 +88,3 @@ def test_items_of_its_group_ahead_of_it_are_counted_up_to_100(db: Any, jobs: Any
     if isinstance(jobs, PriorityQueue):
         urgent = jobs.push(db, "urgent", -1, group="ada")
         assert jobs.get(db, urgent).ahead_in_group == 0  # only those of its priority count
-
-
-def test_a_look_conflicts_with_no_claim_of_another_item(db: Any, jobs: Any) -> None:
-    jobs.configure(db, concurrency=2)
-    jobs.set_group(db, "ada", concurrency=1)
-    jobs.push(db, "first", group="ada")
-    second = jobs.push(db, "second", group="ada")
-    tr = db.create_transaction()
-    info = jobs.get(tr, second)
-    assert (info.held_by, info.ahead_in_group) == (None, 1)
-    tr[jobs.subspace["other"].key()] = b""
-    assert jobs.claim(db).item.value == "first"
-    tr.commit().wait()
-    assert held_by(db, jobs, second) == "group_concurrency"

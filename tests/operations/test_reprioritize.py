@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue
-from fdbqueue.admin import check
+from fdbqueue import PriorityQueue
 from fdbqueue.errors import LeaseLost, WrongState
 from tests.support.keys import rows_in
-from tests.support.kinds import push
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
 
@@ -75,29 +73,6 @@ def test_a_moved_item_is_found_by_its_id_in_every_state(
     assert moves(db, queue) == 0
 
 
-@pytest.mark.parametrize("kind", [PriorityQueue, TaskQueue])
-@pytest.mark.parametrize("state", ["delayed", "dead"])
-def test_an_item_that_is_moved_stays_in_its_state(
-    db: Any, name: str, kind: Any, state: str
-) -> None:
-    queue = kind.named(db, name)
-    value = "x" * 200_000
-    item = push(db, queue, value)
-    queue.nack(db, queue.claim(db), delay=600, dead=state == "dead", error="busy")
-    assert queue.reprioritize(db, item, priority=1)
-    stats = assert_views_agree(db, queue)
-    assert (getattr(stats, state), stats.total_pushed, stats.ready) == (1, 1, 0)
-    (info,) = queue.items(db, state=state)
-    assert (info.id, info.state, info.item.priority, info.error) == (item, state, 1, "busy")
-    assert [attempt.error for attempt in info.failed_attempts] == ["busy"]
-    come_due(db, queue) if state == "delayed" else queue.retry(db, item)
-    found = queue.pop(db)
-    assert (found.id, found.priority) == (item, 1)
-    assert (found.payload if kind is TaskQueue else found.value) == value
-    assert moves(db, queue) == 0
-    assert_views_agree(db, queue)
-
-
 @pytest.mark.parametrize("state", ["claimed", "done"])
 def test_an_item_in_another_state_is_not_moved_and_the_error_says_why(
     db: Any, name: str, state: str
@@ -146,13 +121,3 @@ def test_an_item_that_comes_back_to_its_first_position_is_found(db: Any, name: s
     assert queue.pop(db).id == item.id
     assert queue.state(db, item) is None
     assert moves(db, queue) == 0
-
-
-def test_a_check_repairs_the_way_to_a_moved_item(db: Any, moved: tuple[PriorityQueue, str]) -> None:
-    queue, item_id = moved
-    for row in rows_in(db, queue, "moved"):
-        del db[row.key]
-    assert queue.state(db, item_id) is None
-    assert not check(db, queue, repair=True).ok
-    assert queue.state(db, item_id) == "ready"
-    assert check(db, queue).ok

@@ -105,7 +105,7 @@ def test_a_tick_that_does_not_overlap_is_skipped(
     assert (schedule.pushed, schedule.skipped) == (2, 1)
 
 
-@pytest.mark.parametrize("end", ["ack", "die", "remove", "pop"])
+@pytest.mark.parametrize("end", ["ack", "pop"])
 def test_a_queued_tick_is_pushed_when_the_last_item_has_ended(
     db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock, end: str
 ) -> None:
@@ -114,24 +114,19 @@ def test_a_queued_tick_is_pushed_when_the_last_item_has_ended(
     to(clock, first)
     claim = queue.claim(db, lease="5h")
     assert claim is not None
-    if end in ("remove", "pop"):
+    if end == "pop":
         queue.release(db, claim)
     to(clock, first + 2.5 * HOUR)
     if end == "ack":
         assert queue.claim(db) is None
         queue.ack(db, claim)
-    elif end == "die":
-        assert queue.claim(db) is None
-        queue.nack(db, claim, dead=True)
-    elif end == "remove":
-        assert queue.remove(db, claim.item)
     else:
         assert queue.pop(db) == claim.item
     item = queue.pop(db, wait=30)  # a pop without a wait may have swept a moment ago
     assert item.tick == first + 2 * HOUR
 
 
-def test_a_paused_schedule_pushes_nothing_and_misses_nothing(
+def test_a_paused_schedule_pushes_and_misses_nothing_and_a_removed_one_is_gone(
     db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
 ) -> None:
     queue.schedules.add(db, "hourly", "tick", every="1h", missed="all")
@@ -147,20 +142,11 @@ def test_a_paused_schedule_pushes_nothing_and_misses_nothing(
     expected = next_hour(clock)
     to(clock, expected)
     assert ticks_of(queue, db) == [expected]
-
-
-def test_run_now_pushes_whatever_the_time_and_respects_overlap(
-    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
-) -> None:
-    queue.schedules.add(db, "hourly", "tick", every="1h", overlap="skip")
-    queue.schedules.pause(db, "hourly")
-    item_id = queue.schedules.run_now(db, "hourly")
-    assert item_id is not None
+    assert [queue.schedules.remove(db, "hourly") for _ in range(2)] == [True, False]
     assert queue.schedules.run_now(db, "hourly") is None
-    item = queue.pop(db)
-    assert item.id == item_id
-    assert item.tick is not None
-    assert abs(item.tick - clock.now()) < timedelta(minutes=1)
+    clock.advance("2h")
+    assert queue.pop(db) is None
+    assert admin.check(db, queue).ok
 
 
 def test_a_new_definition_keeps_the_state_and_a_new_timing_the_grid(
@@ -228,14 +214,3 @@ def test_the_items_of_a_schedule_are_in_its_group(
     claim = queue.claim(db, wait=30)  # one without a wait may have swept a moment ago
     assert queue.get(db, claim.item).group is None
     assert admin.check(db, queue).ok
-
-
-def test_a_removed_schedule_pushes_nothing(
-    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
-) -> None:
-    queue.schedules.add(db, "hourly", "tick", every="1h")
-    assert queue.schedules.remove(db, "hourly")
-    assert not queue.schedules.remove(db, "hourly")
-    clock.advance("2h")
-    assert queue.pop(db) is None
-    assert fdbqueue.admin.check(db, queue).problems == ()

@@ -9,12 +9,9 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
-from fdbqueue.admin import check
 from fdbqueue.database import clock
-from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange
 from fdbqueue.testing import Clock
-from tests.support.leases import expire
 
 
 def in_transaction(method: Any) -> Any:
@@ -23,39 +20,6 @@ def in_transaction(method: Any) -> Any:
 
 
 # Time to live
-
-
-@pytest.mark.parametrize("is_inside", [False, True])
-def test_an_item_is_dropped_after_its_time_to_live(
-    db: Any, space: Subspace, is_inside: bool
-) -> None:
-    queue = PriorityQueue(space["ttl"])
-    queue.push_many(db, range(40), ttl=1000)
-    queue.push(db, "stays", 1)
-    assert queue.peek(db).value == 0
-    expire(db, queue)
-    pop = in_transaction(queue.pop) if is_inside else queue.pop
-    assert pop(db).value == "stays"
-    assert (queue.size(db), queue.pop(db)) == (0, None)
-    assert check(db, queue).ok
-
-
-def test_a_claimed_item_expires_only_after_it_returns(
-    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = PriorityQueue(space["ttl"])
-    queue.push_many(db, ["done", "failed"], ttl=60)
-    claim = queue.claim(db, n=2)
-    assert claim is not None
-    done, failed = claim
-    later = milliseconds() + 61_000
-    for module in ("coordination.store", "coordination.claims"):
-        monkeypatch.setattr(f"fdbqueue.{module}.milliseconds", lambda: later)
-    queue.ack(db, done)
-    queue.nack(db, failed, delay=0)
-    assert queue.claim(db) is None
-    assert queue.size(db) == 0
-    assert check(db, queue).ok
 
 
 # Pause and resume
@@ -77,22 +41,14 @@ def test_a_paused_queue_accepts_pushes_and_returns_no_items(db: Any, space: Subs
     assert not queue.wait(db, 0.02)
     assert [item.value for item in queue.items(db)] == [1, 2]
     queue.ack(db, claimed)
+    queue.clear(db)
+    queue.push_many(db, [1, 2])
+    assert (queue.options(db).paused, queue.pop(db)) == (True, None)
     for each in (queue, tasks):
         each.configure(db, paused=False)
     assert queue.wait(db, 0.02)
     assert [item.value for item in queue.pop_many(db, 9)] == [1, 2]
     assert tasks.pop(db).payload == 1
-
-
-def test_a_paused_queue_stays_paused_when_it_is_cleared(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push(db, 1)
-    queue.configure(db, paused=True)
-    queue.clear(db)
-    queue.push(db, 2)
-    assert queue.options(db).paused
-    assert queue.pop(db) is None
-    assert check(db, queue).ok
 
 
 def test_another_handle_notices_a_pause_within_a_second(db: Any, name: str, clock: Clock) -> None:

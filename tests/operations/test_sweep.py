@@ -9,7 +9,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
-from fdbqueue.admin import CheckReport, check
+from fdbqueue.admin import check
 from fdbqueue.coordination import sweeper
 from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
@@ -17,7 +17,6 @@ from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
 from tests.support.leases import lapse
 from tests.support.scan import assert_views_agree
-from tests.support.threads import in_threads
 
 ITEMS = 1_000
 BATCH = 256
@@ -96,31 +95,6 @@ def test_a_pop_of_many_items_runs_as_many_sweeps_as_it_needs(db: Any, space: Sub
     assert [len(first), len(last)] == [600, ITEMS - 601]
     assert [item.priority for item in last] == sorted(item.priority for item in last)
     assert check(db, queue).ok
-
-
-@pytest.mark.parametrize("kind", ["delays", "leases"])
-def test_clients_that_work_off_a_backlog_together_take_each_item_once(
-    db: Any, space: Subspace, kind: str
-) -> None:
-    if kind == "delays":
-        queue = backlog(db, space)
-    else:
-        queue = PriorityQueue(space)
-        queue.push_many(db, range(ITEMS))
-        for _ in range(ITEMS // 250):
-            queue.claim(db, n=250, lease=600)
-        lapse(db, queue)
-    taken: list[Any] = []
-
-    def consume() -> None:
-        client: PriorityQueue = PriorityQueue(space)  # as a process of its own opens it
-        while claim := client.claim(db, n=25, lease=600):
-            taken.extend(item.value for item in claim.items)
-            client.ack(db, claim)
-
-    in_threads([consume] * 4)
-    assert sorted(taken) == list(range(ITEMS))
-    assert check(db, queue) == CheckReport(0, 0, 0, 0, 0, (), False)
 
 
 @pytest.mark.parametrize("take", ["pop", "claim"])

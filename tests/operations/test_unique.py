@@ -75,29 +75,6 @@ def test_a_push_finds_that_the_item_with_its_key_has_ended(
     assert queue.state(db, item) == ("dead" if end == "dead" else None)
 
 
-@pytest.mark.parametrize("scope", [{}, CLAIMED])
-def test_an_item_keeps_its_key_through_moves_delays_and_cancellation(
-    db: Any, jobs: PriorityQueue, scope: dict[str, Any]
-) -> None:
-    options = {"unique": "k", **scope}
-    jobs.push(db, 1, 5, **options)
-    moved = jobs.reprioritize(db, next(jobs.items(db)), 7)
-    assert jobs.push(db, 2, **options) == moved
-    jobs.nack(db, jobs.claim(db), delay=1000)
-    assert jobs.state(db, moved) == "delayed"
-    assert jobs.push(db, 3, **options) == moved
-    come_due(db, jobs)
-    assert jobs.claim(db).attempt == 2
-    jobs.release(db, moved.id)
-    assert jobs.push(db, 4, **options) == moved
-    jobs.claim(db)
-    assert jobs.cancel(db, moved.id)
-    lapse(db, jobs)
-    assert jobs.push(db, 5, **options).is_new
-    assert [item.value for item in jobs.pop_many(db, 9)] == [5]
-    assert check(db, jobs).ok
-
-
 # Until claimed
 
 
@@ -282,43 +259,3 @@ def test_push_many_to_a_bounded_queue_needs_room_for_new_items_only(
     assert jobs.push(db, 0, unique="a") == known  # which needs no room
     assert jobs.size(db) == 3
     assert check(db, jobs).ok
-
-
-def test_of_a_claim_and_a_push_that_race_one_sees_the_other(
-    db: Any, jobs: PriorityQueue, fdb_error: Any
-) -> None:
-    """Pushes that read before the claim, and commit after it, begin again."""
-    first = jobs.push(db, 1, **CLAIMED)
-    push, claim = db.create_transaction(), db.create_transaction()
-    assert not jobs.push(push, 2, **CLAIMED).is_new
-    push[jobs.subspace["other"]] = b"written because the job waits"
-    assert jobs.claim(claim) is not None
-    claim.commit().wait()
-    with fdb_error(1020):
-        push.commit().wait()
-    del db[jobs.subspace["other"]]
-    second = jobs.push(db, 2, **CLAIMED)
-    assert second.is_new
-    # The same for an item that returns while another one is pushed.
-    jobs.remove(db, second)
-    push, release = db.create_transaction(), db.create_transaction()
-    assert jobs.push(push, 3, **CLAIMED).is_new
-    jobs.release(release, first.id)
-    push.commit().wait()
-    with fdb_error(1020):
-        release.commit().wait()
-    jobs.release(db, first.id)
-    assert check(db, jobs).ok
-
-
-def test_check_finds_and_repairs_the_ends_of_periods(db: Any, jobs: PriorityQueue) -> None:
-    jobs.push(db, 1, **HOUR)
-    jobs.pop(db)
-    (end,) = rows_in(db, jobs, "unique_ends")
-    del db[end.key]
-    assert "not found by its index" in check(db, jobs).problems[0]
-    assert check(db, jobs, repair=True).repaired
-    del db[layout_of(jobs).unique_key("k")]
-    assert "leads to no item" in check(db, jobs).problems[0]
-    assert check(db, jobs, repair=True).repaired
-    assert keys_stored(db, jobs) == (0, 0)

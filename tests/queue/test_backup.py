@@ -304,27 +304,6 @@ def test_a_queue_that_is_dropped_during_a_backup_is_not_written_as_empty(
         backup(db, dropping(), names)
 
 
-class SlowDatabase(FaultyDatabase):
-    """A database whose first reads take longer than a transaction lives."""
-
-    slow = 3
-
-    def before_call(self, name: str) -> None:
-        if name == "get_range" and self.slow:
-            self.slow -= 1
-            raise fdbqueue.FDBError(1007)
-
-
-def test_a_backup_goes_on_after_a_recovery_in_which_nothing_could_be_read(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(db, name)
-    monkeypatch.setattr(rows, "_LIFETIME", -1.0)
-    slow = SlowDatabase(db)
-    assert saved(slow, name)[1][name].ready == 7
-    assert slow.slow == 0
-
-
 # Files
 
 

@@ -16,7 +16,7 @@ from fdbqueue.errors import QueueExists
 from fdbqueue.jobs import App, Context
 from fdbqueue.operations.maintainers import batches as ends
 from fdbqueue.queue import backup as rows
-from fdbqueue.queue.batches import Batches, Members, push_after
+from fdbqueue.queue.batches import Batches, Members
 from tests.support.interrupted import Cut
 from tests.support.keys import lose
 
@@ -233,23 +233,7 @@ def test_jobs_of_other_queues_run_after_a_drop_of_the_queue_that_waits_for_them(
     assert check(shop.db, fdbqueue.existing_queue(shop.db, shop.working)).ok
 
 
-def test_a_queue_without_a_name_goes_on_after_the_restore_of_a_queue_that_it_waits_for(
-    db: Any, space: Subspace, name: str
-) -> None:
-    waiting: Any = PriorityQueue(space)
-    first = PriorityQueue.named(db, name).push(db, "first")
-    new = Members(waiting, {"values": ["after"], "priority": 0})
-    push_after(db, new, [(PriorityQueue.existing(db, name), first.id)], "continue")
-    file = io.BytesIO()
-    backup(db, file, [name])
-    lose(db, name)
-    restore(db, file)
-    assert waiting.pop(db) is None
-    assert PriorityQueue.existing(db, name).pop(db).value == "first"
-    assert waiting.pop(db, wait=60).value == "after"
-
-
-def test_a_copy_beside_the_queue_does_not_count_in_a_queue_without_a_name(
+def test_a_restored_queue_counts_in_one_without_a_name_and_a_copy_beside_it_does_not(
     db: Any, space: Subspace, name: str
 ) -> None:
     waiting, working = PriorityQueue(space), PriorityQueue.named(db, f"{name}working")
@@ -262,6 +246,11 @@ def test_a_copy_beside_the_queue_does_not_count_in_a_queue_without_a_name(
     while claim := copied.claim(db):
         copied.ack(db, claim)
     assert waiting.pop(db) is None
-    while claim := working.claim(db):
-        working.ack(db, claim)
+    file = io.BytesIO()
+    backup(db, file, [f"{name}working"])
+    lose(db, f"{name}working")
+    restore(db, file)
+    restored = fdbqueue.existing_queue(db, f"{name}working")
+    while claim := restored.claim(db):
+        restored.ack(db, claim)
     assert waiting.pop(db, wait=60).value["kwargs"] == {"done": 2, "dead": 0, "cancelled": 0}

@@ -90,17 +90,6 @@ def test_large_items_are_moved_without_their_payloads(db: Any, name: str) -> Non
     assert_views_agree(db, queue)
 
 
-def test_each_item_is_changed_once_despite_lost_results(db: Any, name: str, rng: Any) -> None:
-    faulty = FaultyDatabase(
-        db, before=0.3, after=0.3, conflict=0.1, lost_as=(1021, 1039), seed=rng.randrange(99)
-    )
-    queue = PriorityQueue.named(faulty, name)
-    filled(faulty, queue, "dead")
-    assert sum(queue.change_all(faulty, "retry", state="dead").values()) == 25
-    stats = assert_views_agree(db, queue)
-    assert (stats.ready, stats.total_retried) == (25, 25)
-
-
 def test_a_dead_letter_that_was_retried_meanwhile_is_not_cleared(
     db: Any, queue: PriorityQueue
 ) -> None:
@@ -116,50 +105,10 @@ def test_a_dead_letter_that_was_retried_meanwhile_is_not_cleared(
     assert queue.size(db) == 25
 
 
-# One group
-
-
-UNCHANGED = {state: [state, state] for state in STATES}
-
-
-@pytest.fixture
-def both(db: Any, jobs: Any) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Two items of a group in each state, and as many of another one."""
-    others = in_each_state(db, jobs, group="others")
-    jobs.set_group(db, "others", paused=True)  # so that a claim takes those of the group
+def test_a_group_is_cleared_in_each_state(db: Any, jobs: Any) -> None:
     own = in_each_state(db, jobs, group="own")
-    jobs.set_group(db, "others", paused=False)
-    return own, others
-
-
-@pytest.mark.parametrize(
-    ("change", "given", "chosen", "changed"),
-    [
-        ("clear", {}, [*reversed(STATES)], {state: [None] * 2 for state in STATES}),
-        (
-            "cancel",
-            {},
-            ["claimed", "delayed", "ready"],
-            {"ready": ["done"] * 2, "delayed": ["done"] * 2},
-        ),
-        ("retry", {"state": "dead"}, ["dead"], {"dead": ["ready"] * 2}),
-    ],
-)
-def test_items_of_one_group_are_changed(
-    db: Any, jobs: Any, both: Any, change: Any, given: Any, chosen: Any, changed: Any
-) -> None:
-    own, others = both
-    jobs.set_group(db, "own", weight=3)
-    results = jobs.change_all(db, change, group="own", **given)
-    assert results == {id: True for state in chosen for id in own[state]}
-
-    def states_of(found: dict[str, list[str]]) -> dict[str, list[Any]]:
-        return {state: [jobs.state(db, id) for id in ids] for state, ids in found.items()}
-
-    assert states_of(own) == UNCHANGED | changed
-    assert states_of(others) == UNCHANGED
-    if change == "cancel":
-        told = [jobs.get(db, each["claimed"][0]).cancelling for each in both]
-        assert told == [True, False]
-    assert jobs.group_settings(db, "own") == {"weight": 3}
+    other = jobs.push(db, 1, group="other")
+    results = jobs.change_all(db, "clear", group="own")
+    assert results == {id: True for state in reversed(STATES) for id in own[state]}
+    assert (jobs.size(db), jobs.state(db, other)) == (1, "ready")
     assert fdbqueue.admin.check(db, jobs).problems == ()

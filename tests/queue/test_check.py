@@ -17,7 +17,7 @@ from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.values import encode_count, encode_tallies
 from fdbqueue.queue.check import _Check
 from fdbqueue.testing import Clock
-from tests.support.keys import layout_of
+from tests.support.keys import layout_of, rows_in
 
 
 @pytest.fixture
@@ -57,6 +57,7 @@ DAMAGES: list[tuple[Any, str]] = [
     (put(partial(counter, priority=2), encode_count(0)), "the count of priority 2 is 0, not 2"),
     (put(partial(counter, priority=7), encode_count(1)), "the count of priority 7 is 1, not 0"),
     (put(partial(counter, priority=7), encode_count(0)), "the count of priority 7 is 0, not 0"),
+    (put(lambda queue: layout_of(queue).counts + b"\x03", encode_count(1)), "the count of the key"),
     (put(lambda queue: slots_key(queue), encode_count(1)), "the count of claims is 1, not 0"),
     (tally(popped=7), "the total is -4, not 3"),
     (tally(claimed=2), "the number of claimed items is 2, not 0"),
@@ -86,6 +87,47 @@ def test_check_finds_and_repairs_damage(
     assert fdbqueue.admin.check(db, filled).ok
     assert (filled.counts(db), filled.size(db)) == ({1: 1, 2: 2}, 3)
     assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
+
+
+def moved(db: Any, queue: PriorityQueue) -> None:
+    queue.reprioritize(db, queue.push(db, 1), 5)
+
+
+def failed(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, 1)
+    queue.nack(db, queue.claim(db), delay=0)
+
+
+def kept(db: Any, queue: PriorityQueue) -> None:
+    queue.configure(db, keep=9)
+    queue.push(db, 1)
+    queue.ack(db, queue.claim(db), result=1)
+
+
+def unique(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, 1, unique="k", unique_for="1h")
+    queue.pop(db)
+
+
+@pytest.mark.parametrize(
+    ("given", "lost", "words"),
+    [
+        (moved, "moved", ["an item is not found by its index"]),
+        (failed, "items", ["the count of priority 0 is 1, not 0", "failed attempts of no item"]),
+        (kept, "done", ["number of done items", "index leads to no item", "result of no item"]),
+        (unique, "unique_ends", ["not found by its index"]),
+        (unique, "unique_keys", ["leads to no item"]),
+    ],
+)
+def test_check_repairs_what_depends_on_rows_that_are_lost(
+    db: Any, queue: PriorityQueue, given: Any, lost: str, words: list[str]
+) -> None:
+    given(db, queue)
+    for row in rows_in(db, queue, lost):
+        del db[row.key]
+    problems = fdbqueue.admin.check(db, queue, repair=True).problems
+    assert [each for each in words if not any(each in problem for problem in problems)] == []
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def hold(db: Any, queue: PriorityQueue) -> None:
@@ -186,21 +228,6 @@ def test_a_queue_opened_with_another_type_of_priorities_is_not_repaired(
     assert not report.repaired
     assert fdbqueue.admin.check(db, filled).ok
     assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
-
-
-def test_a_repair_keeps_items_pushed_during_it_and_conflicts_with_another_one(
-    db: Any, filled: PriorityQueue, fdb_error: Any
-) -> None:
-    tally(popped=7)(db, filled)
-    one, two = db.create_transaction(), db.create_transaction()
-    for tr in (one, two):
-        assert fdbqueue.admin.check(tr, filled, repair=True).repaired
-    filled.push(db, "meanwhile", 1)
-    filled.pop(db)
-    one.commit().wait()
-    with fdb_error(1020):
-        two.commit().wait()
-    assert fdbqueue.admin.check(db, filled).ok
 
 
 # Reads at versions that are too old

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -154,21 +153,6 @@ def test_a_lower_concurrency_holds_at_once(db: Any, jobs: Any, limit: Any, aslee
     assert admin.check(db, jobs).problems == ()
 
 
-def test_a_paused_group_is_handed_out_to_nobody(db: Any, jobs: Any) -> None:
-    jobs.push(db, "bob", group="bob")
-    jobs.set_group(db, "ada", paused=True)
-    jobs.push(db, "cleared", group="ada")
-    jobs.clear(db)  # keeps the settings
-    jobs.push_many(db, ["bob", "ada", "ada"], groups=["bob", "ada", "ada"])
-    assert jobs.pop(db).value == "bob"
-    assert jobs.pop(db) is jobs.claim(db) is None
-    (group,) = jobs.groups(db)
-    assert (group.name, group.ready, group.held_by) == ("ada", 2, "paused")
-    jobs.set_group(db, "ada", paused=False)
-    assert [jobs.pop(db).value for _ in range(2)] == ["ada"] * 2
-    assert admin.check(db, jobs).ok
-
-
 def test_settings_are_read_back_as_they_were_set(db: Any, jobs: Any) -> None:
     assert jobs.group_settings(db) == jobs.group_settings(db, "ada") == {}
     given: dict[str, Any] = {
@@ -178,71 +162,13 @@ def test_settings_are_read_back_as_they_were_set(db: Any, jobs: Any) -> None:
     jobs.set_group(db, None, **given)
     assert jobs.group_settings(db) == given
     jobs.set_group(db, "ada", paused=True, **given)
+    jobs.clear(db)  # keeps them
     jobs.set_group(db, None, **dict.fromkeys(given))
     assert (jobs.group_settings(db), jobs.group_settings(db, "bob")) == ({}, {})
     read = jobs.group_settings(db, "ada")
     assert read == {**given, "paused": True}
     jobs.set_group(db, "bob", **read)
     assert jobs.group_settings(db, "bob") == read
-    with pytest.raises(ValueError, match="a group"):
-        jobs.group_settings(db, "x" * 256)
-
-
-def test_names_of_any_text_are_told_apart(db: Any, jobs: Any) -> None:
-    names = ["a", "a\x00", "a\x00b", "\x00", "ä" * 100, "a b/c", "\U0001f600"]
-    jobs.push_many(db, names, groups=names)
-    assert [each.name for each in jobs.groups(db)] == sorted(names, key=lambda n: n.encode())
-    assert sorted(jobs.pop(db).value for _ in names) == sorted(names)
-    assert jobs.groups(db) == []
-
-
-TAKES: dict[str, Any] = {
-    "pop": lambda jobs, tr: jobs.pop(tr),
-    "claim": lambda jobs, tr: jobs.claim(tr, within=1),
-}
-
-
-@pytest.mark.parametrize(
-    ("take", "change", "conflicts"),
-    [
-        ("pop", "pause", True),
-        ("claim", "pause", True),
-        ("pop", "limit", True),
-        ("claim", "limit", True),
-        ("pop", "push to it", True),
-        ("claim", "push to it", True),
-        ("pop", "push to another", False),
-        ("claim", "push to another", False),
-        ("pop", "first push", True),  # Abe would have come first
-        ("claim", "first push", False),  # a claim may take one of the first few
-        ("pop", "weight of the others", True),
-        ("pop", "more urgent", True),
-        ("pop", "more urgent without a group", True),
-    ],
-)
-def test_what_conflicts_with_taking_an_item_of_a_group(
-    db: Any, jobs: Any, take: str, change: str, conflicts: bool
-) -> None:
-    if change == "weight of the others":
-        jobs.push_many(db, [1, 1], 5)
-    jobs.push_many(db, [1] if change == "push to it" else [1, 2, 3], 5, group="ada")
-    jobs.push(db, 1, 5, group="bob")
-    tr = db.create_transaction()
-    assert TAKES[take](jobs, tr)
-    {
-        "pause": lambda: jobs.set_group(db, "ada", paused=True),
-        "limit": lambda: jobs.set_group(db, "ada", concurrency=1),
-        "push to it": lambda: jobs.push(db, 2, 5, group="ada"),
-        "push to another": lambda: jobs.push(db, 2, 5, group="bob"),
-        "first push": lambda: jobs.push(db, 2, 5, group="Abe"),
-        "weight of the others": lambda: jobs.set_group(db, "", weight=2),
-        "more urgent": lambda: jobs.push(db, 2, 0, group="ada"),
-        "more urgent without a group": lambda: jobs.push(db, 2, 0),
-    }[change]()
-    with pytest.raises(fdbqueue.error_classes()) if conflicts else nullcontext() as caught:
-        tr.commit().wait()
-    assert caught is None or caught.value.code == 1020
-    assert admin.check(db, jobs).problems == ()
 
 
 def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import IdempotencyKeyReused
 from fdbqueue.operations.timers import drop_ended
 from fdbqueue.queue import repeatable
-from fdbqueue.testing import FaultyDatabase
 from tests.support.idempotency import push_once
 from tests.support.keys import layout_of
 
@@ -58,20 +56,6 @@ def test_a_key_is_remembered_for_24_hours(
     assert [item.value for item in queue.items(db)] == ["a", "b"]
     assert key_rows(db, queue) == 2
     assert fdbqueue.admin.check(db, queue).ok
-
-
-@pytest.mark.parametrize("lose", ["before", "after"])
-def test_a_push_with_an_old_key_and_a_lost_reply_is_stored_once(
-    db: Any, space: Subspace, now: Callable[[float], None], lose: str
-) -> None:
-    queue = PriorityQueue(space)
-    faults: dict[str, Any] = {lose: 0.6}
-    faulty = FaultyDatabase(db, seed=1, **faults)
-    for day in range(5):
-        now(30)
-        push(faulty, queue, "key", day)
-    assert [item.value for item in queue.items(db)] == [0, 1, 2, 3, 4]
-    assert key_rows(db, queue) == 2
 
 
 def test_a_sweep_does_not_forget_a_key_reused_during_it(

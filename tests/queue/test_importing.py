@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from fdbqueue.errors import InvalidLine
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue import repeatable
 from fdbqueue.queue.repeatable import ImportReport, import_lines
-from fdbqueue.testing import Clock, FaultyDatabase
+from fdbqueue.testing import Clock
 from tests.support.keys import layout_of
 
 WEEK = 7 * 86_400.0  # seconds
@@ -145,13 +144,6 @@ def test_an_import_reads_tuples_as_priorities(db: Any, space: Subspace) -> None:
         with pytest.raises(InvalidLine, match="must be a tuple"):
             import_lines(db, queue, [line], None, priority_field="p")
     assert queue.size(db) == 5
-
-
-def test_lost_replies_duplicate_no_line(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
-    db.options.set_transaction_max_retry_delay(1)
-    broken = FaultyDatabase(db, before=0.3, after=0.3, seed=rng.randrange(2**32))
-    import_lines(broken, queue, lines(range(1200)), "f")
-    assert numbers(db, queue) == list(range(1200))
 
 
 # The keys of lines

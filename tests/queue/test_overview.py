@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import PriorityQueue, admin
+from fdbqueue import PriorityQueue, Queue, admin
+from fdbqueue.coordination.sans_io import Stop
 from fdbqueue.queue import overview
+from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase
 from tests.support.keys import push_undecodable
 from tests.support.many_queues import make_queues, pages_of
+from tests.support.threads import later
+from tests.support.waiting import MAX_WAIT
 
 LOOKS: list[Callable[..., Any]] = [admin.queue_names, admin.overview]
 
@@ -41,6 +45,23 @@ def test_pages_are_parts_of_the_whole(
     counting = CountingDatabase(db)
     look(counting, after=behind(name), limit=60)
     assert (counting.transactions, counting.commits) == (9, 0)  # a page of seven each
+
+
+def test_a_queue_is_waited_for_until_it_is_there_or_the_client_stops(
+    db: Any, name: str, asleep: Asleep
+) -> None:
+    assert overview.wait_for_queue(db, name, Stop(), 0.01) is None
+    asleep.clear()
+    stop = Stop()
+    with later(lambda: overview.wait_for_queue(db, f"{name}never", stop, 2 * MAX_WAIT)) as stopped:
+        assert asleep.wait(MAX_WAIT)
+        stop.set()
+        assert stopped.result(MAX_WAIT) is None
+    asleep.clear()
+    with later(lambda: overview.wait_for_queue(db, name, Stop(), 2 * MAX_WAIT)) as found:
+        assert asleep.wait(MAX_WAIT)
+        Queue.named(db, name).push(db, 1)
+        assert type(found.result(MAX_WAIT)) is Queue
 
 
 def test_a_queue_that_cannot_be_decoded_has_an_error_instead_of_numbers(db: Any, name: str) -> None:

@@ -68,22 +68,6 @@ def test_a_fifo_queue_returns_items_in_their_order_by_the_names_of_the_recipe_to
     assert (fifo.size(db), fifo.is_empty(db), check(db, fifo).ok) == (0, True, True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_pops_conflict(db: Any, name: str, kind: Any, fdb_error: Any) -> None:
-    queue = kind.named(db, name)
-    push(db, queue, "made by the first push")
-    queue.clear(db)
-    one, two = db.create_transaction(), db.create_transaction()
-    push(one, queue, "one"), push(two, queue, "two")
-    one.commit().wait(), two.commit().wait()
-    assert queue.size(db) == 2
-    one, two = db.create_transaction(), db.create_transaction()
-    assert queue.pop(one) == queue.pop(two)
-    one.commit().wait()
-    with fdb_error(1020):
-        two.commit().wait()
-
-
 NO_DATABASE = r"expected a database or a transaction, as in push\(db, ...\), not 'value'"
 
 
@@ -131,8 +115,6 @@ def test_functions_without_a_database_and_calls_with_other_mistakes_say_so(
     queue: Any = fdbqueue.PriorityQueue.named(db, name)
     with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'item'$"):
         queue.get(db)
-    with pytest.raises(TypeError, match="a claim is needed"):
-        queue.nack(db, None)
 
 
 @pytest.mark.parametrize("kind", KINDS)

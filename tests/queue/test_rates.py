@@ -14,14 +14,6 @@ from fdbqueue.operations.maintainers import groups as groups_module
 from fdbqueue.testing import Clock
 from tests.support.waiting import MAX_WAIT
 
-
-def group_of(db: Any, jobs: Any) -> Any:
-    """Return the only group of a queue, as a sweep leaves it."""
-    jobs.wait(db, 0)
-    (group,) = jobs.groups(db)
-    return group
-
-
 # Rates of a queue, of a group and of all groups
 
 
@@ -145,9 +137,9 @@ def test_a_pop_of_several_priorities_keeps_to_the_limit_of_a_group(
 ) -> None:
     jobs.set_group(db, "ada", **limit)
     jobs.push_many(db, range(4), priorities=range(4), group="ada")
-    jobs.push_many(db, ["a", "b"], priorities=[0, 3])
-    popped = [item.value for item in jobs.pop_many(db, 9, max=at_max)]
-    assert popped == (["b", 3, 2, "a"] if at_max else ["a", 0, 1, "b"])
+    jobs.push_many(db, ["a", "b"], priorities=[0, 3], group="bob")
+    popped = [item.value for item in jobs.pop_many(db, 4, max=at_max)]
+    assert popped == ([3, "b", 2, "a"] if at_max else [0, "a", 1, "b"])
     assert admin.check(db, jobs).problems == ()
 
 

@@ -22,6 +22,7 @@ from fdbqueue.errors import (
     InvalidTask,
     InvalidValue,
     PayloadTooLarge,
+    PushTooLarge,
 )
 from tests.support.kinds import KINDS
 
@@ -246,6 +247,7 @@ KEEPS: list[Any] = [0, -1, True, 1.5, timedelta(0), (1, 2), (timedelta(1), "1d")
 FROM_1: list[Any] = [0, -1, True, 1.5, "2"]
 LEASES: list[Any] = [0, -1, NAN, math.inf, "1", True, None]
 WAITS: list[Any] = [b"5", True, None, "5", -1, NAN]
+LARGE = ["x" * 5_000_000] * 2  # which one transaction does not hold
 LINES = ["", "two\nlines", "x" * 256]
 ALONE = "for 'reprioritize' alone"
 NO_TRANSACTION = "give a database, not a transaction"
@@ -290,6 +292,10 @@ CALLS: dict[str, list[tuple[Any, Call, list[Any]]]] = {
         (SCOPE, push_two("unique_until", unique=["k", "l"]), ["done"]),
         ("text of 1 to 255", push_two("groups"), [["", "ada"]]),
         (NO_OPTION, push_two("uniques"), [["k", "l"]]),
+        *(
+            (PushTooLarge, lambda db, q, x, keys=keys: q.jobs.push_many(db, x, **keys), [LARGE])
+            for keys in ({}, {"unique": ["k", "l"]})
+        ),
     ],
     "a pop or a claim": [
         ("n is a number", lambda db, q, x: q.jobs.pop_many(db, x), [-1, True, 1.0, "2", None]),

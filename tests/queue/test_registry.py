@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, admin
@@ -23,7 +21,6 @@ from fdbqueue.errors import (
 )
 from fdbqueue.layout.names import RENAMES
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
@@ -140,18 +137,6 @@ def test_a_subspace_is_never_reused_for_another_queue(
     assert {each: queue.subspace.key() for each, queue in opened.items()} == subspaces
 
 
-@pytest.mark.parametrize("lose", ["before", "after"])
-def test_a_rename_takes_effect_once_despite_a_lost_reply(db: Any, name: str, lose: str) -> None:
-    faults: dict[str, Any] = {lose: 0.6}
-    faulty = FaultyDatabase(db, seed=1, **faults)
-    for number in range(6):
-        PriorityQueue.named(faulty, f"{name}{number}").push(faulty, number)
-        admin.rename(faulty, f"{name}{number}", f"{name}new{number}")
-        if number % 2:
-            admin.drop(faulty, f"{name}new{number}")
-    assert sizes(db, name) == {f"{name}new{number}": 1 for number in (0, 2, 4)}
-
-
 def test_names_change_with_the_callers_transaction(db: Any, name: str) -> None:
     PriorityQueue.named(db, f"{name}a").push(db, 1)
 
@@ -214,16 +199,6 @@ def test_a_custom_codec_is_identified_by_its_class_name(db: Any, name: str) -> N
         PriorityQueue.named(db, full, codec="bytes")
 
 
-def test_racing_first_pushes_agree_on_the_options(db: Any, space: Subspace) -> None:
-    transactions = [db.create_transaction() for _ in range(2)]
-    for tr, bound in zip(transactions, (1, 2)):
-        PriorityQueue(space, max_size=bound).push(tr, bound)
-    transactions[1].commit().wait()
-    with pytest.raises(fdbqueue.error_classes()):
-        transactions[0].commit().wait()
-    assert PriorityQueue.named(db, space).options(db).max_size == 2
-
-
 def test_a_queue_in_a_directory_of_the_cluster(cluster: Any, db: Any, name: str) -> None:
     import fdb
 
@@ -270,14 +245,3 @@ def test_a_queue_whose_options_are_lost_keeps_its_name(db: Any, name: str) -> No
     del db[layout_of(jobs).options]
     assert PriorityQueue.named(db, name).push(db, 2).value == 2
     assert [item.value for item in PriorityQueue.existing(db, name).items(db)] == [1, 2]
-
-
-def test_options_that_are_not_given_stay(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, max_size=5, keep=(timedelta(days=1), 10))
-    queue.configure(db, keep_number=20)
-    queue.configure(db)
-    options = queue.options(db)
-    assert (options.max_size, options.keep_seconds, options.keep_number) == (5, 86_400, 20)
-    queue.configure(db, keep_seconds=None)
-    assert queue.options(db).keep_seconds is None
-    assert queue.options(db).keep_number == 20

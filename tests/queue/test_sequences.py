@@ -49,29 +49,19 @@ def test_a_failed_item_is_tried_again_before_its_successors(db: Any, sequence: A
 
 @pytest.mark.parametrize("change", ["remove", "cancel", "retry", "in_order", "concurrency"])
 def test_whatever_ends_the_wait_for_a_retry_lets_the_sequence_go_on(
-    db: Any, sequence: Any, change: str
+    db: Any, sequence: Any, change: str, asleep: Asleep
 ) -> None:
+    """It wakes a client that waits."""
     claim = sequence.claim(db)
     sequence.nack(db, claim, delay=3600)
-    if change in ("in_order", "concurrency"):
-        sequence.set_group(db, "ada", **{change: False if change == "in_order" else 2})
-    else:
-        getattr(sequence, change)(db, claim.items[0].id)
-    assert value(sequence.claim(db)) == ("first" if change == "retry" else "second")
-    assert admin.check(db, sequence).problems == ()
-
-
-@pytest.mark.parametrize(("take", "end"), [("claim", "remove"), ("pop", "cancel")])
-def test_a_client_that_waits_wakes_when_the_failed_item_of_a_sequence_ends(
-    db: Any, sequence: Any, take: str, end: str, asleep: Asleep
-) -> None:
-    claim = sequence.claim(db)
-    sequence.nack(db, claim, delay=3600)
-    with later(lambda: getattr(sequence, take)(db, wait=2 * MAX_WAIT)) as taken:
+    with later(lambda: sequence.claim(db, wait=2 * MAX_WAIT)) as taken:
         assert asleep.wait(MAX_WAIT)
-        assert getattr(sequence, end)(db, claim.items[0].id)
-        found = taken.result(MAX_WAIT)
-    assert (value(found) if take == "claim" else found.value) == "second"
+        if change in ("in_order", "concurrency"):
+            sequence.set_group(db, "ada", **{change: False if change == "in_order" else 2})
+        else:
+            getattr(sequence, change)(db, claim.items[0].id)
+        assert value(taken.result(MAX_WAIT)) == ("first" if change == "retry" else "second")
+    assert admin.check(db, sequence).problems == ()
 
 
 def test_what_was_no_failure_or_none_that_is_tried_again_holds_nobody(

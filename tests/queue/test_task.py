@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -116,23 +115,6 @@ def test_tasks_are_found_by_agent_and_client(db: Any, tasks: TaskQueue) -> None:
     for client in ("0", "3"):
         expected = [task for task in everything if task.client_id == client]
         assert list(tasks.get_tasks_for_client(db, client)) == expected
-
-
-def test_reprioritize_changes_a_task_and_keeps_its_id(db: Any, tasks: TaskQueue) -> None:
-    first, second = tasks.push_many(
-        db, [{"payload": n, "deadline": NOON, "agent_name": "ada", "cost": 3} for n in range(2)]
-    )
-    before = tasks.get_task(db, second)
-    assert tasks.reprioritize(db, second, priority=CRITICAL)
-    assert before is not None
-    assert tasks.get_task(db, second) == replace(before, priority=CRITICAL)
-    assert [tasks.position(db, each) for each in (first, second)] == [1, 0]
-    assert tasks.reprioritize(db, first, CRITICAL)
-    assert tasks.reprioritize(db, second, CRITICAL)  # moves behind its equals
-    assert [task.id for task in tasks.get_tasks_for_agent(db, "ada")] == [first, second]
-    tasks.pop_many(db, 2)
-    assert not tasks.reprioritize(db, first, HIGH)
-    assert check(db, tasks).ok
 
 
 # Statistics

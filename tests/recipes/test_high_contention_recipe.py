@@ -10,19 +10,12 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.retrying import run
-from fdbqueue.testing import FaultyDatabase
 from recipes.high_contention_queue import HighContentionQueue
 
 
 @pytest.fixture
 def recipe(space: Subspace) -> HighContentionQueue:
     return HighContentionQueue(space)
-
-
-def test_one_client_pops_in_order(db: Any, recipe: HighContentionQueue) -> None:
-    for value, priority in [(b"c", 3), (b"a", 1), (b"b", 1)]:
-        recipe.push(db, value, priority)
-    assert [recipe.pop_min(db) for _ in range(4)] == [b"a", b"b", b"c", None]
 
 
 def test_many_clients_pop_each_item_once_and_each_client_in_order(
@@ -52,14 +45,3 @@ def test_requests_are_served_in_the_order_they_were_made(
     assert recipe.pop_min(db) is None  # it overtakes no request and serves them on its way
     results = [run(db, partial(recipe._attempt, request=each)) for each in reversed(requests)]
     assert results == [(True, None), (True, b"2"), (True, b"1")]
-
-
-def test_a_pop_with_conflicts_takes_one_item_and_leaves_no_keys(
-    db: Any, recipe: HighContentionQueue, space: Subspace
-) -> None:
-    for number in range(30):
-        recipe.push(db, b"%02d" % number, 1)
-    unlucky = FaultyDatabase(db, conflict=0.5, seed=1)
-    assert [recipe.pop_min(unlucky) for _ in range(30)] == [b"%02d" % n for n in range(30)]
-    assert recipe.pop_min(unlucky) is None
-    assert not list(db.get_range_startswith(space.key()))

@@ -14,29 +14,11 @@ import fdbqueue
 from recipes.n_queue import NQueue
 from recipes.segmented_queue import SegmentedQueue
 
-
-class Segmented(SegmentedQueue):
-    """The segmented queue with the N-queue's pop of several items."""
-
-    def pop(self, db: Any, depth: int = 1) -> Any:
-        taken = (super(Segmented, self).pop(db) for _ in range(depth))
-        return [item for item in taken if item is not None]
+KINDS: list[Any] = [NQueue, SegmentedQueue]
 
 
-@pytest.fixture(params=[NQueue, Segmented])
-def levels(request: pytest.FixtureRequest, space: Subspace) -> Any:
-    return request.param(space)
-
-
-def test_basic_priorities(db: Any, levels: Any) -> None:
-    for level in (0, 5, 2):
-        levels.push(db, b"%d" % level, level)
-    assert levels.counts(db) == {0: 1, 2: 1, 5: 1}
-    assert [levels.pop(db) for _ in range(4)] == [[(0, b"0")], [(2, b"2")], [(5, b"5")], []]
-    assert levels.counts(db) == {}
-
-
-def test_a_level_is_drained_in_order_before_the_next(db: Any, levels: Any) -> None:
+def test_a_level_is_drained_in_order_before_the_next(db: Any, space: Subspace) -> None:
+    levels = NQueue(space)
     for value, level in [(b"later", 1), (b"a", 0), (b"b", 0), (b"last", 1000)]:
         levels.push(db, value, level)
     levels.push(db, b"c")  # the default is the most urgent level
@@ -45,10 +27,11 @@ def test_a_level_is_drained_in_order_before_the_next(db: Any, levels: Any) -> No
     assert levels.pop(db, 100) == [(1, b"later"), (1000, b"last")]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("level", [-1, 1.0, "1", None, True])
-def test_an_invalid_level_is_rejected(db: Any, levels: Any, space: Subspace, level: Any) -> None:
+def test_an_invalid_level_is_rejected(db: Any, space: Subspace, kind: Any, level: Any) -> None:
     with pytest.raises(ValueError, match="a level is an integer from 0"):
-        levels.push(db, b"x", level)
+        kind(space).push(db, b"x", level)
     assert list(db.get_range_startswith(space.key())) == []
 
 
@@ -57,16 +40,6 @@ def test_a_count_without_an_item_does_not_hide_the_next_level(db: Any, space: Su
     queue.push(db, b"x", 5)
     db[space["counts"].pack((0,))] = (3).to_bytes(8, "little")
     assert queue.pop(db) == [(5, b"x")]
-
-
-def test_pushes_to_levels_do_not_conflict(db: Any, space: Subspace) -> None:
-    queue = NQueue(space)
-    transactions = [db.create_transaction() for _ in range(5)]
-    for tr in transactions:
-        queue.push(tr, b"x")
-    for tr in transactions:
-        tr.commit().wait()
-    assert queue.counts(db) == {0: 5}
 
 
 def test_concurrent_threads_pop_each_item_of_a_segmented_queue_once(
@@ -94,10 +67,11 @@ def test_concurrent_threads_pop_each_item_of_a_segmented_queue_once(
     assert numbers == [*range(40), *range(100, 140)]
 
 
-def test_segments_agree_with_lists(db: Any, space: Subspace, rng: random.Random) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_levels_agree_with_lists(db: Any, space: Subspace, rng: random.Random, kind: Any) -> None:
     """Random pushes and pops through two queue objects, with segments of random sizes."""
-    size = rng.randrange(1, 5)
-    clients = [SegmentedQueue(space, size, buffer_segments=rng.randrange(3)) for _ in range(2)]
+    size, ahead = (rng.randrange(1, 5), rng.randrange(3)) if kind is SegmentedQueue else ((), ())
+    clients = [kind(space, size, buffer_segments=ahead) if size else kind(space) for _ in range(2)]
     model: dict[int, deque[bytes]] = {}
     for number in range(120):
         client = rng.choice(clients)
@@ -108,7 +82,8 @@ def test_segments_agree_with_lists(db: Any, space: Subspace, rng: random.Random)
         else:
             level = min((level for level, items in model.items() if items), default=-1)
             expected = None if level < 0 else (level, model[level].popleft())
-            assert client.pop(db) == expected
+            taken = client.pop(db)
+            assert (taken if size else next(iter(taken), None)) == expected
         assert client.counts(db) == {level: len(items) for level, items in model.items() if items}
 
 

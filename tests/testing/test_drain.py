@@ -252,20 +252,15 @@ def test_an_app_is_bound_to_a_new_database_and_restored() -> None:
     assert app.queue("jobs").size(app.db) == 1
 
 
-@pytest.mark.parametrize("is_coroutine", [False, True], ids=["function", "coroutine"])
 def test_a_job_that_is_suspended_goes_on_in_a_later_drain(
-    app: App, name: str, is_coroutine: bool, clock: Clock
+    app: App, name: str, clock: Clock
 ) -> None:
-    def sleeper(context: Context) -> str:
-        context.sleep("nap", "1h")
-        return "slept"
-
-    async def coroutine(context: Context) -> str:
+    @app.job(queue=name)
+    async def sleeper(context: Context) -> str:
         await context.aio.sleep("nap", "1h")
         return "slept"
 
-    job: Any = app.job(queue=name)(coroutine if is_coroutine else sleeper)
-    handle = job.push()
+    handle = sleeper.push()
     assert drain(app).outcomes() == ["suspended"]
     assert drain(app, advance=clock).outcomes() == ["done"]
     assert handle.result() == "slept"
