@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import click
@@ -17,8 +15,7 @@ from fdbq.arguments import Duration
 from fdbq.main import cli
 
 from fdbqueue.embedded import Database
-from tests.support.shell import Shell, error_of, has_handlers
-from tests.support.waiting import wait_until
+from tests.support.shell import Shell, error_of
 
 
 def test_a_first_push_takes_two_transactions(
@@ -131,17 +128,6 @@ def test_a_pop_waits_for_a_push(local: Shell) -> None:
     assert (done.returncode, done.stdout) == (1, "1\n2\n")
     assert done.stderr.endswith("(waiting until there is one)\n")
     assert "'soon' is not a length of time" in error_of(local("pop", "jobs", "--wait", "soon"))
-
-
-def test_a_wait_can_be_interrupted(local: Shell) -> None:
-    local.output("push", local.environment["q"], "1")
-    local.output("pop", local.environment["q"])
-    process = local.start("pop", local.environment["q"], "--wait")
-    wait_until(lambda: has_handlers(process))
-    time.sleep(0.3)  # so that it waits, most likely: nothing shows that it does
-    process.send_signal(signal.SIGINT)
-    assert process.communicate()[1] == "fdbq: interrupted; committed changes are kept\n"
-    assert process.returncode == 130
 
 
 def test_an_interrupt_during_the_start_causes_no_traceback(local: Shell) -> None:

@@ -100,13 +100,6 @@ def test_a_body_has_the_options_of_the_library_with_their_documentation(body: st
             assert schema[name]["description"], name
 
 
-def test_parameters_have_the_filters_of_the_library() -> None:
-    for path in ("/v1/queues/{name}/items", "/v1/queues/{name}/count"):
-        parameters = _app.openapi()["paths"][path]["get"]["parameters"]
-        names = {each["name"] for each in parameters}
-        assert names > set(Filters.__annotations__)
-
-
 def test_names_of_queues_are_described() -> None:
     for path, methods in _app.openapi()["paths"].items():
         for operation in methods.values() if "{name}" in path else ():

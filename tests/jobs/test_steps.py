@@ -430,22 +430,6 @@ def test_a_job_with_steps_can_be_cancelled(
     assert rows_of_steps(app, name) == 0
 
 
-def test_steps_are_deleted_with_their_item(app: App, name: str) -> None:
-    app.queue(name).configure(app.db, keep=1)
-
-    @app.job(queue=name)
-    def build(context: Context) -> None:
-        context.step("compile", str)
-
-    build.push_many([build.bind()] * 3)
-    app.work(drain=True)
-    app.queue(name).configure(app.db, keep=None)
-    build.push()
-    app.work(drain=True)
-    app.queue(name).change_all(app.db, "clear", state="done")
-    assert rows_of_steps(app, name) == 0
-
-
 @pytest.mark.parametrize("obstacle", ["unique key", "queue", "group"])
 def test_a_retry_that_is_refused_forgets_no_step(app: App, name: str, obstacle: str) -> None:
     @app.job(queue=name, unique="k", group="g")

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pytest
 
-from fdbqueue.jobs import App, Context, Retry
+from fdbqueue.jobs import App, Context, InvalidArguments, Retry
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.testing import Clock
 
@@ -207,3 +207,23 @@ def test_a_declaration_and_using_take_the_same_options(app: App, name: str) -> N
     assert (first.is_new, again.is_new, other.is_new) == (True, False, True)
     changed: Any = first.info()
     assert (changed.state, changed.group) == ("ready", "builds")
+
+
+@pytest.mark.parametrize("option", ["group", "unique"])
+def test_a_function_of_the_arguments_gets_no_wrong_ones_and_must_return_text(
+    app: App, name: str, option: str
+) -> None:
+    options: dict[str, object] = {option: lambda user: user["id"]}
+
+    @app.job(queue=name, **options)
+    def send(user: dict[str, str]) -> None: ...
+
+    for args in ((7,), ({"id": 7},), ()):
+        with pytest.raises(InvalidArguments):
+            send.push(*args)
+    with pytest.raises(ValueError, match="is text"):
+        send.push({"id": ""})
+    with pytest.raises(ValueError, match="is text"):
+        send.using(**{option: ""})
+    with pytest.raises(ValueError, match="cost"):
+        send.using(cost=0)

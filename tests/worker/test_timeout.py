@@ -66,30 +66,6 @@ def test_a_function_that_hangs_loses_its_slot_and_its_attempt(
         assert "in hang\n    assert go.wait(MAX_WAIT)" in str(attempt.traceback)
 
 
-def test_what_returns_too_late_changes_nothing(db: Any, queue: PriorityQueue) -> None:
-    go, returned = threading.Event(), threading.Event()
-    attempts: list[int] = []
-
-    def handler(context: Context) -> str:
-        attempts.append(context.attempt)
-        if context.attempt == 1:
-            context.at_end(lambda tr: returned.set())
-            go.wait(MAX_WAIT)
-            return "too late"
-        go.set()
-        return "in time"
-
-    queue.configure(db, keep=10)
-    item = queue.push(db, "job")
-    worker = Worker(db, queue, handler, timeout=0.05, grace=0.05, store_results=True)
-    worker.run(drain=True)
-    queue.retry(db, item)
-    Worker(db, queue, handler, store_results=True).run(drain=True)
-    assert attempts == [1, 2]
-    assert queue.result(db, item) == "in time"
-    assert not returned.is_set()
-
-
 def test_a_job_is_told_although_its_lease_cannot_be_extended(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
