@@ -110,17 +110,6 @@ def test_a_list_without_entries_says_so(fdbq: Shell) -> None:
     assert fdbq.output("ls", "--json") == ""
 
 
-def test_a_copy_that_cannot_be_made_changes_nothing(fdbq: Shell) -> None:
-    (fdbq.path / "link").symlink_to(fdbq.path / "db")
-    for same in ("db", "embedded:db", "./link", str(fdbq.path / "db")):
-        error = error_of(fdbq("copy", "jobs", "--from", "db", "--to", same))
-        assert "a queue named 'jobs' already exists; choose another name" in error
-    error = error_of(fdbq("copy", "jbos", "--to", "other"))
-    assert "no queue named 'jbos'; did you mean 'jobs'?" in error
-    assert not (fdbq.path / "other").exists()
-    assert fdbq.output("check") == "jobs: 1 ready, ok\n"
-
-
 @pytest.mark.parametrize("named", ["option", "variable"])
 def test_a_push_creates_no_directories_above_a_mistyped_one(fdbq: Shell, named: str) -> None:
     mistyped = fdbq.path / "nowhere" / "data" / "jobs"
@@ -161,14 +150,6 @@ def test_the_database_is_an_option_of_every_command(fdbq: Shell) -> None:
         options = {option for each in command.params for option in each.opts}
         needs_one = name not in ("completion", "jobs")
         assert not needs_one or {"--db", "--timeout", "--json"} <= options
-
-
-def test_the_default_database_is_in_the_users_data_directory(fdbq: Shell) -> None:
-    fdbq.environment["FDBQ_DB"] = ""
-    fdbq.environment.pop("XDG_DATA_HOME", None)
-    fdbq.output("push", "jobs", "1")
-    assert str(fdbq.path) in fdbq.output("info")
-    assert len(list(fdbq.path.rglob("fdbqueue.sqlite"))) == 2
 
 
 def test_completion_knows_commands_and_queues(fdbq: Shell) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
-from fdbq import __file__ as package
 from fdbq.arguments import Duration
 from fdbq.main import cli
 
@@ -128,23 +126,6 @@ def test_a_pop_waits_for_a_push(local: Shell) -> None:
     assert (done.returncode, done.stdout) == (1, "1\n2\n")
     assert done.stderr.endswith("(waiting until there is one)\n")
     assert "'soon' is not a length of time" in error_of(local("pop", "jobs", "--wait", "soon"))
-
-
-def test_an_interrupt_during_the_start_causes_no_traceback(local: Shell) -> None:
-    """A traceback from the start of Python itself, before `main` runs, is allowed.
-
-    Python's module `site` has a function `main`, too.
-    """
-    for hundredths in range(5, 40, 5):
-        interrupted = f"timeout --preserve-status -s INT 0.{hundredths:02} fdbq"
-        done = local.script(f"{interrupted} pop never-pushed --wait 5")
-        assert not passes_through_main(done.stderr), (hundredths, done.stderr)
-
-
-def passes_through_main(traceback: str) -> bool:
-    """Return whether a traceback has a frame of `main` in a module of `fdbq`."""
-    directory = re.escape(str(Path(package).parent))
-    return re.search(rf'File "{directory}/.*", line \d+, in main$', traceback, re.M) is not None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import fdbqueue
 from fdbqueue import Transaction, WorkerReport
 from fdbqueue.coordination.store import Store
 from fdbqueue.errors import NoResult
-from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn, Snooze
+from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn
 from fdbqueue.jobs.errors import AppNotBound, DuplicateJob
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker.outcomes import Outcome
@@ -161,21 +161,6 @@ def test_a_job_is_tried_again_as_its_policy_says(
     assert info.error == "OSError: busy"
     assert [attempt.number for attempt in info.failed_attempts] == [*range(1, attempts + 1)]
     assert "fail" in str(info.failed_attempts[-1].traceback)
-
-
-def test_a_snoozed_attempt_does_not_count(app: App, name: str) -> None:
-    attempts: list[int] = []
-
-    @app.job(queue=name)
-    def job(context: Context) -> None:
-        attempts.append(context.attempt)
-        if len(attempts) < 3:
-            raise Snooze(0.001)
-
-    handle = job.push()
-    while handle.state() != "done":
-        run(app, name)
-    assert attempts == [1, 1, 1]
 
 
 def test_a_job_may_choose_its_next_attempt_but_not_more_of_them(app: App, name: str) -> None:

@@ -116,7 +116,7 @@ def test_it_may_end_the_attempt_itself_or_forgive_an_error(app: App, name: str) 
 
     later, forgiven, both = fail.push("later"), fail.push("now"), fail_in.push("now")
     assert app.work(drain=True) == WorkerReport(done=2)
-    assert later.state() == "delayed"
+    assert (later.state(), later.info().attempts) == ("delayed", 0)  # it does not count
     assert forgiven.state() == both.state() == "done"
     assert forgiven.result() is both.result() is None
 

@@ -168,22 +168,6 @@ def test_a_paused_schedule_stays_paused_when_a_worker_declares_it(app: App, name
     assert only(app).next_tick is not None
 
 
-def test_the_job_of_a_schedule_is_in_the_group_of_its_arguments(
-    app: App, name: str, clock: Clock
-) -> None:
-    @app.every("1h", args=["ada"])
-    @app.job(queue=name, name="report", group=lambda customer: customer)
-    def report(customer: str) -> None: ...
-
-    app.schedules.store_declared([name])
-    app.schedules.add("bob", report.bind("bob"), every="1h")
-    app.schedules.add("eve", report.bind("eve"), every="1h", group="others")
-    clock.advance("1h")
-    app.queue(name).claim(app.db, n=3)
-    groups = {group.name: group.claimed for group in app.queue(name).groups(app.db)}
-    assert groups == {"ada": 1, "bob": 1, "others": 1}
-
-
 def test_schedules_come_and_go_at_run_time(app: App, name: str, clock: Clock) -> None:
     ran: list[str] = []
 

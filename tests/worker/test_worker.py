@@ -257,7 +257,7 @@ def test_a_returned_awaitable_is_awaited_and_other_results_are_reported(
 
 def test_an_outcome_that_cannot_be_used_fails_the_attempt(db: Any, queue: PriorityQueue) -> None:
     def handler(item: Any) -> None:
-        raise RetryIn(5, reason=7)  # type: ignore[arg-type]
+        raise RetryIn(5, reason=7)
 
     item = queue.push(db, "job")
     assert Worker(db, queue, handler).run(drain=True) == WorkerReport(failed=1)
