@@ -136,25 +136,6 @@ def test_a_queue_is_created_described_and_changed_if_nobody_else_did(
     assert jobs.problem("GET", "")["status"] == 404
 
 
-def test_queues_are_listed_by_page_and_prefix(client: TestClient, db: Any, name: str) -> None:
-    names = [f"{name}/{n}" for n in range(7)]
-    for each in names:
-        PriorityQueue.named(db, each).push(db, 1)
-    PriorityQueue.named(db, f"{name}0").push(db, 1)
-    found: list[str] = []
-    query = {"prefix": f"{name}/", "limit": "3"}
-    while True:
-        page = client.get("/v1/queues", params=query).json()
-        found += [each["name"] for each in page["queues"]]
-        assert len(page["queues"]) <= 3
-        if page["next"] is None:
-            break
-        query["after"] = page["next"]
-    assert found == names
-    for wrong in ("prefx=x", "limit=0", "limit=1001", "limit=x", "after=", "after=%07"):
-        assert client.get(f"/v1/queues?{wrong}").status_code == 422
-
-
 def test_the_scale_and_the_history_say_what_happened(
     client: TestClient, db: Any, name: str
 ) -> None:
@@ -182,16 +163,6 @@ def test_workers_are_listed(client: TestClient, db: Any, name: str) -> None:
     assert [worker[each] for each in facts] == ["mailer", {name: 4}, 4, 2]
     assert Api(client, f"{name}none").problem("GET", "/workers")["status"] == 404
     assert worker in client.get("/v1/workers").json()["workers"]
-
-
-def test_an_unknown_route_and_a_wrong_method_are_problems(client: TestClient, name: str) -> None:
-    jobs = Api(client, name)
-    assert jobs.problem("GET", "/nothing")["status"] == 404
-    assert jobs.problem("PUT", "/push", {})["status"] == 405
-    answer = client.post("/v1/queues/x/push", content=b"{", headers={"content-type": "text/plain"})
-    assert answer.status_code == 415
-    answer = client.post("/v1/queues/x/push", content=b'{"item": \xff}')
-    assert answer.status_code in (400, 415)
 
 
 def test_a_request_id_is_kept_or_made(client: TestClient, name: str) -> None:

@@ -45,20 +45,6 @@ def test_a_pushed_job_runs_and_returns_its_result(app: App, name: str) -> None:
     assert first.id != second.id
 
 
-def test_a_job_is_an_item_that_any_client_can_push(db: Any, app: App, name: str) -> None:
-    @app.job(queue=name, name="shop.send")
-    def send(to: str, *, subject: str) -> str:
-        return f"{to}: {subject}"
-
-    send.push("ada@example.com", subject="hi")
-    queue = fdbqueue.PriorityQueue.existing(db, name)
-    value = {"job": "shop.send", "args": ["ada@example.com"], "kwargs": {"subject": "hi"}}
-    assert queue.pop(db).value == value
-    item = queue.push(db, value)
-    run(app, name)
-    assert queue.result(db, item) == "ada@example.com: hi"
-
-
 def test_a_job_with_a_transaction_commits_with_its_end(
     db: Any, name: str, space: fdbqueue.Subspace, rng: Any
 ) -> None:

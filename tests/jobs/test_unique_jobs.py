@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pytest
 
-from fdbqueue.jobs import App, Context, InvalidArguments, Retry
+from fdbqueue.jobs import App, InvalidArguments
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.testing import Clock
 
@@ -137,26 +137,6 @@ def test_a_default_has_the_same_key_whether_it_is_given_or_left_out(app: App, na
     def mail_with_more(user: int, copies: int = 1) -> None: ...
 
     assert not mail_with_more.push(3).is_new
-
-
-def test_one_job_waits_while_another_runs(app: App, name: str) -> None:
-    """So no change is missed: whoever changes something pushes, and a run that begins sees it."""
-    runs: list[int] = []
-
-    @app.job(queue=name, unique=True, unique_until="claimed", retry=Retry(first=0, jitter=0))
-    def index(context: Context) -> None:
-        runs.append(context.attempt)
-        if len(runs) == 1:
-            # Together, because the worker may claim the first one ahead.
-            pushed = index.push_many([index.bind(), index.bind()])
-            assert [handle.is_new for handle in pushed] == [True, False]
-            raise OSError("the attempt fails, while another job waits")
-
-    assert [index.push().is_new, index.push().is_new] == [True, False]
-    while app.queue(name).stats(app.db).unfinished:
-        app.work(name, drain=True, concurrency=1)
-    assert sorted(runs) == [1, 1, 2]
-    assert index.push().is_new
 
 
 def test_a_job_is_pushed_once_in_a_period(app: App, name: str, clock: Clock) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
@@ -12,22 +11,6 @@ from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.coordination.store import Store
 from fdbqueue.jobs import App, Context, Retry
 from tests.support.waiting import MAX_WAIT, until
-
-
-def test_a_coroutine_is_cancelled(db: Any, queue: PriorityQueue) -> None:
-    cancelled: list[bool] = []
-
-    async def handler(context: Context) -> None:
-        try:
-            await asyncio.sleep(MAX_WAIT)
-        finally:
-            cancelled.append(context.cancelled.is_set())
-
-    item = queue.push(db, "job")
-    assert Worker(db, queue, handler, timeout=0.05).run(drain=True) == WorkerReport(failed=1)
-    assert cancelled == [True]
-    (attempt,) = queue.get(db, item).failed_attempts
-    assert attempt.error == "TimedOut: the job ran for more than 0.05 seconds"
 
 
 def test_a_function_is_told_and_may_still_succeed(db: Any, queue: PriorityQueue) -> None:

@@ -71,22 +71,6 @@ def test_a_transactional_handler_commits_together_with_its_ack(
     assert check(db, queue).ok
 
 
-def test_coroutine_handlers_run_concurrently(db: Any, queue: PriorityQueue) -> None:
-    queue.push_many(db, range(20))
-    two_run = asyncio.Event()
-    counts = [0]
-
-    async def handler(item: Any) -> None:
-        counts.append(counts[-1] + 1)
-        if counts[-1] == 2:
-            two_run.set()
-        await asyncio.wait_for(two_run.wait(), 60)
-        counts.append(counts[-1] - 1)
-
-    assert Worker(db, queue, handler, concurrency=5).run(drain=True) == WorkerReport(done=20)
-    assert 2 <= max(counts) <= 5
-
-
 def test_a_failing_job_becomes_a_dead_letter_and_does_not_block_others(
     db: Any, space: Subspace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
