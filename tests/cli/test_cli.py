@@ -143,20 +143,6 @@ def test_an_impossible_clock_is_an_error(local: Shell, clock: str) -> None:
     assert "jobs" not in local("ls").stdout
 
 
-def test_a_handler_module_that_fails_to_import_is_reported_with_the_place(local: Shell) -> None:
-    broken = local.path / "broken.py"
-    for source, words in (
-        ("import os\nos.environ['NOT_SET']", f"KeyError: 'NOT_SET' ({broken}, line 2)"),
-        ("def f(:", "SyntaxError: invalid syntax (broken.py, line 1)"),
-        ("import nothing_of_this_name", f"'nothing_of_this_name' ({broken}, line 1)"),
-        ("def another(item): ...", "AttributeError: module 'broken' has no attribute 'f'"),
-        ("f = 1", "'broken:f' is not a function"),
-    ):
-        broken.write_text(source)
-        error = error_of(local("work", local.environment["q"], "broken:f"))
-        assert words in error
-
-
 def test_the_standard_error_of_a_command_is_printed_at_once_and_stored(local: Shell) -> None:
     id = local.output("push", "jobs", "1").strip()
     local.output("limit", "jobs", "--attempts", "1")

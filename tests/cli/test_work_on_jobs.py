@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from pathlib import Path
 
 import httpx
 import pytest
@@ -105,16 +104,19 @@ def test_a_drain_of_a_queue_that_does_not_exist_fails(local: Shell) -> None:
         ("import sys\nsys.exit()", "SystemExit ("),
         ("raise KeyboardInterrupt", "KeyboardInterrupt ("),
         ("def __getattr__(name):\n    raise SystemExit(name)", "SystemExit: app ("),
+        ("import os\nos.environ['NOT_SET']", "KeyError: 'NOT_SET' (PATH, line 2)"),
+        ("import nothing_of_this_name", "'nothing_of_this_name' (PATH, line 1)"),
+        ("def f(:", "SyntaxError: invalid syntax (broken.py, line 1)"),
+        ("", "AttributeError: module 'broken' has no attribute 'app'"),
     ],
 )
-def test_a_module_that_exits_when_it_is_imported_is_an_error(
-    tmp_path: Path, code: str, message: str
+def test_a_module_that_cannot_be_used_is_an_error_with_its_place(
+    local: Shell, code: str, message: str
 ) -> None:
-    (tmp_path / "exits.py").write_text(code)
-    for command in ("work", "jobs"):
-        done = Shell(tmp_path, "none")(command, "--app", "exits:app")
-        expected = f"'exits:app' cannot be loaded as MODULE:APP: {message}"
-        assert expected in error_of(done)
+    (local.path / "broken.py").write_text(code)
+    message = message.replace("PATH", str(local.path / "broken.py"))
+    for named in (("work", "--app"), ("jobs", "--app"), ("work", "jobs")):
+        assert message in error_of(local(*named, "broken:app"))
 
 
 def test_the_jobs_of_an_app_are_listed(local: Shell) -> None:
@@ -253,3 +255,4 @@ def test_a_command_gets_the_value_and_the_id_of_each_item(local: Shell) -> None:
     assert said == [f"{n} {id}" for n, id in enumerate(ids, 1)]
     for bad in (["nowhere:f"], [], ["a:b", "--exec", "x"]):
         assert "MODULE:FUNCTION" in error_of(local("work", queue, *bad))
+    assert "is not a function" in error_of(local("work", queue, "json:__name__"))

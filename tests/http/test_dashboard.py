@@ -617,17 +617,6 @@ def test_the_progress_of_a_batch_is_shown_from_each_of_its_jobs(
     expect(site.page.locator(".title")).to_contain_text("ready")
 
 
-def test_groups_are_paged_by_name(site: Site, db: Any, name: str) -> None:
-    names = [f"group {number:03}" for number in range(60)]
-    PriorityQueue.named(db, name).push_many(db, names, groups=names)
-    site.open(name, "groups")
-    rows = site.page.locator(".groups tbody tr")
-    for link, count, first in (("Next page", 10, names[50]), ("First page", 50, names[0])):
-        site.page.get_by_role("link", name=link).click()
-        expect(rows).to_have_count(count)
-        expect(rows.first).to_contain_text(first)
-
-
 def test_groups_are_shown_with_what_holds_them_back_and_changed(
     site: Site, db: Any, name: str
 ) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from fdbqueue.jobs import App, InvalidArguments
 from fdbqueue.jobs.arguments import Arguments
-from fdbqueue.testing import Clock
 
 
 def test_a_job_may_be_unique_by_its_arguments(app: App, name: str) -> None:
@@ -137,21 +136,6 @@ def test_a_default_has_the_same_key_whether_it_is_given_or_left_out(app: App, na
     def mail_with_more(user: int, copies: int = 1) -> None: ...
 
     assert not mail_with_more.push(3).is_new
-
-
-def test_a_job_is_pushed_once_in_a_period(app: App, name: str, clock: Clock) -> None:
-    @app.job(queue=name, unique=True, unique_for="1h")
-    def remind(user: int) -> int:
-        return user
-
-    first = remind.push(3)
-    assert app.work(name, drain=True).done == 1
-    again = remind.push(3)
-    assert (again.is_new, again.id, again.result()) == (False, first.id, 3)
-    many = remind.push_many([remind.bind(user) for user in (3, 4, 4)])
-    assert [handle.is_new for handle in many] == [False, True, False]
-    clock.advance(3601)
-    assert remind.push(3).is_new
 
 
 @pytest.mark.parametrize(
