@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
-from fdbq import __file__ as package
 from fdbq.arguments import Duration
 from fdbq.main import cli
 
 from fdbqueue.embedded import Database
-from tests.support.shell import Shell, error_of, has_handlers
-from tests.support.waiting import wait_until
+from tests.support.shell import Shell, error_of
 
 
 def test_a_first_push_takes_two_transactions(
@@ -133,34 +128,6 @@ def test_a_pop_waits_for_a_push(local: Shell) -> None:
     assert "'soon' is not a length of time" in error_of(local("pop", "jobs", "--wait", "soon"))
 
 
-def test_a_wait_can_be_interrupted(local: Shell) -> None:
-    local.output("push", local.environment["q"], "1")
-    local.output("pop", local.environment["q"])
-    process = local.start("pop", local.environment["q"], "--wait")
-    wait_until(lambda: has_handlers(process))
-    time.sleep(0.3)  # so that it waits, most likely: nothing shows that it does
-    process.send_signal(signal.SIGINT)
-    assert process.communicate()[1] == "fdbq: interrupted; committed changes are kept\n"
-    assert process.returncode == 130
-
-
-def test_an_interrupt_during_the_start_causes_no_traceback(local: Shell) -> None:
-    """A traceback from the start of Python itself, before `main` runs, is allowed.
-
-    Python's module `site` has a function `main`, too.
-    """
-    for hundredths in range(5, 40, 5):
-        interrupted = f"timeout --preserve-status -s INT 0.{hundredths:02} fdbq"
-        done = local.script(f"{interrupted} pop never-pushed --wait 5")
-        assert not passes_through_main(done.stderr), (hundredths, done.stderr)
-
-
-def passes_through_main(traceback: str) -> bool:
-    """Return whether a traceback has a frame of `main` in a module of `fdbq`."""
-    directory = re.escape(str(Path(package).parent))
-    return re.search(rf'File "{directory}/.*", line \d+, in main$', traceback, re.M) is not None
-
-
 @pytest.mark.parametrize(
     "clock", ["-1", "exec('raise OverflowError')"], ids=["before 1970", "after 2262"]
 )
@@ -174,20 +141,6 @@ def test_an_impossible_clock_is_an_error(local: Shell, clock: str) -> None:
     assert (done.returncode, output, errors.count("\n")) == (2, "", 1)
     assert "this machine's clock is" in errors
     assert "jobs" not in local("ls").stdout
-
-
-def test_a_handler_module_that_fails_to_import_is_reported_with_the_place(local: Shell) -> None:
-    broken = local.path / "broken.py"
-    for source, words in (
-        ("import os\nos.environ['NOT_SET']", f"KeyError: 'NOT_SET' ({broken}, line 2)"),
-        ("def f(:", "SyntaxError: invalid syntax (broken.py, line 1)"),
-        ("import nothing_of_this_name", f"'nothing_of_this_name' ({broken}, line 1)"),
-        ("def another(item): ...", "AttributeError: module 'broken' has no attribute 'f'"),
-        ("f = 1", "'broken:f' is not a function"),
-    ):
-        broken.write_text(source)
-        error = error_of(local("work", local.environment["q"], "broken:f"))
-        assert words in error
 
 
 def test_the_standard_error_of_a_command_is_printed_at_once_and_stored(local: Shell) -> None:

@@ -388,9 +388,6 @@ $ group cancel $q ada
 $ group set $q ada
 fdbq group set: give --weight, --concurrency, --rate, --in-order, --size or --reset (see ...)
 [2]
-$ group set $q ada --size x
-...'x' is not an integer or `none`...
-[2]
 $ group set $q ada --rate 5
 ...'5' is not a number and a time...
 [2]
@@ -420,10 +417,7 @@ held_by ...rate...
 """,
         first=next(iter(jobs.items(db))).id,
     )
-    jobs.nack(db, claim, delay=600)
-    follow(fdbq, "$ group ls $q\nada ...\nbob ...waits for the next attempt of a failed item\n")
-    jobs.retry(db, claim.item)
-    jobs.nack(db, jobs.claim(db), dead=True)
+    jobs.nack(db, claim, dead=True)
     jobs.configure(db, max_size=2)
     refused = f"fdbq: {claim.item.id} was not retried: the queue is full, or its key is taken"
     follow(fdbq, f"$ group retry $q bob\n0 retried\n{refused}\n[1]\n")
@@ -502,9 +496,9 @@ $ pop $q
 
 def test_tasks_are_pushed_listed_and_popped(fdbq: Inside, name: str) -> None:
     push = ("task", "push", name)
-    late, soon = "2030-01-02T00:00+00:00", "2030-01-01T00:00+00:00"
-    fdbq.output(*push, '{"n": 2}', "--deadline", late, "--agent", "ada")
-    fdbq.output(*push, '{"n": 1}', "--deadline", soon, "--cost", "3", "--client", "7")
+    soon = ("--deadline", "2030-01-01T00:00+00:00")
+    fdbq.output(*push, '{"n": 2}', "--agent", "ada")
+    fdbq.output(*push, '{"n": 1}', *soon, "--cost", "3", "--client", "7")
     third = fdbq.output(*push, "-", "-p", "low", "--group", "acme", stdin='{"n": 3}').strip()
     tasks = [json.loads(line) for line in fdbq.output("task", "ls", name).splitlines()]
     assert [task["payload"]["n"] for task in tasks] == [1, 2, 3]
@@ -534,12 +528,6 @@ $ task pop ${q}other
 $ task push $q 1 --deadline tomorrow
 ...deadline...
 [2]
-$ task push $q 1 --deadline 0001-01-01T00:00+14:00
-...must be in the years 1 to 9999 of UTC...
-[2]
-$ schedule add $q bills 1 --every 1h
-...task...
-[2]
 """,
         third=third,
     )
@@ -551,9 +539,7 @@ $ schedule add $q bills 1 --every 1h
     ("arguments", "answer"),
     [
         (("push", "line", "1", "-p", "1"), "is a FIFO queue and does not support --priority"),
-        (("pop", "line", "--max"), "is a FIFO queue and does not support --max"),
         (("peek", "line", "--max"), "is a FIFO queue and does not support --max"),
-        (("items", "line", "-p", "0"), "is a FIFO queue and does not support --priority"),
         (("reprioritize", "line", "x", "1"), "does not support `fdbq reprioritize`"),
         (("import", "line", "-"), "is a FIFO queue and does not support `fdbq import`"),
         (("rm", "todo", "--state", "ready", "-p", "1"), "is a task queue and does not support --p"),
@@ -596,21 +582,10 @@ $ push $q 1 -p 1
     )
 
 
-class Capitals:
-    """A codec that `fdbq` does not know."""
-
-    def encode(self, value: str, /) -> bytes:
-        return value.upper().encode()
-
-    def decode(self, payload: bytes, /) -> str:
-        return payload.decode()
-
-
-@pytest.mark.parametrize(("codec", "value"), [("bytes", b"x"), (Capitals(), "x")])
 def test_a_queue_whose_values_are_not_json_is_counted_and_not_read(
-    fdbq: Inside, db: Any, name: str, codec: Any, value: Any
+    fdbq: Inside, db: Any, name: str
 ) -> None:
-    PriorityQueue.named(db, name, codec=codec).push(db, value)
+    PriorityQueue.named(db, name, codec="bytes").push(db, b"x")
     (fdbq.path / "lines").write_text("1\n")
     for command in ("push", "pop", "peek", "items", "export", "import"):
         more = {"push": ["1"], "import": ["lines"]}.get(command, [])

@@ -43,28 +43,20 @@ async def hang_in_a_thread() -> None:
 def die() -> None:
     os._exit(7)
 
+@app.job(name="meet", queue={queue!r})
+def meet(me: str, other: str) -> None:
+    open(me, "w").close()
+    while not os.path.exists(other):
+        time.sleep(0.01)
+
+@app.job(name="fail", queue={queue!r}, retry=Retry(attempts=1))
+def fail() -> None:
+    raise ValueError
+
 def handler(item):
     note(str(item.value))
     if item.value == "hang":
         time.sleep(3600)
-"""
-
-METERED = """
-import time
-from pathlib import Path
-import fdbqueue
-
-app = fdbqueue.App()
-
-@app.job(name="meet", queue={queue!r})
-def meet(me: str, other: str) -> None:
-    Path(me).touch()
-    while not Path(other).exists():
-        time.sleep(0.01)
-
-@app.job(name="fail", queue={queue!r}, retry=fdbqueue.jobs.Retry(attempts=1))
-def fail() -> None:
-    raise ValueError
 """
 
 
@@ -221,11 +213,10 @@ def counts(port: int) -> dict[tuple[str, str], float]:
 def test_one_port_serves_the_metrics_of_all_processes(
     fdbq: Shell, workers: Workers, db: Any, name: str
 ) -> None:
-    (fdbq.path / "metered.py").write_text(METERED.format(queue=name))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    arguments = ("--app", "metered:app", "--processes", "2", "--metrics-port", str(port))
+    arguments = ("--app", "shop:app", "--processes", "2", "--metrics-port", str(port))
     push(db, name, job("meet", "a", "b"), job("meet", "b", "a"), job("fail"))
     process = workers.start(*arguments, "--concurrency", "1")
     counted = {("meet", "done"): 2, ("fail", "dead"): 1}

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from starlette.testclient import TestClient
 
@@ -90,27 +89,6 @@ def test_metrics_keep_queues_that_were_used_since_the_first_request(
             "full": [0, 1, 1],
             "new": [0, 1, 1],
         }
-
-
-@pytest.mark.parametrize("path", ["/v1/queues", "/metrics", "/metrics?queues=all"])
-def test_concurrent_requests_share_a_scan(
-    counting: CountingDatabase, db: Any, name: str, path: str
-) -> None:
-    sizes = make_queues(db, name, 200, busy={1})
-    pages = 1 + len(fdbqueue.admin.queue_names(db)) // 500
-
-    async def main() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(create_app(counting))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            return await asyncio.gather(*(client.get(path) for _ in range(30)))
-
-    counting.clear()
-    answers = asyncio.run(main())
-    assert {answer.status_code for answer in answers} == {200}
-    # Most requests come while the first read is under way, and share the second.
-    assert counting.transactions <= 2 * pages
-    listed = sum(each in answers[-1].text for each in sizes)
-    assert listed == (1 if path == "/metrics" else 200)
 
 
 def test_a_read_is_shared_by_the_requests_that_came_before_it_began() -> None:

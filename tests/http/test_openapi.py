@@ -18,16 +18,6 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance, use_afte
 
 import fdbqueue
 from fdbqueue.http import create_app
-from fdbqueue.options import (
-    Filters,
-    GroupSettings,
-    LateOptions,
-    PushOptions,
-    QueueOptions,
-    QueueSettings,
-    ScheduleOptions,
-    TaskOptions,
-)
 
 CASES = int(os.environ.get("FDBQ_OPENAPI_CASES", "5"))
 """Examples per route: the same 5 in each run, or another number of random ones."""
@@ -80,31 +70,6 @@ def test_responses_match_the_openapi_description(route: str) -> None:
         feedback=FeedbackSources(constants_value_source=make_constants_value_source(schema)),
     )
     test()
-
-
-DECLARED: dict[str, tuple[Any, ...]] = {
-    "ChangeAll": (Filters,),
-    "NewOptions": (QueueSettings, QueueOptions),
-    "NewGroupSettings": (GroupSettings,),
-    "NewSchedule": (ScheduleOptions, LateOptions),
-    "FollowUp": (PushOptions, TaskOptions),
-}
-"""The bodies of requests, with the declarations of their options."""
-
-
-@pytest.mark.parametrize("body", DECLARED)
-def test_a_body_has_the_options_of_the_library_with_their_documentation(body: str) -> None:
-    schema = _app.openapi()["components"]["schemas"][body]["properties"]
-    for declaration in DECLARED[body]:
-        for name in declaration.__annotations__:
-            assert schema[name]["description"], name
-
-
-def test_parameters_have_the_filters_of_the_library() -> None:
-    for path in ("/v1/queues/{name}/items", "/v1/queues/{name}/count"):
-        parameters = _app.openapi()["paths"][path]["get"]["parameters"]
-        names = {each["name"] for each in parameters}
-        assert names > set(Filters.__annotations__)
 
 
 def test_names_of_queues_are_described() -> None:

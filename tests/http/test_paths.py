@@ -20,22 +20,8 @@ from fdbqueue.http.security import Grant
 
 TOKEN = {"authorization": "Bearer token"}
 
-PARTS = (
-    "a",
-    "b",
-    "/",
-    "/",
-    "items",
-    "peek",
-    "push",
-    "queues",
-    "..",
-    ".",
-    "%",
-    "%2F",
-    "2F",
-    "\ufffd",
-)
+PARTS = ["items", "peek", "push", "queues", "a", "b"]
+PARTS += ["/", "/", "..", ".", "%", "%2F", "2F", "\ufffd"]
 """Parts of names that look like parts of paths."""
 
 NAMES = st.lists(st.sampled_from(PARTS), min_size=1, max_size=5).map("".join)

@@ -7,7 +7,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 import trustme
 
 from fdbqueue import PriorityQueue
-from fdbqueue.http import Tokens
 from tests.support.keys import waiting_clients
 from tests.support.server import serving
 from tests.support.waiting import wait_until
@@ -61,35 +59,6 @@ def test_the_server_speaks_tls_with_a_certificate(
             httpx.get(f"{address}/health")
     (tmp_path / "not.pem").write_text("no certificate")
     assert "the certificate or its key" in refused("--certfile", str(tmp_path / "not.pem"))
-
-
-def test_a_token_file_may_contain_a_byte_order_mark_and_comments(
-    serve: Any, name: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "tokens"
-    file.write_bytes(b"\xef\xbb\xbfone\r\n# of ada\r\n  #two\r\n\ttwo \r\n")
-
-    def statuses(client: Any, *tokens: bytes) -> list[int]:
-        return [
-            client.get("/v1/queues", headers={"authorization": b"Bearer " + token}).status_code
-            for token in tokens
-        ]
-
-    with serve("--token-file", str(file), FDBQ_TOKEN="three read\n") as (_, client):
-        assert statuses(client, b"one", b"two", b"three") == [200] * 3
-        refused = b"\xef\xbb\xbfone", b"\xef\xbb\xbf", b"# of ada", b"#", b"#two"
-        assert statuses(client, *refused) == [401] * 5
-
-
-@pytest.mark.parametrize(
-    "line", ["two words", "one # comment", "schlüssel", "\ufeffone", "a\x00b", "a\x7fb"]
-)
-def test_an_invalid_line_in_a_token_file_is_rejected(tmp_path: Path, line: str) -> None:
-    file = tmp_path / "tokens"
-    file.write_text(f"good\n{line}\n", "utf-8")
-    with pytest.raises(ValueError, match="printable ASCII without spaces") as error:
-        Tokens(file=file)
-    assert line not in str(error.value)  # it may be a secret
 
 
 FORWARDED = "10.0.0.1"
@@ -139,57 +108,34 @@ def test_requests_in_flight_finish_when_the_server_stops(serve: Any, name: str) 
         assert process.wait(60) in (0, -signal.SIGTERM)
 
 
-def test_a_client_that_disconnects_while_waiting_takes_no_item(
+def test_clients_that_wait_hold_up_no_others_and_take_nothing_once_they_have_left(
     serve: Any, db: Any, name: str
 ) -> None:
-    queue = PriorityQueue.named(db, name)
+    path = f"/v1/queues/{name}"
+    items = [{"item": {"n": n}} for n in range(3)]
     with serve() as (_, client):
-        client.post(f"/queue/{name}/push", json={"item": {"n": 0}})
-        client.post(f"/queue/{name}/pop")
-        for _ in range(3):
-            with pytest.raises(httpx.ReadTimeout):
-                client.post(f"/queue/{name}/pop", params={"wait": 60}, timeout=0.2)
-        wait_until(lambda: not waiting_clients(db, queue))
-        client.post(f"/queue/{name}/push", json={"item": {"n": 1}})
-        answer = client.post(f"/queue/{name}/pop", params={"wait": 50})
-        assert answer.json()["items"][0]["item"] == {"n": 1}
-
-
-def test_waiting_and_slow_clients_do_not_block_other_clients(
-    serve: Any, db: Any, name: str
-) -> None:
-    queue = PriorityQueue.named(db, name)
-    with serve() as (_, client):
-        client.post(f"/queue/{name}/push", json={"item": {}})
-        client.post(f"/queue/{name}/pop")
         address = (client.base_url.host, client.base_url.port)
-        slow = [socket.create_connection(address) for _ in range(50)]
-        for number, each in enumerate(slow):
-            head = f"POST /queue/{name}/{'pop?wait=60' if number % 2 else 'push'} HTTP/1.1\r\n"
-            length = "content-length: 0\r\n\r\n" if number % 2 else "content-length: 90\r\n\r\n{"
-            each.sendall(
-                f"{head}host: 127.0.0.1\r\ncontent-type: application/json\r\n{length}".encode()
-            )
-        wait_until(lambda: waiting_clients(db, queue))
-        began = time.monotonic()
-        for _ in range(20):
-            assert client.get("/v1/queues").status_code == 200
-        assert time.monotonic() - began < 50  # the waiting clients wait for a minute
-        for each in slow:
-            each.close()
 
+        def ask(verb: str, body: bytes = b"") -> socket.socket:
+            asking = socket.create_connection(address, timeout=60)
+            head = f"POST {path}/{verb} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            kind = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            asking.sendall((head + kind).encode() + body)
+            return asking
 
-def test_a_client_that_disconnects_at_once_takes_no_item(serve: Any, name: str) -> None:
-    with serve() as (_, client):
-        path = f"/v1/queues/{name}"
-        items = [{"item": {"n": n}} for n in range(3)]
         client.post(f"{path}/batch", json={"items": items})
-        address = (client.base_url.host, client.base_url.port)
-        for each in ("pop", "claim") * 30:
-            with socket.create_connection(address, timeout=60) as leaving:
-                head = f"POST {path}/{each} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
-                leaving.sendall(head.encode())
-        left = client.post(f"{path}/pop", json={"n": 3, "wait": 50}).json()["items"]
-        while len(left) < len(items):  # requests that came before may still hold some
-            left += client.post(f"{path}/pop", json={"n": 3, "wait": 50}).json()["items"]
-        assert sorted(each["item"]["n"] for each in left) == [0, 1, 2]
+        client.post(f"{path}/pop", json={"n": 3})
+        waiting = [ask("pop", b'{"wait": 60}') for _ in range(50)]
+        wait_until(lambda: waiting_clients(db, PriorityQueue.named(db, name)))
+        assert client.get("/v1/queues").status_code == 200
+        for each in waiting:
+            each.close()
+        wait_until(lambda: not waiting_clients(db, PriorityQueue.named(db, name)))
+        client.post(f"{path}/batch", json={"items": items})
+        for verb in ("pop", "claim") * 30:
+            ask(verb).close()  # at once
+        left = list[int]()
+        while len(left) < 3:  # requests that came before may still hold some
+            popped = client.post(f"{path}/pop", json={"n": 3, "wait": 50}).json()["items"]
+            left += [each["item"]["n"] for each in popped]
+        assert sorted(left) == [0, 1, 2]

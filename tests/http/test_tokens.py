@@ -161,3 +161,24 @@ def test_the_api_says_what_a_token_allows(
     assert server.get("/v1/me", headers=headers).json() == {"role": role, "queues": queues}
     with TestClient(create_app(db), "http://127.0.0.1") as client:
         assert client.get("/v1/me").json() == {"role": "admin", "queues": "*"}
+
+
+def test_a_token_file_may_contain_a_byte_order_mark_and_comments(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_bytes(b"\xef\xbb\xbfone\r\n# of ada\r\n  #two\r\n\ttwo \r\n")
+    tokens = Tokens(["three read\n"], file=file)
+    found = {each: tokens.find(b"Bearer " + each) for each in (b"one", b"two", b"three")}
+    assert all(found.values())
+    for wrong in (b"\xef\xbb\xbfone", b"\xef\xbb\xbf", b"# of ada", b"#", b"#two"):
+        assert tokens.find(b"Bearer " + wrong) is None
+
+
+@pytest.mark.parametrize(
+    "line", ["two words", "one # comment", "schlüssel", "\ufeffone", "a\x00b", "a\x7fb"]
+)
+def test_an_invalid_line_in_a_token_file_is_rejected(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"good\n{line}\n", "utf-8")
+    with pytest.raises(ValueError, match="printable ASCII without spaces") as error:
+        Tokens(file=file)
+    assert line not in str(error.value)  # it may be a secret

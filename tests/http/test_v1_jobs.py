@@ -65,6 +65,7 @@ def test_a_job_is_pushed_claimed_and_acknowledged(
     )
     popped = jobs.post("/pop", {"n": 5})["items"]
     assert [item["id"] for item in popped] == [ids[2]]
+    assert jobs.problem("GET", f"/items/{ids[2]}/result")["status"] == 404
     assert jobs.claim() == []
     assert_views_agree(db, queue)
 
@@ -237,19 +238,13 @@ def test_a_number_without_a_fraction_is_an_integer(jobs: Api) -> None:
     [
         ("/push", {}, "item: Field required"),
         ("/push", {"item": 1, "prioriy": 1}, "prioriy: Extra inputs"),
-        ("/push", {"item": 1, "priority": True}, "must be a 64-bit integer"),
         ("/push", {"item": [math.inf]}, "not JSON compliant"),
         ("/push", {"item": 1, "at": "1900000000"}, "is not a time such as"),
-        ("/push", {"item": 1, "client_id": "c"}, "client_id: a push to a priority queue"),
         ("/push", [], "the body"),
-        ("/batch", {"items": []}, "items"),
         ("/claim", {"n": 0}, "n: "),
-        ("/claim", {"n": 1001}, "n: "),
         ("/claim", {"lease": 0}, "lease"),
-        ("/claim", {"wait": 301}, "wait"),
         ("/claim", {"agent": "ada"}, "agent: "),
         ("/claim", {"client": "two\nlines"}, "printable"),
-        ("/ack", {}, "token"),
         ("/ack", {"token": "AAAA"}, "is not the token of a claim"),
         ("/nack", {"token": "x" * 2001}, "is not the token of a claim"),
     ],

@@ -38,23 +38,6 @@ def work(app: App, name: str) -> Any:
     return work
 
 
-def test_the_job_that_follows_runs_once_all_others_have_ended(
-    app: App, report: Any, work: Any
-) -> None:
-    with app.batch(then=report) as batch:
-        for number in (1, -2, 3):
-            batch.push(work, number)
-        assert batch.progress().pushed == 0  # they are collected
-        batch.flush()
-        assert (batch.progress().pushed, batch.progress().is_open) == (3, True)
-        assert batch.handle.state() == "delayed"
-    assert not batch.progress().is_open
-    drained = drain(app)
-    assert [attempt.job for attempt in drained] == ["work", "work", "work", "report"]
-    assert batch.handle.result() == [2, 1, 0]
-    assert batch.progress().has_ended
-
-
 def test_a_drain_does_not_wait_for_a_batch_that_is_open(app: App, report: Any, work: Any) -> None:
     with Clock() as clock, app.batch(then=report) as batch:
         began = clock.now()

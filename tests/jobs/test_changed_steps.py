@@ -11,7 +11,6 @@ import pytest
 from fdbqueue.jobs import App, Context, Handle, Retry, WaitTimedOut
 from fdbqueue.testing import Clock
 from fdbqueue.worker.outcomes import StepChanged
-from tests.support.keys import rows_in
 
 Function = Callable[[Context], Any]
 
@@ -161,14 +160,3 @@ def test_a_wait_keeps_its_signal_which_a_renamed_one_gets_too_if_it_names_it(
     assert versions.signal("shipped", second, "second") == 1
     versions.work(other)
     assert second.result() == "second"
-
-
-def test_a_run_that_is_renamed_pushes_another_job_and_both_run(versions: Versions) -> None:
-    handle = versions.work(versions.version("run resize"), push=True)
-    for _ in range(2):
-        app = App(versions.db)
-        app.job(name="other", queue=versions.others)(lambda: versions.done.append("other"))
-        app.work(versions.others, drain=True)
-        versions.work(versions.version("run scale"))
-    assert (handle.state(), versions.done) == ("done", ["other", "other"])
-    assert rows_in(versions.db, app.queue(versions.name), "batches") == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from typing import Any
 
 import pytest
@@ -21,34 +20,6 @@ def items(app: App, name: str, state: State) -> list[ItemInfo]:
 def rows_of_batches(app: App, name: str) -> int:
     """Return how many rows of batches a queue has."""
     return len(rows_in(app.db, app.queue(name), "batches", "batch_counts"))
-
-
-def test_a_job_gets_the_results_of_others_in_its_own_queue(app: App, name: str) -> None:
-    """One slot suffices, although all of them are in one queue that keeps no results."""
-
-    @app.job(queue=name)
-    def following_day(day: date) -> date:
-        return day.replace(day=day.day + 1)
-
-    @app.job(queue=name)
-    def square(number: int) -> int:
-        return number * number
-
-    @app.job(queue=name)
-    def total(context: Context, numbers: list[int]) -> str:
-        day = context.run("day", following_day, date(2030, 1, 1))
-        squares = context.gather("squares", map(square.bind, numbers))
-        return f"{day.year}-{day.day}: {squares}"
-
-    app.queue(name).configure(app.db, keep=1)  # for the result of the last job, which is the total
-    handle = total.push([1, 2, 3])
-    app.work(drain=True, concurrency=1)
-    assert handle.result() == "2030-2: [1, 4, 9]"
-    steps = app.queue(name).steps.all(app.db, handle.id)
-    assert [(step.name, step.kind, step.state) for step in steps] == [
-        (each, "run", "done") for each in ("day", "squares 0", "squares 1", "squares 2")
-    ]
-    assert rows_of_batches(app, name) == 0
 
 
 def test_the_last_of_many_that_end_at_the_same_time_wakes_the_job(app: App, name: str) -> None:
@@ -115,7 +86,7 @@ def test_errors_are_returned_with_results_on_demand(app: App, name: str) -> None
         got.append(context.gather("ratio", map(divide.bind, [1, 0]), return_errors=True))
 
     parent.push()
-    app.work(drain=True)
+    app.work(drain=True, concurrency=1)  # one slot suffices
     ((one, failed),) = got
     assert (one, failed.name) == (1.0, "ratio 1")
     assert isinstance(failed, ChildFailed)

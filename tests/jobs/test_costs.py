@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.jobs import App, Context, RetryIn
-from fdbqueue.testing import Clock, drain
+from fdbqueue.testing import drain
 from fdbqueue.types import Transaction
 from tests.support.counting import CountingDatabase, writes
 
@@ -126,60 +126,24 @@ def test_steps_cost_what_the_reference_says(app: App, name: str, meter: Meter) -
     assert {name: meter.costs[name] for name in expected} == expected
 
 
-def test_a_tick_costs_what_the_reference_says(
-    app: App, name: str, meter: Meter, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fdbqueue.coordination.sweeper._SWEEP_IN_CLAIM", 0.0)  # each claim sweeps
-    queue = app.queue(name)
-
-    @app.job(queue=name)
-    def job() -> None: ...
-
-    app.schedules.add("each second", job.bind(), every="1s")
-    for _ in range(3):
-        job.push()
-        for kind in ("a claim", "a claim at a tick"):
-            with meter.of(kind):
-                claim = queue.claim(app.db)
-            queue.ack(app.db, claim)
-            clock.advance("1s" if kind == "a claim" else 0)
-    transactions, reads, written = meter.more("a claim at a tick", "a claim")
-    assert transactions == 1
-    assert f"is one transaction of {reads} reads and {written} writes." in TEXT
-
-
 def test_a_batch_costs_what_the_reference_says(app: App, name: str, meter: Meter) -> None:
-    queue = app.queue(name)
-
     @app.job(queue=name)
     def job() -> None: ...
 
     @app.job(queue=name)
     def report(*, done: int, dead: int, cancelled: int) -> None: ...
 
-    def end(kind: str) -> None:
-        claim = queue.claim(app.db)
-        with meter.of(kind):
-            queue.ack(app.db, claim)
-
     for _ in range(3):
         with meter.of("a push"):
             job.push_many([job.bind()] * 3)
-        for _ in range(3):
-            end("an end")
         batch = app.batch(then=report)
         batch.push_many(job, [job.bind()] * 3)
         with meter.of("a push of a batch"):
             batch.flush()
-        end("an end while it is open")
         with meter.of("closing it"):
             batch.close()
-        end("an end after it was closed")
         drain(app, name)
-    assert "pushes jobs of a batch takes one read and one write more. So does the end" in TEXT
+    assert "pushes jobs of a batch takes one read and one write more" in TEXT
     assert meter.more("a push of a batch", "a push") == (0, 1, 1)
-    assert meter.more("an end while it is open", "an end") == (0, 1, 1)
-    assert "with a second read once the batch is closed" in TEXT
-    assert meter.more("an end after it was closed", "an end") == (0, 2, 1)
     assert "Closing takes two transactions, three reads and two writes" in TEXT
     assert meter.costs["closing it"] == (2, 3, 2)

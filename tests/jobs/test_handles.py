@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,15 +10,6 @@ import pytest
 
 from fdbqueue import PriorityQueue, TaskQueue, aio
 from fdbqueue.jobs import App, Context, Handle, InvalidArguments, Retry
-from fdbqueue.types import Transaction
-
-
-@dataclass
-class Sent:
-    """A result with handles."""
-
-    first: Handle[str]
-    others: dict[str, Handle[Any]]
 
 
 class Mails:
@@ -77,26 +67,6 @@ def test_handles_come_back_from_each_kind_of_step(mails: Mails, step: Any) -> No
     assert isinstance(handle, Handle)
     assert mails.results(*{handle, handle}) == ["to ada"]
     assert mails.app.queue(f"{mails.name} mail").stats(mails.app.db).done == 1
-
-
-def test_handles_come_back_by_the_annotation_of_a_step(mails: Mails) -> None:
-    def send(tr: Transaction) -> Sent:
-        mail = mails.mail.using(tr)
-        return Sent(mail.push("ada"), {"bob": mail.push("bob")})
-
-    def listed() -> list[Handle[str] | None]:
-        return [mails.mail.push("eve"), None]
-
-    def untyped_parts() -> dict[str, Any]:
-        return {"dan": mails.mail.push("dan")}
-
-    def run(context: Context) -> Any:
-        sent = context.commit("commit", send)
-        eve, _ = context.step("listed", listed)
-        dan = context.step("parts", untyped_parts)["dan"]
-        return [sent.first, sent.others["bob"], eve, dan]
-
-    assert mails.results(*mails.twice(run)) == ["to ada", "to bob", "to eve", "to dan"]
 
 
 def test_a_step_may_push_an_item_to_a_queue(mails: Mails, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import signal
 import subprocess
@@ -14,12 +13,14 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Transaction, WorkerReport, aio
+from fdbqueue import Transaction, WorkerReport
+from fdbqueue.coordination.store import Store
 from fdbqueue.errors import NoResult
-from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn, Snooze
+from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn
 from fdbqueue.jobs.errors import AppNotBound, DuplicateJob
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker.outcomes import Outcome
+from tests.support.waiting import MAX_WAIT
 
 AT_ONCE = Retry(first=0, jitter=0)
 
@@ -42,20 +43,6 @@ def test_a_pushed_job_runs_and_returns_its_result(app: App, name: str) -> None:
     assert (first.result(), second.result()) == (3, 6)
     assert first.is_new
     assert first.id != second.id
-
-
-def test_a_job_is_an_item_that_any_client_can_push(db: Any, app: App, name: str) -> None:
-    @app.job(queue=name, name="shop.send")
-    def send(to: str, *, subject: str) -> str:
-        return f"{to}: {subject}"
-
-    send.push("ada@example.com", subject="hi")
-    queue = fdbqueue.PriorityQueue.existing(db, name)
-    value = {"job": "shop.send", "args": ["ada@example.com"], "kwargs": {"subject": "hi"}}
-    assert queue.pop(db).value == value
-    item = queue.push(db, value)
-    run(app, name)
-    assert queue.result(db, item) == "ada@example.com: hi"
 
 
 def test_a_job_with_a_transaction_commits_with_its_end(
@@ -100,9 +87,18 @@ def test_what_a_job_gives_to_at_end_commits_with_its_end(
 
 
 def test_at_end_does_nothing_once_the_lease_is_lost(
-    db: Any, app: App, name: str, space: fdbqueue.Subspace
+    db: Any, app: App, name: str, space: fdbqueue.Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = space.pack(("written",))
+    key, extended = space.pack(("written",)), threading.Event()
+    extend = Store.extend_each
+
+    def extend_and_note(*args: Any) -> Any:
+        errors = extend(*args)
+        if any(errors):
+            extended.set()
+        return errors
+
+    monkeypatch.setattr(Store, "extend_each", extend_and_note)
 
     def write(tr: Transaction) -> None:
         tr[key] = b"x"
@@ -117,34 +113,12 @@ def test_at_end_does_nothing_once_the_lease_is_lost(
         context.at_end(write)
         if context.attempt == 1:
             take_away(db, context.item)
+            context.progress(0.5)  # which would be stored with the next extension
+            assert extended.wait(MAX_WAIT)
 
     lose.push()
     assert run(app, name) == WorkerReport(lost=1)
     assert db[key] is None
-
-
-def test_options_are_not_mixed_with_arguments(db: Any, app: App, name: str) -> None:
-    @app.job(queue=name)
-    def wait(delay: int, *, priority: str, unique: bool) -> list[Any]:
-        return [delay, priority, unique]
-
-    handle = wait.using(priority=-1, delay="1h", unique="k").push(3, priority="high", unique=True)
-    info = handle.info()
-    assert (info.state, info.unique, info.item.priority) == ("delayed", "k", -1)
-    assert info.item.value["args"] == [3]
-    assert not wait.using(unique="k").push(4, priority="low", unique=False).is_new
-
-
-def test_a_push_in_a_transaction_is_part_of_it(db: Any, app: App, name: str) -> None:
-    @app.job(queue=name)
-    def job() -> None: ...
-
-    app.queue(name)
-    tr = db.create_transaction()
-    handle = job.using(tr).push()
-    assert handle.state() is None
-    tr.commit().wait()
-    assert handle.state() == "ready"
 
 
 # Failures
@@ -173,21 +147,6 @@ def test_a_job_is_tried_again_as_its_policy_says(
     assert info.error == "OSError: busy"
     assert [attempt.number for attempt in info.failed_attempts] == [*range(1, attempts + 1)]
     assert "fail" in str(info.failed_attempts[-1].traceback)
-
-
-def test_a_snoozed_attempt_does_not_count(app: App, name: str) -> None:
-    attempts: list[int] = []
-
-    @app.job(queue=name)
-    def job(context: Context) -> None:
-        attempts.append(context.attempt)
-        if len(attempts) < 3:
-            raise Snooze(0.001)
-
-    handle = job.push()
-    while handle.state() != "done":
-        run(app, name)
-    assert attempts == [1, 1, 1]
 
 
 def test_a_job_may_choose_its_next_attempt_but_not_more_of_them(app: App, name: str) -> None:
@@ -237,29 +196,6 @@ def test_a_policy_or_a_job_chooses_the_end_and_its_reason_is_kept_with_the_error
 
 
 # Names and versions
-
-
-def test_a_worker_leaves_newer_jobs_to_others(
-    db: Any, app: App, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    newer = App(db)
-
-    @app.job(queue=name, name="old")
-    def old() -> None: ...
-
-    @newer.job(queue=name, name="old", version=2)
-    def new() -> None: ...
-
-    handles = [new.push(), new.push()]
-    with caplog.at_level(logging.WARNING, "fdbqueue.jobs"):
-        assert run(app, name) == WorkerReport()
-    assert [handle.state() for handle in handles] == ["delayed"] * 2
-    (message,) = caplog.messages
-    assert "does not know the job 'old' in version 2" in message
-    for handle in handles:
-        app.queue(name).retry(db, handle.id)
-    assert run(newer, name) == WorkerReport(done=2)
-    assert handles[0].info().attempts == 1
 
 
 def test_mistakes_of_a_declaration_are_named(db: Any, app: App) -> None:
@@ -432,21 +368,11 @@ def test_a_job_may_have_parameters_with_the_names_of_ours(app: App, name: str) -
             name + call,
         ]
 
-    @app.job(queue=name, name="coroutine")
-    async def coroutine(context: Context, name: int, function: int) -> list[int]:
-        steps = context.aio
-        return [
-            await steps.run("run", named.using(unique=False), **given),
-            await steps.step("step", aio.run, named, **given),
-            await steps.commit("commit", lambda tr, **given: sum(given.values()), name=1, call=2),
-            name + function,
-        ]
-
     given = dict.fromkeys(("self", "job", "function", "args", "kwargs", "tr"), 1)
     first = named.push(**given)
     many = named.using(unique=False).push_many([named.bind(**given)])
-    parents = [parent.push(name=1, call=2), coroutine.push(name=1, function=2)]
-    while not all(handle.state() == "done" for handle in parents):
+    handle = parent.push(name=1, call=2)
+    while handle.state() != "done":
         run(app, name)
     assert [each.result() for each in (first, *many)] == [6] * 2
-    assert [each.result() for each in parents] == [[6, 6, 3, 3]] * 2
+    assert handle.result() == [6, 6, 3, 3]

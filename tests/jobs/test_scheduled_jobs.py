@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -36,25 +36,6 @@ def hourly(app: App, name: str, missed: Any = "latest") -> list[Any]:
         ran.append(context.tick)
 
     return ran
-
-
-def test_a_declared_job_runs_at_its_ticks(app: App, name: str, clock: Clock) -> None:
-    ran: list[tuple[datetime | None, str, int]] = []
-
-    @app.every("1h", args=["sales"], kwargs={"n": 3})
-    @app.job(queue=name, name="report")
-    def report(context: Context, of: str, *, n: int = 1) -> None:
-        ran.append((context.tick, of, n))
-
-    app.work(drain=True)
-    first = clock.now().replace(minute=0, second=0, microsecond=0) + HOUR
-    for n in range(3):
-        clock.advance(first + n * HOUR - clock.now())
-        app.work(drain=True)
-    assert ran == [(first + n * HOUR, "sales", 3) for n in range(3)]
-    report.push("now")
-    app.work(drain=True)
-    assert ran[-1] == (None, "now", 1)
 
 
 def test_a_job_may_have_several_schedules(app: App, name: str) -> None:
@@ -166,22 +147,6 @@ def test_a_paused_schedule_stays_paused_when_a_worker_declares_it(app: App, name
     assert only(app).paused
     assert app.schedules.resume("report")
     assert only(app).next_tick is not None
-
-
-def test_the_job_of_a_schedule_is_in_the_group_of_its_arguments(
-    app: App, name: str, clock: Clock
-) -> None:
-    @app.every("1h", args=["ada"])
-    @app.job(queue=name, name="report", group=lambda customer: customer)
-    def report(customer: str) -> None: ...
-
-    app.schedules.store_declared([name])
-    app.schedules.add("bob", report.bind("bob"), every="1h")
-    app.schedules.add("eve", report.bind("eve"), every="1h", group="others")
-    clock.advance("1h")
-    app.queue(name).claim(app.db, n=3)
-    groups = {group.name: group.claimed for group in app.queue(name).groups(app.db)}
-    assert groups == {"ada": 1, "bob": 1, "others": 1}
 
 
 def test_schedules_come_and_go_at_run_time(app: App, name: str, clock: Clock) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from fdbqueue.admin import check
 from fdbqueue.errors import LeaseLost, QueueFull
-from fdbqueue.jobs import App, Context, Dead, Handle, Retry, RetryIn, StepFailed, WaitTimedOut
+from fdbqueue.jobs import App, Context, Dead, Handle, Retry, StepFailed, WaitTimedOut
 from fdbqueue.layout.jobs import TooManySteps, TooManyWaiting
 from fdbqueue.operations.jobs import steps as operations
 from fdbqueue.queue.steps import Step
@@ -91,39 +90,6 @@ def test_an_order_is_charged_booked_and_shipped_once(
     app.work(drain=True)
     assert handle.result() == "order 7 1Z999"
     assert (charged, count(app, booked.decode())) == (["order 7"], 1)
-
-
-@dataclass
-class Charge:
-    """What a step returns."""
-
-    cents: int
-
-
-def test_a_step_is_done_once_and_returns_the_stored_form_also_the_first_time(
-    app: App, name: str
-) -> None:
-    values: list[Any] = []
-    done: list[str] = []
-
-    def charge() -> Charge:
-        done.append("charge")
-        return Charge(995)
-
-    @app.job(queue=name)
-    def pay(context: Context) -> None:
-        values.append(context.step("charge", charge))
-        values.append(context.step("parts", lambda: {"of": [1, 2]}))
-        context.commit("publish", add_one, f"{name} n".encode())
-        if context.attempt < 3:
-            raise RetryIn(0)
-
-    pay.push()
-    report = app.work(drain=True)
-    assert (report.done, report.failed) == (1, 2)
-    assert values == [Charge(995), {"of": [1, 2]}] * 3
-    assert values[1] is not values[3]
-    assert (done, count(app, f"{name} n")) == (["charge"], 1)
 
 
 @pytest.mark.parametrize("caught", [Exception, BaseException])
@@ -427,22 +393,6 @@ def test_a_job_with_steps_can_be_cancelled(
         assert states(app, name, handle) == expected[: 2 if when == "suspended" else 1]
         assert handle.info().outcome == "cancelled"
         assert queue.remove(app.db, handle.id)
-    assert rows_of_steps(app, name) == 0
-
-
-def test_steps_are_deleted_with_their_item(app: App, name: str) -> None:
-    app.queue(name).configure(app.db, keep=1)
-
-    @app.job(queue=name)
-    def build(context: Context) -> None:
-        context.step("compile", str)
-
-    build.push_many([build.bind()] * 3)
-    app.work(drain=True)
-    app.queue(name).configure(app.db, keep=None)
-    build.push()
-    app.work(drain=True)
-    app.queue(name).change_all(app.db, "clear", state="done")
     assert rows_of_steps(app, name) == 0
 
 

@@ -13,9 +13,8 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pytest
 
-from fdbqueue.jobs import App, Context, Retry
+from fdbqueue.jobs import App, InvalidArguments
 from fdbqueue.jobs.arguments import Arguments
-from fdbqueue.testing import Clock
 
 
 def test_a_job_may_be_unique_by_its_arguments(app: App, name: str) -> None:
@@ -139,41 +138,6 @@ def test_a_default_has_the_same_key_whether_it_is_given_or_left_out(app: App, na
     assert not mail_with_more.push(3).is_new
 
 
-def test_one_job_waits_while_another_runs(app: App, name: str) -> None:
-    """So no change is missed: whoever changes something pushes, and a run that begins sees it."""
-    runs: list[int] = []
-
-    @app.job(queue=name, unique=True, unique_until="claimed", retry=Retry(first=0, jitter=0))
-    def index(context: Context) -> None:
-        runs.append(context.attempt)
-        if len(runs) == 1:
-            # Together, because the worker may claim the first one ahead.
-            pushed = index.push_many([index.bind(), index.bind()])
-            assert [handle.is_new for handle in pushed] == [True, False]
-            raise OSError("the attempt fails, while another job waits")
-
-    assert [index.push().is_new, index.push().is_new] == [True, False]
-    while app.queue(name).stats(app.db).unfinished:
-        app.work(name, drain=True, concurrency=1)
-    assert sorted(runs) == [1, 1, 2]
-    assert index.push().is_new
-
-
-def test_a_job_is_pushed_once_in_a_period(app: App, name: str, clock: Clock) -> None:
-    @app.job(queue=name, unique=True, unique_for="1h")
-    def remind(user: int) -> int:
-        return user
-
-    first = remind.push(3)
-    assert app.work(name, drain=True).done == 1
-    again = remind.push(3)
-    assert (again.is_new, again.id, again.result()) == (False, first.id, 3)
-    many = remind.push_many([remind.bind(user) for user in (3, 4, 4)])
-    assert [handle.is_new for handle in many] == [False, True, False]
-    clock.advance(3601)
-    assert remind.push(3).is_new
-
-
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
@@ -207,3 +171,23 @@ def test_a_declaration_and_using_take_the_same_options(app: App, name: str) -> N
     assert (first.is_new, again.is_new, other.is_new) == (True, False, True)
     changed: Any = first.info()
     assert (changed.state, changed.group) == ("ready", "builds")
+
+
+@pytest.mark.parametrize("option", ["group", "unique"])
+def test_a_function_of_the_arguments_gets_no_wrong_ones_and_must_return_text(
+    app: App, name: str, option: str
+) -> None:
+    options: dict[str, object] = {option: lambda user: user["id"]}
+
+    @app.job(queue=name, **options)
+    def send(user: dict[str, str]) -> None: ...
+
+    for args in ((7,), ({"id": 7},), ()):
+        with pytest.raises(InvalidArguments):
+            send.push(*args)
+    with pytest.raises(ValueError, match="is text"):
+        send.push({"id": ""})
+    with pytest.raises(ValueError, match="is text"):
+        send.using(**{option: ""})
+    with pytest.raises(ValueError, match="cost"):
+        send.using(cost=0)

@@ -113,7 +113,9 @@ def test_the_time_begins_again_once_a_worker_knows_it_or_it_is_retried(
     assert seconds_left(shown(works, name, id)) <= 10.1
 
 
-def test_many_unknown_jobs_do_not_hold_up_a_known_one(db: Any, works: App, name: str) -> None:
+def test_many_unknown_jobs_do_not_hold_up_a_known_one(
+    db: Any, works: App, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Counted in transactions: each claim looks at many of them, and they go back together."""
     n = 400
     push_unknown(works, name, n)
@@ -121,6 +123,7 @@ def test_many_unknown_jobs_do_not_hold_up_a_known_one(db: Any, works: App, name:
     counting = CountingDatabase(db)
     works.bind(counting)
     assert work(works, name) == WorkerReport(done=1)
+    assert caplog.text.count("does not know the job 'shop.send'") == 1
     works.bind(db)
     assert shown(works, name, known.id).state == "done"
     # Some claims of up to 100, and as many releases. On a slow machine, claims find fewer.

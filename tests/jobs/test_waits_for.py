@@ -20,34 +20,26 @@ def waits(handle: Handle[Any]) -> WaitsFor:
     return found
 
 
-def test_a_job_waits_for_a_signal(app: App, name: str) -> None:
+def test_a_job_waits_for_its_time_another_attempt_or_a_signal(
+    app: App, name: str, clock: Clock
+) -> None:
     @app.job(queue=name)
     def work(context: Context) -> None:
+        if context.attempt == 1:
+            raise OSError
         context.wait("paid", signal="payment", key="order 7", timeout="1d")
 
     handle = work.push()
+    assert handle.info().waits_for is None
+    assert waits(work.using(delay="1h").push()).kind == "time"
+    app.work(name, drain=True)
+    assert (waits(handle).kind, waits(handle).step) == ("retry", None)
+    clock.advance(100)
     app.work(name, drain=True)
     why = "it waits for the signal 'payment' with the key 'order 7'"
     assert waits(handle) == WaitsFor("signal", why, "paid", "payment", "order 7")
     app.signal(app.db, "payment", key="order 7")
     assert handle.info().waits_for is None
-
-
-def test_a_job_waits_for_its_next_attempt_or_its_time(app: App, name: str, clock: Clock) -> None:
-    @app.job(queue=name)
-    def work(context: Context) -> None:
-        if context.attempt == 1:
-            raise OSError
-        context.sleep("nap", "1d")
-
-    handle, later = work.push(), work.using(delay="1h").push()
-    assert handle.info().waits_for is None
-    assert waits(later).kind == "time"
-    app.work(name, drain=True)
-    assert (waits(handle).kind, waits(handle).step) == ("retry", None)
-    clock.advance(100)
-    app.work(name, drain=True)
-    assert (waits(handle).kind, waits(handle).step) == ("time", "nap")
 
 
 def test_a_job_waits_for_the_jobs_that_it_runs_and_each_of_them_names_it(

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import check
@@ -76,21 +75,3 @@ def test_what_is_claimed_ahead_is_limited_by_prefetch_and_by_how_long_jobs_take(
     with working(db, queue, handler, concurrency=2, **options):
         wait_until(lambda: len(handler.began) == 200)
     assert max(handler.held) <= 2 + (prefetch or 0)
-
-
-@pytest.mark.parametrize("group", [None, "a"])
-def test_jobs_that_go_back_use_up_no_start_of_a_rate(
-    db: Any, space: Subspace, group: str | None
-) -> None:
-    """The worker meets the rate with its first claim, which has claimed some ahead."""
-    queue = PriorityQueue(space["queue"])
-    queue.push_many(db, ["long", *range(4)], group=group)
-    if group is None:
-        queue.configure(db, rate=(5, "1h"))
-    else:
-        queue.set_group(db, group, rate=(5, "1h"))
-    handler = Long()
-    with working(db, queue, handler) as worker:
-        wait_until(lambda: handler.began == ["long"] and queue.size(db) == 4)
-        handler.go.set()
-        wait_until(lambda: worker.report.done == 5)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from typing import Any
@@ -16,7 +13,8 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import workers
-from fdbqueue.database import clock
+from fdbqueue.database import clock as machine
+from fdbqueue.testing import Clock
 from fdbqueue.worker import presence
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import wait_until
@@ -62,7 +60,7 @@ def test_a_worker_without_jobs_renews_its_row_once_a_minute(
         looks.append(now[0])
         return now[0]
 
-    monkeypatch.setattr(clock, "monotonic", monotonic)
+    monkeypatch.setattr(machine, "monotonic", monotonic)
     counting = CountingDatabase(db)
     queue = PriorityQueue.named(db, name)
     with running(Worker(counting, queue, print, lease=0.03)):
@@ -80,36 +78,19 @@ def test_a_worker_without_jobs_renews_its_row_once_a_minute(
     assert mine(db, name) == []
 
 
-PROGRAM = """
-import sys, fdbqueue, threading
-db = fdbqueue.open(sys.argv[1])
-queue = fdbqueue.PriorityQueue.existing(db, sys.argv[2])
-def handle(item):
-    print("runs", flush=True)
-    threading.Event().wait()
-fdbqueue.Worker(db, queue, handle, lease=float(sys.argv[3]), name="killed").run()
-"""
-
-
-def test_a_killed_worker_is_gone_when_the_leases_of_its_jobs_are_over(
-    db: Any, shared_url: str, name: str
+def test_a_worker_that_died_is_gone_when_the_leases_of_its_jobs_are_over(
+    db: Any, name: str, clock: Clock
 ) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push(db, "job")
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, shared_url, name, "1"], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "runs\n"
-    wait_until(lambda: [each.jobs for each in mine(db, name)] == [1])
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    wait_until(lambda: not mine(db, name))
-    wait_until(lambda: queue.stats(db).ready == 1)
-    # Its row is deleted when another worker is listed, a second after its start.
-    before = len([*db[slice(*presence.workers_range())]])
-    Worker(db, queue, lambda _: time.sleep(2)).run(drain=True)
-    assert len([*db[slice(*presence.workers_range())]]) < before
+    dead, other = (presence.Presence(each, {name: 1}, 1, 30) for each in ("dead", "other"))
+    dead.write(db, 1)
+    assert [each.name for each in mine(db, name)] == ["dead"]
+    clock.advance(31)
+    assert mine(db, name) == []
+    other.write(db, 0)  # deletes the row of the other one
+    rows = db[slice(*presence.workers_range())]
+    assert len([row for row in rows if name.encode() in row.value]) == 1
+    assert [each.name for each in mine(db, name)] == ["other"]
+    other.end(db)
 
 
 def test_a_worker_is_listed_again_once_its_machine_has_slept(
@@ -118,5 +99,5 @@ def test_a_worker_is_listed_again_once_its_machine_has_slept(
     with running(Worker(db, PriorityQueue.named(db, name), print)):
         asleep.wait()
         wait_until(lambda: mine(db, name))
-        monkeypatch.setattr(clock, "time_ns", lambda: time.time_ns() + 3600 * 10**9)
+        monkeypatch.setattr(machine, "time_ns", lambda: time.time_ns() + 3600 * 10**9)
         wait_until(lambda: mine(db, name), 30)  # not after a minute of the monotonic clock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
@@ -12,22 +11,6 @@ from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.coordination.store import Store
 from fdbqueue.jobs import App, Context, Retry
 from tests.support.waiting import MAX_WAIT, until
-
-
-def test_a_coroutine_is_cancelled(db: Any, queue: PriorityQueue) -> None:
-    cancelled: list[bool] = []
-
-    async def handler(context: Context) -> None:
-        try:
-            await asyncio.sleep(MAX_WAIT)
-        finally:
-            cancelled.append(context.cancelled.is_set())
-
-    item = queue.push(db, "job")
-    assert Worker(db, queue, handler, timeout=0.05).run(drain=True) == WorkerReport(failed=1)
-    assert cancelled == [True]
-    (attempt,) = queue.get(db, item).failed_attempts
-    assert attempt.error == "TimedOut: the job ran for more than 0.05 seconds"
 
 
 def test_a_function_is_told_and_may_still_succeed(db: Any, queue: PriorityQueue) -> None:
@@ -64,30 +47,6 @@ def test_a_function_that_hangs_loses_its_slot_and_its_attempt(
         (attempt,) = info.failed_attempts
         assert attempt.error == "TimedOut: the job ran for more than 0.05 seconds"
         assert "in hang\n    assert go.wait(MAX_WAIT)" in str(attempt.traceback)
-
-
-def test_what_returns_too_late_changes_nothing(db: Any, queue: PriorityQueue) -> None:
-    go, returned = threading.Event(), threading.Event()
-    attempts: list[int] = []
-
-    def handler(context: Context) -> str:
-        attempts.append(context.attempt)
-        if context.attempt == 1:
-            context.at_end(lambda tr: returned.set())
-            go.wait(MAX_WAIT)
-            return "too late"
-        go.set()
-        return "in time"
-
-    queue.configure(db, keep=10)
-    item = queue.push(db, "job")
-    worker = Worker(db, queue, handler, timeout=0.05, grace=0.05, store_results=True)
-    worker.run(drain=True)
-    queue.retry(db, item)
-    Worker(db, queue, handler, store_results=True).run(drain=True)
-    assert attempts == [1, 2]
-    assert queue.result(db, item) == "in time"
-    assert not returned.is_set()
 
 
 def test_a_job_is_told_although_its_lease_cannot_be_extended(

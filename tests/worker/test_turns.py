@@ -137,12 +137,6 @@ def test_a_queue_that_had_no_jobs_does_not_make_up_for_it(program: Program) -> N
         assert 9 <= program.counts(since=n)["mail"] <= 11
 
 
-def test_slots_that_one_queue_leaves_are_those_of_others(program: Program) -> None:
-    program.push("images", 8)
-    with program.works(8, weights=(100, 1)):
-        wait_until(lambda: program.counts() == {"images": 8})
-
-
 def test_a_queue_has_a_limit_of_its_own(program: Program) -> None:
     program.push("mail", 10)
     program.push("images", 10)

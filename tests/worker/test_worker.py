@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
-import re
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +18,13 @@ from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.admin import check
 from fdbqueue.coordination import store
 from fdbqueue.database import clock
+from fdbqueue.jobs import RetryIn
 from fdbqueue.layout.values import utc_time
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import claiming
 from tests.support.leases import come_due, lapse, let_versions_pass
-from tests.support.shell import Shell, error_of
 from tests.support.waiting import MAX_WAIT, wait_until
-from tests.support.workers import Cut, make_quick
+from tests.support.workers import make_quick
 
 LEASE = 3.0
 """Seconds. A worker extends a lease after a third, so a busy machine has two thirds left."""
@@ -74,22 +71,6 @@ def test_a_transactional_handler_commits_together_with_its_ack(
     assert check(db, queue).ok
 
 
-def test_coroutine_handlers_run_concurrently(db: Any, queue: PriorityQueue) -> None:
-    queue.push_many(db, range(20))
-    two_run = asyncio.Event()
-    counts = [0]
-
-    async def handler(item: Any) -> None:
-        counts.append(counts[-1] + 1)
-        if counts[-1] == 2:
-            two_run.set()
-        await asyncio.wait_for(two_run.wait(), 60)
-        counts.append(counts[-1] - 1)
-
-    assert Worker(db, queue, handler, concurrency=5).run(drain=True) == WorkerReport(done=20)
-    assert 2 <= max(counts) <= 5
-
-
 def test_a_failing_job_becomes_a_dead_letter_and_does_not_block_others(
     db: Any, space: Subspace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,14 +105,6 @@ def test_the_lease_of_a_long_job_is_extended(db: Any, queue: PriorityQueue) -> N
 
     queue.push(db, "long")
     assert Worker(db, queue, handler, lease=LEASE).run(drain=True) == WorkerReport(done=1)
-
-
-def test_a_worker_survives_an_unresponsive_database(db: Any, queue: PriorityQueue) -> None:
-    cut: Any = Cut(db)
-    cut.left = 3
-    queue.push(db, "a")
-    worker: Worker = Worker(cut, queue, lambda item: worker.stop())
-    assert worker.run() == WorkerReport(done=1)
 
 
 def test_undecodable_items_do_not_block_the_other_items(
@@ -266,6 +239,15 @@ def test_a_returned_awaitable_is_awaited_and_other_results_are_reported(
     assert "returned a generator" in caplog.text
 
 
+def test_an_outcome_that_cannot_be_used_fails_the_attempt(db: Any, queue: PriorityQueue) -> None:
+    def handler(item: Any) -> None:
+        raise RetryIn(5, reason=7)
+
+    item = queue.push(db, "job")
+    assert Worker(db, queue, handler).run(drain=True) == WorkerReport(failed=1)
+    assert "not 7" in str(queue.get(db, item).error)
+
+
 def test_what_a_claim_of_many_must_not_keep_ahead_goes_back(db: Any, queue: PriorityQueue) -> None:
     queue.configure(db, max_attempts=1)
     queue.push_many(db, range(8))
@@ -307,30 +289,3 @@ def test_invalid_worker_arguments_are_rejected(db: Any, queue: PriorityQueue) ->
     ):
         with pytest.raises((TypeError, ValueError)):
             bad()
-
-
-# The `work` command
-
-
-@pytest.fixture
-def fdbq(db: Any, shared_url: str, name: str, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, shared_url, name)
-
-
-def test_the_work_command_runs_a_function_or_a_shell_command(fdbq: Shell, name: str) -> None:
-    (fdbq.path / "mailer.py").write_text(
-        "def send(item):\n    print('sent', item.value['to'], flush=True)\n"
-    )
-    fdbq.output("import", name, stdin='{"to": "ada"}\n{"to": "bob"}\n')
-    done = fdbq.output("work", name, "mailer:send", "--drain", "--quiet")
-    assert done == "sent ada\nsent bob\n2 done, 0 failed\n"
-    fdbq.output("limit", name, "--attempts", "1")  # else one may come again before the end
-    fdbq.output("import", name, stdin="1\n2\n3\n")
-    line = 'read n; echo "$n $FDBQ_ID" >> done; test $n != 2'
-    result = fdbq("work", name, "--exec", line, "--drain", "--json")
-    assert result.returncode == 1
-    assert json.loads(result.stdout) == {"done": 2, "failed": 1, "lost": 0}
-    assert "CommandError: exit code 1" in result.stderr
-    assert (fdbq.path / "done").read_text().split()[::2] == ["1", "2", "3"]
-    for bad in (["nowhere:f"], ["mailer:nothing"], ["json:__name__"], [], ["a:b", "--exec", "x"]):
-        assert re.search("MODULE:FUNCTION|is not a function", error_of(fdbq("work", name, *bad)))
