@@ -1,4 +1,4 @@
-"""Compare push, pop and claim over HTTP with an empty route.
+"""Compare push and pop over HTTP with an empty route.
 
     python -m tests.benchmarks.http [--durability full]
 
@@ -42,8 +42,6 @@ REQUESTS = {
     "HTTP pop": request("/queue/jobs/pop"),
     "/v1 push": request("/v1/queues/mail/push", BODY),
 }
-JOBS = "/v1 claim, ack"
-"""The requests of consumers, each of which claims an item and acknowledges it."""
 
 
 def empty(port: Any) -> None:
@@ -56,11 +54,7 @@ def empty(port: Any) -> None:
 def queues(directory: str, durability: str, port: Any) -> None:
     """Run a server for the queues in a directory."""
     db = fdbqueue.open(directory, durability=durability)
-    mail = fdbqueue.PriorityQueue.named(db, "mail")
-    for _ in range(20):  # so that no claim finds nothing
-        mail.push_many(db, range(1000))
-    app = create_app(db)
-    run(server_config(app), listening_socket("127.0.0.1", 0), port)
+    run(server_config(create_app(db)), listening_socket("127.0.0.1", 0), port)
 
 
 def run(config: uvicorn.Config, listening: socket.socket, port: Any) -> None:
@@ -73,33 +67,15 @@ async def nothing() -> dict[str, str]:
     return {"status": "ok"}
 
 
-def acknowledgement(body: bytes) -> bytes:
-    """Return the request that acknowledges what the response to a claim has."""
-    found = re.search(rb'"token":"([^"]+)"', body)
-    if found is None:
-        raise RuntimeError("there is nothing left to claim")
-    return request("/v1/queues/mail/ack", b'{"token":"%b"}' % found[1])
-
-
-CLAIM = request("/v1/queues/mail/claim", b"{}")
-
-
-async def requests(
-    port: int, message: bytes, connections: int, seconds: float, *, claims: bool = False
-) -> list[float]:
-    """Send a request again and again on several connections; return the latencies.
-
-    With `claims`, it is a claim, and every second request acknowledges it.
-    """
+async def requests(port: int, message: bytes, connections: int, seconds: float) -> list[float]:
+    """Send a request again and again on several connections; return the latencies."""
     latencies: list[float] = []
     end = time.perf_counter() + seconds
 
     async def connection() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        body, is_claimed = b"", False
         while (began := time.perf_counter()) < end:
-            writer.write(acknowledgement(body) if is_claimed else message)
-            is_claimed = claims and not is_claimed
+            writer.write(message)
             head = await reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"content-length: (\d+)", head)
             body = await reader.readexactly(int(length[1])) if length else b""
@@ -130,12 +106,9 @@ def main() -> None:
         measured: dict[tuple[str, int], list[list[float]]] = {}
         for _ in track(range(given.rounds), "rounds", transient=True):
             for connections in (1, 32):
-                for name, message in {**REQUESTS, JOBS: CLAIM}.items():
+                for name, message in REQUESTS.items():
                     port = ports[empty if name == "empty route" else queues]
-                    sending = requests(
-                        port, message, connections, given.seconds, claims=name == JOBS
-                    )
-                    latencies = asyncio.run(sending)
+                    latencies = asyncio.run(requests(port, message, connections, given.seconds))
                     measured.setdefault((name, connections), []).append(latencies)
     columns = ("connections", "a second", "/ empty route", "median ms")
     table = new_table(f"one server process, durability {given.durability}", *columns)
