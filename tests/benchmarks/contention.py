@@ -1,4 +1,4 @@
-"""Measure many clients on one queue: pops a second, latencies and fairness.
+"""Measure many clients on one queue: pops a second, latencies and commits.
 
     python -m tests.benchmarks.contention                   the embedded engine
     python -m tests.benchmarks.contention fdb.cluster       a cluster, or what else `open` takes
@@ -219,11 +219,6 @@ class Measured:
     def rate(self) -> float:
         return self.calls / self.seconds
 
-    @property
-    def fairness(self) -> float:
-        """The rate of the slowest process divided by that of the fastest."""
-        return min(map(len, self.latencies)) / max(map(len, self.latencies))
-
 
 def process(url: str, name: str, threads: int, seconds: float, pipe: Any) -> None:
     """Run one process with a number of threads."""
@@ -304,9 +299,6 @@ class Setting:
         """Return the attempted commits per item."""
         return statistics.median(each.commits / each.calls for each in self.measured[name])
 
-    def fairness(self, name: str) -> float:
-        return statistics.median(each.fairness for each in self.measured[name])
-
     def table(self) -> Table:
         table = new_table(
             f"{self.clients} clients in {self.processes} processes",
@@ -316,7 +308,6 @@ class Setting:
             "median ms",
             "99 % ms",
             "commits per item",
-            "slowest/fastest",
         )
         for name in filter(self.measured.__contains__, OPERATIONS):
             table.add_row(
@@ -327,7 +318,6 @@ class Setting:
                 f"{self.latency(name, 50) * 1e3:.2f}",
                 f"{self.latency(name, 99) * 1e3:.2f}",
                 f"{self.commits(name):.3f}",
-                f"{self.fairness(name):.2f}",
             )
         return table
 

@@ -86,16 +86,6 @@ def test_slices_are_range_reads(filled: Any) -> None:
     assert [row.key for row in filled[:]] == [b"a", b"d"]
 
 
-def test_key_selectors_find_their_keys(filled: Any) -> None:
-    tr = filled.create_transaction()
-    assert tr.get_key(KeySelector.first_greater_or_equal(b"b")) == b"b"
-    assert tr.get_key(KeySelector.last_less_than(b"b")) == b"a"
-    assert tr.get_key(KeySelector.last_less_or_equal(b"b")) == b"b"
-    assert tr.get_key(KeySelector.first_greater_or_equal(b"a") + 2) == b"c"
-    assert tr.get_key(KeySelector.last_less_than(b"d") - 2) == b"a"
-    assert tr.get_key(KeySelector.first_greater_than(b"d")) == b"\xff"
-
-
 def test_startswith_reads_and_clears_a_prefix(db: Any) -> None:
     for key in (b"p", b"p\x00", b"p\xff", b"q"):
         db[key] = b""
@@ -117,24 +107,6 @@ def test_a_long_range_is_read_completely_and_in_order(db: Any) -> None:
     assert pairs(tr.get_range(b"", b"\xff", limit=5500)) == expected[:5500]
     tr[b"own"] = b"write"
     assert pairs(tr[:]) == [*expected, (b"own", b"write")]
-
-
-def test_a_transaction_sees_its_own_writes(filled: Any) -> None:
-    tr = filled.create_transaction()
-    tr[b"bb"] = b"new"
-    tr[b"a"] = b"changed"
-    del tr[b"c"]
-    assert tr[b"bb"] == b"new"
-    assert not tr[b"c"].present()
-    assert pairs(tr[:]) == [(b"a", b"changed"), (b"b", b"2"), (b"bb", b"new"), (b"d", b"4")]
-    assert pairs(tr.get_range(b"", b"\xff", 2, True)) == [(b"d", b"4"), (b"bb", b"new")]
-    assert tr.get_key(KeySelector.first_greater_than(b"b")) == b"bb"
-    tr.clear_range(b"a", b"c")
-    tr[b"b"] = b"again"
-    assert pairs(tr[:]) == [(b"b", b"again"), (b"d", b"4")]
-    assert pairs(filled[:]) == list(ROWS.items())
-    tr.commit().wait()
-    assert pairs(filled[:]) == [(b"b", b"again"), (b"d", b"4")]
 
 
 def test_a_snapshot_read_sees_own_writes_unless_disabled(filled: Any) -> None:

@@ -39,7 +39,7 @@ PARTS = (
 """Parts of names that look like parts of paths."""
 
 NAMES = st.lists(st.sampled_from(PARTS), min_size=1, max_size=5).map("".join)
-WAYS = st.sampled_from(
+WAYS: st.SearchStrategy[tuple[str, str, Any]] = st.sampled_from(
     [
         *(("GET", end, None) for end in ("/stats", "/items", "/items/", "")),
         *(("POST", end, {}) for end in ("/pop", "/claim", "/clear", "/pause")),
