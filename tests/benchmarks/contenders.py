@@ -1,6 +1,6 @@
 """What the benchmarks compare with this library.
 
-`Storage` is a queue on one machine, whose operations `tests.benchmarks.embedded` measures one by
+`storages` are queues on one machine, whose operations `tests.benchmarks.embedded` measures one by
 one. `Peer` is a queue with workers, for `tests.benchmarks.tasks`. Every queue of a
 `Peer` is durable: a push that returned is on disk. None keeps jobs that are done, unless its
 setting says so.
@@ -22,7 +22,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import fdbqueue
 from fdbqueue import PriorityQueue
@@ -36,17 +36,6 @@ VALUE: dict[str, Any] = {
     "n": [1, 2, 3],
     "x": "abc",
 }
-
-
-class Storage(Protocol):
-    """A queue, with a transaction a call."""
-
-    name: ClassVar[str]
-
-    def __init__(self, path: Path, durable: bool) -> None: ...
-    def push(self) -> object: ...
-    def pop(self) -> object: ...
-    def peek(self) -> object: ...
 
 
 class Library:
@@ -155,7 +144,7 @@ class HueyStorage:
         return self._storage.enqueued_items(1)
 
 
-def storages() -> list[type[Storage]]:
+def storages() -> list[type[Any]]:
     """Return this library, bare SQLite, and huey if it is installed."""
     return [Library, BareSqlite, *([HueyStorage] if find_spec("huey") else [])]
 

@@ -32,7 +32,7 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from fdb.subspace_impl import Subspace
 from rich.progress import Progress
@@ -46,18 +46,6 @@ from tests.benchmarks.report import console, new_table, print_machine, processes
 
 SPACE = Subspace(("benchmark", "contention"))
 VALUE = b"x" * 100
-
-
-class Peer(Protocol):
-    """The connections of one process to another queue: one for each thread."""
-
-    commits: int
-
-    def fill(self, length: int) -> None:
-        """Empty the queue, and push items to it."""
-
-    def pop(self) -> bytes | None:
-        """Pop the first item."""
 
 
 class Postgres(threading.local):
@@ -169,7 +157,7 @@ OPERATIONS: dict[str, Callable[[], Operation]] = {
     POSTGRES: peer_pop,
     REDIS: peer_pop,
 }
-PEERS: dict[str, Callable[[str], Peer]] = {POSTGRES: Postgres, REDIS: Redis}
+PEERS: dict[str, Callable[[str], Any]] = {POSTGRES: Postgres, REDIS: Redis}
 CONTENDERS = [name for name in OPERATIONS if name not in PEERS]
 
 

@@ -125,6 +125,7 @@ def encoded(name: str, safe: str) -> str:
     return quote(name, safe=safe)
 
 
+@pytest.mark.long
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     granted=NAMES,
