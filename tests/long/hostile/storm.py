@@ -24,7 +24,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
@@ -216,7 +215,6 @@ class Storm:
     prefix: str
     seed: int
     directory: Path
-    kinds: Sequence[str] = KINDS
     disk: Disk | None = None
     longest: float = math.inf
     """Seconds after which it ends although not everything was reached."""
@@ -240,9 +238,9 @@ class Storm:
         self._servers: dict[str, Future[HttpServer]] = {}
         with ThreadPoolExecutor(len(WORLDS)) as self._pool:
             try:
-                for world in WORLDS if "http" in self.kinds else ():
+                for world in WORLDS:
                     self._start_server(world)
-                for kind, world in itertools.product(self.kinds, WORLDS):
+                for kind, world in itertools.product(KINDS, WORLDS):
                     self._start(kind, world)
                 self._storm(amount)
                 self._end()
