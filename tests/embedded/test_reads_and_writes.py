@@ -101,10 +101,14 @@ def test_a_long_range_is_read_completely_and_in_order(db: Any) -> None:
     for key, value in expected:
         tr[key] = value
     tr.commit().wait()
+
+    def read(**options: Any) -> list[tuple[bytes, bytes]]:
+        return pairs(db.create_transaction().get_range(b"", b"\xff", **options))
+
+    assert read() == expected
+    assert read(reverse=True) == expected[::-1]
+    assert read(limit=5500) == expected[:5500]
     tr = db.create_transaction()
-    assert pairs(tr[:]) == expected
-    assert pairs(tr.get_range(b"", b"\xff", reverse=True)) == expected[::-1]
-    assert pairs(tr.get_range(b"", b"\xff", limit=5500)) == expected[:5500]
     tr[b"own"] = b"write"
     assert pairs(tr[:]) == [*expected, (b"own", b"write")]
 
