@@ -158,6 +158,7 @@ def test_after_a_mistake_reads_and_the_commit_fail_and_nothing_is_stored(
         (2017, lambda tr: (tr.commit().wait(), tr.clear_range(b"a", b"b")), commit),
         (2004, id, read(b"\xff/x")),
         (2004, id, read_range(b"a", b"\xff\x00")),
+        (2102, id, lambda tr: tr.watch(b"x" * 10_001).wait()),
         (2005, id, lambda tr: tr.add_read_conflict_range(b"b", b"a")),
         (2005, id, lambda tr: tr.add_write_conflict_range(b"b", b"a")),
         (2004, lambda tr: tr.add_read_conflict_range(b"a", b"\xff\xff"), commit),

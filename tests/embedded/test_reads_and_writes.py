@@ -86,6 +86,16 @@ def test_slices_are_range_reads(filled: Any) -> None:
     assert [row.key for row in filled[:]] == [b"a", b"d"]
 
 
+def test_key_selectors_find_their_keys(filled: Any) -> None:
+    tr = filled.create_transaction()
+    assert tr.get_key(KeySelector.first_greater_or_equal(b"b")) == b"b"
+    assert tr.get_key(KeySelector.last_less_than(b"b")) == b"a"
+    assert tr.get_key(KeySelector.last_less_or_equal(b"b")) == b"b"
+    assert tr.get_key(KeySelector.first_greater_or_equal(b"a") + 2) == b"c"
+    assert tr.get_key(KeySelector.last_less_than(b"d") - 2) == b"a"
+    assert tr.get_key(KeySelector.first_greater_than(b"d")) == b"\xff"
+
+
 def test_startswith_reads_and_clears_a_prefix(db: Any) -> None:
     for key in (b"p", b"p\x00", b"p\xff", b"q"):
         db[key] = b""
