@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -172,20 +172,13 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 def fdb_error() -> Callable[[int], Any]:
     """Assert that a block raises an error with a code: `with fdb_error(1020): ...`."""
 
-    class Expected:
-        def __init__(self, code: int) -> None:
-            self.code = code
+    @contextmanager
+    def expected(code: int) -> Iterator[None]:
+        with pytest.raises(fdbqueue.error_classes()) as error:
+            yield
+        assert error.value.code == code
 
-        def __enter__(self) -> None:
-            pass
-
-        def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-            if not isinstance(error, fdbqueue.error_classes()):
-                return False
-            assert error.code == self.code
-            return True
-
-    return Expected
+    return expected
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -174,30 +174,6 @@ def test_a_cancelled_call_returns_its_items_before_it_ends_despite_repeated_canc
     run(main())
 
 
-def test_the_end_of_the_loop_loses_no_items(db: Any, name: str, rng: random.Random) -> None:
-    """Waiting tasks are cancelled, as by Ctrl-C, and none outlives the loop."""
-    queue = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
-    queue.push_many(db, range(400))
-    taken: list[Any] = []
-
-    async def main() -> None:
-        jobs = await aio.PriorityQueue.existing(db, f"{name}jobs")
-
-        async def work() -> None:
-            while (item := await jobs.pop(db, wait=5)) is not None:
-                taken.append(item.value)
-
-        workers.extend(asyncio.ensure_future(work()) for _ in range(3))
-        await asyncio.sleep(rng.random() * 0.005)
-
-    for _ in range(20):
-        workers: list[asyncio.Future[None]] = []
-        asyncio.run(main())
-        assert all(worker.cancelled() for worker in workers)
-        assert len(taken) + queue.size(db) == 400
-    assert sorted(taken + [item.value for item in queue.items(db)]) == list(range(400))
-
-
 def test_closing_a_loop_with_running_pops_loses_no_items(
     db: Any, name: str, rng: random.Random
 ) -> None:

@@ -10,9 +10,8 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-from tests.benchmarks.code import lines_of_code, longest_chain
 
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "fdbqueue"
@@ -102,6 +101,16 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return [*ast.walk(parsed(path))]
+
+
 def dotted(path: Path) -> str:
     """Return the name of a module, within the library without the name of the library."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -144,7 +153,7 @@ def test_imports_point_down() -> None:
             allowed.add("")  # the public names
         outside = {
             name
-            for name in imported(ast.parse(path.read_text()))
+            for name in imported(parsed(path))
             if room_of(name) not in allowed and name not in BESIDE.get(room.partition(".")[0], ())
         }
         if outside:
@@ -156,7 +165,7 @@ def test_imports_point_down() -> None:
 def test_imports_have_no_cycles() -> None:
     graph: dict[str, set[str]] = defaultdict(set)
     for path in MODULES:
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         at_once = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
         graph[dotted(path)] = {
             name or "fdbqueue" for name in imported(ast.Module(body=list(at_once), type_ignores=[]))
@@ -164,14 +173,10 @@ def test_imports_have_no_cycles() -> None:
     assert list(graphlib.TopologicalSorter(graph).static_order())
 
 
-def test_the_longest_chain_of_imports_is_limited() -> None:
-    assert len(longest_chain()) <= 16
-
-
 def test_code_inside_a_transaction_cannot_use_clocks_or_randomness() -> None:
     for path in (LIBRARY / "operations").rglob("*.py"):
         names = set[str]()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom):
                 names.add((node.module or "").split(".")[0])
             elif isinstance(node, ast.Import):
@@ -181,7 +186,7 @@ def test_code_inside_a_transaction_cannot_use_clocks_or_randomness() -> None:
 
 def packs(path: Path) -> bool:
     """Return whether a module uses the tuple layer or creates a subspace from a prefix."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and (node.module, node.names[0].name) == (
             "fdb",
             "tuple",
@@ -196,7 +201,7 @@ def packs(path: Path) -> bool:
 
 def assigned(path: Path, is_own: bool) -> Iterator[ast.Attribute]:
     """Yield the attributes that a module assigns: those of `self`, or those of other objects."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             of_self = isinstance(node.value, ast.Name) and node.value.id == "self"
             if of_self == is_own:
@@ -255,6 +260,18 @@ def test_no_test_imports_from_another_test_module() -> None:
     assert not [path for path in tests if pattern.search(path.read_text())]
 
 
+def lines_of_code(path: Path) -> int:
+    """Return the number of lines without docstrings, comments and blank lines."""
+    docstrings = {
+        number
+        for node in nodes(path)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for number in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    lines = enumerate(map(str.strip, path.read_text().splitlines()), 1)
+    return sum(number not in docstrings and line[:1] not in ("", "#") for number, line in lines)
+
+
 def test_no_module_has_more_than_500_lines_of_code() -> None:
     lengths = {relative(path): lines_of_code(path) for path in [*MODULES, *COMMANDS]}
     assert not {path: n for path, n in lengths.items() if n > 500}
@@ -263,7 +280,7 @@ def test_no_module_has_more_than_500_lines_of_code() -> None:
 def test_a_recipe_needs_only_open_and_transactional() -> None:
     for path in [each for each in RECIPES if each.stem not in USES]:
         names = set[str]()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fdbqueue"):
                 names |= {alias.name for alias in node.names}
             if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "fdbqueue":

@@ -49,7 +49,10 @@ def pages_with(*languages: str) -> list[Any]:
 @pytest.mark.long
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", DOCS, tmp_path / "html"],
+        [
+            *(sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", DOCS, tmp_path / "html"),
+            "-Dhtml_theme=basic",  # the navigation of the real one takes a fifth of the time
+        ],
         capture_output=True,
         text=True,
     )

@@ -1,4 +1,4 @@
-"""The type, style and spelling checks pass."""
+"""The style and spelling checks pass; `test_types.py` checks the types."""
 
 from __future__ import annotations
 
@@ -11,18 +11,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(["mypy"], marks=pytest.mark.long),
-        ["ruff", "check"],
-        ["ruff", "format", "--check"],
-        ["codespell_lib"],
-    ],
-    ids=["types", "style", "format", "spelling"],
-)
-def test_the_code_passes_type_and_style_checks(command: list[str]) -> None:
+@pytest.mark.parametrize("command", ["ruff check", "ruff format --check", "codespell_lib"])
+def test_the_code_passes_style_and_spelling_checks(command: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-m", *command.split()], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stdout + done.stderr

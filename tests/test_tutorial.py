@@ -123,6 +123,7 @@ def page() -> Iterator[Page]:
         yield browser.new_page()
 
 
+@pytest.mark.long
 @in_chromium
 def test_the_tutorial_can_be_followed(reader: Reader, page: Page) -> None:
     del reader.sections["Install"]  # the wheel has a test of its own

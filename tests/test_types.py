@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,22 +17,26 @@ from fdbqueue import admin, aio, errors, jobs, options, testing, types
 from fdbqueue.database.binding import first_greater_or_equal
 from tests.support.pages import PAGES, ROOT, program
 
-PACKAGES = (ROOT / "fdbqueue", ROOT / "cli")
+
+def settings(tool: str, name: str) -> list[str]:
+    """Return a list from the settings of a tool."""
+    text = (ROOT / "pyproject.toml").read_text().partition(f"[tool.{tool}]\n")[2]
+    (listed,) = re.findall(rf"^{name} = \[(.*)\]", text.partition("\n[")[0], re.M)
+    return re.findall(r'"(.*?)"', listed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [
-        ["mypy", "--strict"],
-        ["pyright", "--pythonpath", sys.executable, *PACKAGES, ROOT / "tests" / "typing_api.py"],
+        ["mypy", *settings("mypy", "files")],
+        ["pyright", "--pythonpath", sys.executable, *settings("pyright", "include")],
     ],
     ids=["mypy", "pyright"],
 )
-def test_the_examples_of_the_documentation_pass_the_strict_checks(
+def test_the_code_and_the_examples_of_the_documentation_pass_the_strict_checks(
     command: list[Any], tmp_path: Path
 ) -> None:
-    """Pyright checks the package as well, which it needs to read anyway; `test_style` runs mypy."""
     # The fields of Django's models have types only for a plugin of mypy.
     programs = {path.relative_to(ROOT): program(path) for path in PAGES}
     pages = {path: text for path, text in programs.items() if "import django" not in text}
@@ -47,11 +52,8 @@ def test_the_examples_of_the_documentation_pass_the_strict_checks(
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={
-            **os.environ,
-            "MYPY_CACHE_DIR": str(tmp_path / "cache"),  # two runs of mypy cannot share one
-            "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",  # does not ask for new releases
-        },
+        # It does not ask for new releases.
+        env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -1,4 +1,4 @@
-"""Measure many clients on one queue: pops a second, latencies and fairness.
+"""Measure many clients on one queue: pops a second, latencies and commits.
 
     python -m tests.benchmarks.contention                   the embedded engine
     python -m tests.benchmarks.contention fdb.cluster       a cluster, or what else `open` takes
@@ -32,7 +32,7 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from fdb.subspace_impl import Subspace
 from rich.progress import Progress
@@ -46,18 +46,6 @@ from tests.benchmarks.report import console, new_table, print_machine, processes
 
 SPACE = Subspace(("benchmark", "contention"))
 VALUE = b"x" * 100
-
-
-class Peer(Protocol):
-    """The connections of one process to another queue: one for each thread."""
-
-    commits: int
-
-    def fill(self, length: int) -> None:
-        """Empty the queue, and push items to it."""
-
-    def pop(self) -> bytes | None:
-        """Pop the first item."""
 
 
 class Postgres(threading.local):
@@ -169,7 +157,7 @@ OPERATIONS: dict[str, Callable[[], Operation]] = {
     POSTGRES: peer_pop,
     REDIS: peer_pop,
 }
-PEERS: dict[str, Callable[[str], Peer]] = {POSTGRES: Postgres, REDIS: Redis}
+PEERS: dict[str, Callable[[str], Any]] = {POSTGRES: Postgres, REDIS: Redis}
 CONTENDERS = [name for name in OPERATIONS if name not in PEERS]
 
 
@@ -218,11 +206,6 @@ class Measured:
     @property
     def rate(self) -> float:
         return self.calls / self.seconds
-
-    @property
-    def fairness(self) -> float:
-        """The rate of the slowest process divided by that of the fastest."""
-        return min(map(len, self.latencies)) / max(map(len, self.latencies))
 
 
 def process(url: str, name: str, threads: int, seconds: float, pipe: Any) -> None:
@@ -304,9 +287,6 @@ class Setting:
         """Return the attempted commits per item."""
         return statistics.median(each.commits / each.calls for each in self.measured[name])
 
-    def fairness(self, name: str) -> float:
-        return statistics.median(each.fairness for each in self.measured[name])
-
     def table(self) -> Table:
         table = new_table(
             f"{self.clients} clients in {self.processes} processes",
@@ -316,7 +296,6 @@ class Setting:
             "median ms",
             "99 % ms",
             "commits per item",
-            "slowest/fastest",
         )
         for name in filter(self.measured.__contains__, OPERATIONS):
             table.add_row(
@@ -327,7 +306,6 @@ class Setting:
                 f"{self.latency(name, 50) * 1e3:.2f}",
                 f"{self.latency(name, 99) * 1e3:.2f}",
                 f"{self.commits(name):.3f}",
-                f"{self.fairness(name):.2f}",
             )
         return table
 

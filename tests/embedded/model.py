@@ -1,6 +1,6 @@
 """A simple model of a transactional key-value store, to compare the engine with.
 
-It keeps every version as a dictionary, and replays a transaction's writes for every read.
+A version is a dictionary. A transaction replays its writes for every read.
 """
 
 from __future__ import annotations
@@ -53,32 +53,27 @@ ATOMICS = [
 ]
 
 
-class ModelStore:
-    """All versions."""
-
-    def __init__(self) -> None:
-        self.versions: list[dict[bytes, bytes]] = [{}]
-
-
 class ModelTransaction:
     """One transaction on the model.
 
     Attributes:
+        stored: The rows that it has found.
         operations: What it wrote so far.
     """
 
-    def __init__(self, store: ModelStore, reads_own: bool = True) -> None:
-        self.store = store
+    def __init__(self, stored: dict[bytes, bytes], reads_own: bool = True) -> None:
+        self.stored = stored
         self.reads_own = reads_own
         self.operations: list[tuple[Any, ...]] = []
 
     def view(self) -> dict[bytes, bytes]:
         """Return what it sees."""
-        rows = self._replayed() if self.reads_own else self.store.versions[-1]
+        rows = self.replayed() if self.reads_own else self.stored
         return dict(sorted(rows.items()))
 
-    def _replayed(self) -> dict[bytes, bytes]:
-        rows = dict(self.store.versions[-1])
+    def replayed(self) -> dict[bytes, bytes]:
+        """Return the rows after its commit."""
+        rows = dict(self.stored)
         for operation in self.operations:
             if operation[0] == "clear_range":
                 rows = {k: v for k, v in rows.items() if not operation[1] <= k < operation[2]}
@@ -114,6 +109,3 @@ class ModelTransaction:
         keys = sorted(self._written() | set(self.view()))
         at = sum(k < start for k in keys) + offset - 1
         return b"" if at < 0 else b"\xff" if at >= len(keys) else keys[at]
-
-    def commit(self) -> None:
-        self.store.versions.append(self._replayed())

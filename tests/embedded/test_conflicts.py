@@ -185,13 +185,3 @@ def test_a_failed_commit_changes_nothing_and_is_repeated_after_on_error(
     tr[b"b"] = b"mine"
     tr.commit().wait()
     assert filled[b"b"] == b"mine"
-
-
-def test_write_skew_is_impossible(filled: Any, fdb_error: Any) -> None:
-    """Each transaction reads the key that the other writes, so only one may commit."""
-    one, two = filled.create_transaction(), filled.create_transaction()
-    one[b"b"].wait(), two[b"d"].wait()
-    one[b"d"], two[b"b"] = b"by one", b"by two"
-    one.commit().wait()
-    with fdb_error(1020):
-        two.commit().wait()

@@ -111,30 +111,16 @@ def test_a_long_range_is_read_completely_and_in_order(db: Any) -> None:
     for key, value in expected:
         tr[key] = value
     tr.commit().wait()
+
+    def read(**options: Any) -> list[tuple[bytes, bytes]]:
+        return pairs(db.create_transaction().get_range(b"", b"\xff", **options))
+
+    assert read() == expected
+    assert read(reverse=True) == expected[::-1]
+    assert read(limit=5500) == expected[:5500]
     tr = db.create_transaction()
-    assert pairs(tr[:]) == expected
-    assert pairs(tr.get_range(b"", b"\xff", reverse=True)) == expected[::-1]
-    assert pairs(tr.get_range(b"", b"\xff", limit=5500)) == expected[:5500]
     tr[b"own"] = b"write"
     assert pairs(tr[:]) == [*expected, (b"own", b"write")]
-
-
-def test_a_transaction_sees_its_own_writes(filled: Any) -> None:
-    tr = filled.create_transaction()
-    tr[b"bb"] = b"new"
-    tr[b"a"] = b"changed"
-    del tr[b"c"]
-    assert tr[b"bb"] == b"new"
-    assert not tr[b"c"].present()
-    assert pairs(tr[:]) == [(b"a", b"changed"), (b"b", b"2"), (b"bb", b"new"), (b"d", b"4")]
-    assert pairs(tr.get_range(b"", b"\xff", 2, True)) == [(b"d", b"4"), (b"bb", b"new")]
-    assert tr.get_key(KeySelector.first_greater_than(b"b")) == b"bb"
-    tr.clear_range(b"a", b"c")
-    tr[b"b"] = b"again"
-    assert pairs(tr[:]) == [(b"b", b"again"), (b"d", b"4")]
-    assert pairs(filled[:]) == list(ROWS.items())
-    tr.commit().wait()
-    assert pairs(filled[:]) == [(b"b", b"again"), (b"d", b"4")]
 
 
 def test_a_snapshot_read_sees_own_writes_unless_disabled(filled: Any) -> None:

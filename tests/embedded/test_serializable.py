@@ -18,7 +18,7 @@ import fdbqueue
 from fdbqueue.embedded import KeySelector
 from fdbqueue.embedded.transaction import reads
 from fdbqueue.embedded.transaction.attempt import Attempt
-from tests.embedded.model import ATOMICS, KEYS, ModelStore, ModelTransaction
+from tests.embedded.model import ATOMICS, KEYS, ModelTransaction
 from tests.long.programs import Program, Step, shortened
 
 PROGRAMS = int(os.environ.get("FDBQ_PROGRAMS", "500"))  # run more by hand
@@ -150,15 +150,15 @@ def is_serial(
     order: tuple[int, ...], steps: Program, read: dict[int, list[Any]], rows: dict[bytes, bytes]
 ) -> bool:
     """Return whether the transactions, one after the other in this order, have this outcome."""
-    store = ModelStore()
+    stored: dict[bytes, bytes] = {}
     for number in (STORED, *order):
         own = [step[1:] for step in steps if step[0] == number and step[1] != "commit"]
-        tr = ModelTransaction(store, reads_own=("blind",) not in own)
+        tr = ModelTransaction(stored, reads_own=("blind",) not in own)
         found = [_modelled(tr, *operation) for operation in own]
         if number != STORED and found != read[number]:
             return False
-        tr.commit()
-    return store.versions[-1] == rows
+        stored = tr.replayed()
+    return stored == rows
 
 
 def is_serializable(

@@ -19,8 +19,6 @@ from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.errors import FdbqueueError
 from fdbqueue.queue.overview import as_json, info_as_json, stats_as_json
 
-UTC = timezone.utc
-LAST = datetime.max.replace(tzinfo=UTC)
 REFUSED = (FdbqueueError, ValueError, TypeError)
 
 zones = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))

@@ -27,7 +27,7 @@ import random
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,24 +38,21 @@ import fdbqueue
 from fdbqueue import aio
 from fdbqueue.errors import FdbqueueError, WrongState
 from fdbqueue.jobs import Context
-from fdbqueue.testing import FaultyDatabase, FaultyTransaction
-from tests.long.hostile.http_client import JOBS, HttpClient, unique_value
+from fdbqueue.testing import FaultyDatabase
+from tests.long.hostile.http_client import JOBS, HttpClient
 from tests.long.hostile.ledger import DISK_ERRORS, Gone, Ledger
 
 KINDS = ("threads", "aio", "http", "worker")
 WORLDS = ("spared", "killed")
-QUEUES = [f"{world}-{name}" for world in WORLDS for name in ("jobs", "grouped", "left", *JOBS)]
+QUEUES = [f"{world}-{name}" for world in WORLDS for name in ("jobs", "left", *JOBS)]
 LEASE = 0.3  # seconds
 JOB_LEASE = 1.0  # seconds
 MAX_ATTEMPTS = 2
 ONE = (1).to_bytes(8, "little")
 LATE_ACK = 3 * LEASE  # seconds after which another client usually has the item
 PRIORITIES = 4
-LIMITS = {"ada": 1, "bob": 2, "eve": 3}
-"""How many items of each group may be claimed."""
 THREADS = 3
 TASKS = 8
-LATE = 0.1  # share of the commits of a troubled database that apply after a reported failure
 LARGE = "x" * 100_000  # larger than one stored value
 
 _T = TypeVar("_T")
@@ -94,13 +91,9 @@ class Setting:
     client: str
     seed: int
 
-    def queue(self, kind: type[Jobs]) -> str:
-        """Return the name of a queue without the prefix."""
-        return f"{self.world}-{kind.base}"
-
-    def open(self, db: Any, kind: type[Jobs]) -> Any:
-        """Return the handle of a queue."""
-        return until_it_works(open_queue, db, self.prefix, self.queue(kind))
+    def jobs(self, db: Any) -> Any:
+        """Return the handle of the queue of jobs."""
+        return until_it_works(open_queue, db, self.prefix, f"{self.world}-jobs")
 
     def must_stop(self) -> bool:
         """Return whether the storm is over."""
@@ -135,22 +128,19 @@ def value_of(item: Any) -> str:
 class Jobs:
     """The operations of a client on a priority queue."""
 
-    base = "jobs"
-
     def __init__(
         self, setting: Setting, db: Any, queue: Any, ledger: Ledger, values: Iterator[str]
     ) -> None:
-        self.name = setting.queue(type(self))
+        self.name = f"{setting.world}-jobs"
         self.db, self.queue, self.ledger, self._values = db, queue, ledger, values
-        self.plain = setting.open(db, type(self))
         self._is_killed = setting.world == "killed"
         self._pushed: deque[Any] = deque(maxlen=20)
         """The values and ids of recently pushed items, some of them delayed."""
 
     async def step(self, rng: random.Random) -> None:
         """Perform one random operation."""
-        steps = [self.push, self.pop, self.claim, self.change, self.remove, self.dead, self.meet]
-        (step,) = rng.choices(steps, [30, 25, 25, 5, 5, 10, 10])
+        steps = [self.push, self.pop, self.claim, self.change, self.remove, self.dead]
+        (step,) = rng.choices(steps, [40, 25, 25, 5, 5, 10])
         await step(rng)
 
     def wait(self, rng: random.Random) -> float:
@@ -166,12 +156,8 @@ class Jobs:
     async def _pop(self, n: int, at_max: bool, rng: random.Random) -> list[Any]:
         return list(await self.queue.pop_many(self.db, n, at_max, wait=self.wait(rng)))
 
-    def rank_of(self, item: Any, at_max: bool) -> Any:
-        """Return the sort key of the items that one call returns."""
-        return (-item.priority if at_max else item.priority), item.key
-
     def _check_order(self, items: Sequence[Any], at_max: bool = False) -> None:
-        ranks = [self.rank_of(item, at_max) for item in items]
+        ranks = [(-item.priority if at_max else item.priority, item.key) for item in items]
         assert ranks == sorted(ranks), f"not in order: {ranks}"
 
     # Operations
@@ -185,26 +171,13 @@ class Jobs:
             operation.done()
             self._pushed.extend(zip(names, found))
 
-    async def meet(self, rng: random.Random) -> None:
-        """Push a value that other clients push at the same time with the same key."""
-        if self.base != "jobs":
-            return
-        name = unique_value(self.name.partition("-")[0])
-        with (
-            self.ledger.operation("peek", self.name) as seen,
-            self.ledger.operation("push", self.name, [name]) as operation,
-        ):
-            priority = rng.randrange(PRIORITIES)
-            item = await self.queue.push(self.db, {"id": name}, priority, unique=name)
-            (operation if item.is_new else seen).done([value_of(item)])
-
     async def pop(self, rng: random.Random) -> None:
         n, at_max = rng.choice([1, 1, 1, 2, 5]), rng.random() < 0.3
         with self.ledger.operation("pop", self.name, at_most=n) as operation:
             items = await self._pop(n, at_max, rng)
             operation.done(map(value_of, items))
             self._check_order(items, at_max)
-        if operation.values and self.base == "jobs" and rng.random() < 0.3:
+        if operation.values and rng.random() < 0.3:
             back = items[rng.randrange(len(items)) :]
             names = list(map(value_of, back))
             with self.ledger.operation("put_back", self.name, names) as operation:
@@ -286,43 +259,6 @@ class Jobs:
                     operation.done()
 
 
-class Grouped(Jobs):
-    """A queue whose items have groups; it looks whether more are claimed than may be."""
-
-    base = "grouped"
-
-    async def step(self, rng: random.Random) -> None:
-        steps = [self.push, self.claim, self.look, super().step]
-        (step,) = rng.choices(steps, [30, 40, 5, 25])
-        await step(rng)
-
-    async def _end(self, claim: Any, number: int, rng: random.Random) -> None:
-        await self._pause(rng.choice([0, 0.02, 0.1]))
-        await self.look(rng)
-        await super()._end(claim, number, rng)
-
-    async def _push(self, values: list[Any], rng: random.Random, delay: float | None) -> list[Any]:
-        priorities = [rng.randrange(2) for _ in values]
-        groups = [rng.choice([*LIMITS, None]) for _ in values]
-        return list(
-            await self.queue.push_many(
-                self.db, values, priorities=priorities, groups=groups, delay=delay
-            )
-        )
-
-    def rank_of(self, item: Any, at_max: bool) -> Any:
-        return -item.priority if at_max else item.priority
-
-    async def look(self, rng: random.Random) -> None:
-        """Count the claimed items of each group at one read version."""
-        claimed = fdbqueue.transactional(lambda tr: list(self.plain.items(tr, state="claimed")))
-        with self.ledger.operation("peek", self.name) as operation:
-            counts = Counter(info.group for info in claimed(self.db))
-            over = {group: n for group, n in counts.items() if n > LIMITS.get(group or "", n)}
-            assert not over, f"more are claimed than may be: {over}"
-            operation.done([])
-
-
 def named_values(client: str) -> Iterator[str]:
     """Yield values that no other client uses."""
     number = 0
@@ -331,39 +267,17 @@ def named_values(client: str) -> Iterator[str]:
         yield f"{client}-{number}"
 
 
-class TroubledDatabase(FaultyDatabase):
-    """A database that loses the replies of commits before, after and long before they apply."""
-
-    def __init__(self, db: Any, seed: int) -> None:
-        super().__init__(
-            db, before=0.05, after=0.05, lost_as=(1021, 1039), conflict=0.05, seed=seed
-        )
-        self._chance = random.Random(seed)
-
-    def commit(self, transaction: FaultyTransaction) -> None:
-        if self._chance.random() > LATE:
-            super().commit(transaction)
-            return
-        late, transaction.wrapped = transaction.wrapped, self.db.create_transaction()
-        late.get_read_version().wait()  # as a commit in flight has one
-        threading.Timer(self._chance.uniform(0, 0.02), self._commit_late, [late]).start()
-        raise fdbqueue.FDBError(1021)
-
-    @staticmethod
-    def _commit_late(transaction: Any) -> None:
-        with suppress(*fdbqueue.error_classes()):  # the retry was faster
-            transaction.commit().wait()
-
-
 def threads(setting: Setting, ledger: Ledger) -> None:
     """Run threads that share queues and two databases, one of which is troubled."""
     db = until_it_works(fdbqueue.open, setting.url)
     db.options.set_transaction_max_retry_delay(20)  # milliseconds
     values = named_values(setting.client)
+    troubled = FaultyDatabase(
+        db, before=0.05, after=0.1, lost_as=(1021, 1039), conflict=0.05, seed=setting.seed
+    )
     works = [
-        kind(setting, each, Blocking(setting.open(db, kind)), ledger, values)
-        for each in (db, TroubledDatabase(db, setting.seed))
-        for kind in (Jobs, Jobs, Grouped)
+        Jobs(setting, each, Blocking(setting.jobs(db)), ledger, values)
+        for each in (db, db, troubled, troubled)
     ]
     rngs = [random.Random(f"{setting.seed} {number}") for number in range(THREADS)]
 
@@ -397,11 +311,11 @@ def asynchronous(setting: Setting, ledger: Ledger) -> None:
     values = named_values(setting.client)
     rng = random.Random(setting.seed)
 
-    def work(kind: type[Jobs]) -> Jobs:
-        return kind(setting, db, aio.PriorityQueue(setting.open(db, kind)), ledger, values)
+    def work() -> Jobs:
+        return Jobs(setting, db, aio.PriorityQueue(setting.jobs(db)), ledger, values)
 
     async def live() -> None:
-        works = [*map(work, (Jobs, Jobs, Grouped))]
+        works = [work(), work()]
         running = [asyncio.create_task(rng.choice(works).step(rng)) for _ in range(TASKS)]
         for _ in range(rng.randrange(5, 40)):
             if setting.must_stop():
@@ -493,10 +407,7 @@ def prepare(setting: Setting, _: Ledger) -> None:
     """Create the queues."""
     db = fdbqueue.open(setting.url)
     for name in QUEUES:
-        queue = open_queue(db, setting.prefix, name)
-        queue.configure(db, max_attempts=MAX_ATTEMPTS)
-        for group, limit in LIMITS.items() if name.endswith("grouped") else ():
-            queue.set_group(db, group, concurrency=limit)
+        open_queue(db, setting.prefix, name).configure(db, max_attempts=MAX_ATTEMPTS)
 
 
 def end_with(parent: int) -> None:

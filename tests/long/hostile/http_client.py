@@ -22,7 +22,6 @@ import select
 import socket
 import struct
 import threading
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -222,11 +221,6 @@ class HttpClient:
         except (OSError, ValueError):
             threading.Event().wait(0.05)
             raise Gone("nothing", "no server") from None
-
-
-def unique_value(world: str) -> str:
-    """Return a value that all clients of a world push for a moment, with itself as unique key."""
-    return f"{world}-unique-{int(2 * time.monotonic())}"
 
 
 def items_of(answer: Answer) -> list[Any]:

@@ -23,11 +23,10 @@ unique, and belongs to one queue. For each value:
   operation has to explain it: one that named the value, or a pop in flight, which explains as many
   values as it asked for, all of them put before it ended. Else the value is **lost**.
   The pop of an HTTP client that has gone may be performed later: its server may have been stopped.
-- An operation that has shown a value (a peek, a claim, a unique push that found it) proves that the
-  value was put, although the put may be `unknown`.
+- An operation that has shown a value (a peek, a claim) proves that the value was put, although the
+  put may be `unknown`.
 - Of a claim, nothing succeeds any more once another claim of the same value was acknowledged, and
-  no other claim or pop gets the value while the lease lasts. This holds while there can be only one
-  copy: a unique value that was popped, pushed again and then put back has two.
+  no other claim or pop gets the value while the lease lasts.
 
 Times are those of the machine's monotonic clock, which all processes share.
 """
@@ -336,12 +335,6 @@ class _Value:
         """Whether the value was certainly put at some time."""
         return bool(self.puts) and self.seen > -math.inf
 
-    def has_one_copy(self, claim: Operation, until: Operation) -> bool:
-        """Return whether the queue held at most one copy from a claim `until` the end."""
-        puts = sum(put.began < until.ended for put in self.puts)
-        takes = sum(take.outcome == "done" and take.ended < claim.began for take in self.takes)
-        return puts - takes <= 1
-
     @property
     def surely_left(self) -> int:
         """The number of copies known to be in the queue: 0 or 1, unless it was doubled."""
@@ -398,7 +391,7 @@ class _Queue:
             ends = self._ends[claim.client, claim.number, name]
             self._check_early_end(name, claim, ends)
             for other in value.claims:
-                if other.began <= claim.ended or not value.has_one_copy(claim, other):
+                if other.began <= claim.ended:
                     continue
                 for end in ends:
                     if end.outcome == "done" and end.began > other.ended:
@@ -406,7 +399,7 @@ class _Queue:
                 self._check_two_holders(name, claim, other, ends)
             for take in value.takes:
                 is_pop = take.kind == "pop" and take.outcome == "done"
-                if is_pop and take.began > claim.ended and value.has_one_copy(claim, take):
+                if is_pop and take.began > claim.ended:
                     self._check_two_holders(name, claim, take, ends)
 
     def _check_early_end(self, name: str, claim: Operation, ends: list[Operation]) -> None:

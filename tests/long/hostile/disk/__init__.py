@@ -6,5 +6,5 @@
 - `crash_states.py`: record a run, open states after power cuts, and compare them with what was told
 - `power_cut.py`: the same for the ledgers of a storm
 
-`python -m tests.long.hostile.disk` opens thousands of states.
+`FDBQ_CRASH_STATES=10000 pytest tests/embedded/test_crash_states.py` opens more of them.
 """

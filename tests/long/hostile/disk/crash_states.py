@@ -13,7 +13,6 @@ and are killed. `choose` cuts the record at many places and picks states of the 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -23,7 +22,6 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -82,7 +80,7 @@ class Process:
         self.process.communicate()
 
 
-def record_run(disk: Disk, rng: random.Random, rounds: int = 1) -> None:
+def record_run(disk: Disk, rng: random.Random) -> None:
     """Let two processes use a database in an empty directory, and record it."""
     with ExitStack() as stack:
         slow = disk.slow_syncs("-wal", _SLOW)
@@ -94,16 +92,14 @@ def record_run(disk: Disk, rng: random.Random, rounds: int = 1) -> None:
             return process
 
         first, second = start(0), start(1)
-        for _ in range(rounds):
-            _round(disk, first, second, rng)
-            for process in (first, second):
-                process.kill()
-            first, second = start(0), start(1)
-        first.do("open 1000", "push 1", "close")  # after the kills
+        _use(disk, first, second, rng)
+        for process in (first, second):
+            process.kill()
+        start(0).do("open 1000", "push 1", "close")  # after the kills
     _compare(disk)
 
 
-def _round(disk: Disk, first: Process, second: Process, rng: random.Random) -> None:
+def _use(disk: Disk, first: Process, second: Process, rng: random.Random) -> None:
     pages = [str(rng.choice([1000, 1000, 12])) for _ in range(3)]
     # One process: closed and opened again
     for _ in range(2):
@@ -332,8 +328,8 @@ def in_memory() -> Iterator[Path]:
         yield Path(path)
 
 
-def examine_some(record: Path, picks: Sequence[Pick]) -> Report:
-    """Examine states, sorted by their cuts, in this process."""
+def examine_all(record: Path, picks: Sequence[Pick]) -> Report:
+    """Examine states, sorted by their cuts."""
     results: list[tuple[Pick, str | None]] = []
     directory, known = Directory(), Known()
     ahead = iter(picks)
@@ -368,7 +364,7 @@ class Report:
 
     def command(self, pick: Pick) -> str:
         """Return the command that opens a state again."""
-        return f"python -m tests.long.hostile.disk --record {self.record} --state {pick}"
+        return f"python -m tests.long.hostile.disk {self.record} {pick}"
 
     def count(self, problem: str) -> int:
         """Return how many states have a kind of problem."""
@@ -379,14 +375,3 @@ class Report:
         moments = Counter(pick.moment for pick, _ in self.results)
         problems = {problem: self.count(problem) for problem in PROBLEMS}
         return f"{len(self.results):,} states: {dict(moments)}\nproblems: {problems}"
-
-
-def examine_all(record: Path, picks: Sequence[Pick], processes: int | None = None) -> Report:
-    """Examine states in a pool of processes."""
-    count = processes or os.cpu_count() or 1
-    size = max(1, -(-len(picks) // (4 * count)))
-    parts = [picks[at : at + size] for at in range(0, len(picks), size)]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, context) as pool:
-        reports = pool.map(examine_some, [record] * len(parts), parts)
-        return Report(record, [*chain(*(each.results for each in reports))])
