@@ -1,6 +1,6 @@
 """What the benchmarks compare with this library.
 
-`storages` are queues on one machine, whose operations `tests.benchmarks.embedded` measures one by
+`Storage` is a queue on one machine, whose operations `tests.benchmarks.embedded` measures one by
 one. `Peer` is a queue with workers, for `tests.benchmarks.tasks`. Every queue of a
 `Peer` is durable: a push that returned is on disk. None keeps jobs that are done, unless its
 setting says so.
@@ -15,14 +15,15 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import fdbqueue
 from fdbqueue import PriorityQueue
@@ -36,6 +37,30 @@ VALUE: dict[str, Any] = {
     "n": [1, 2, 3],
     "x": "abc",
 }
+LOCK_TIMEOUT = 60  # seconds that a process may wait for SQLite's lock
+
+
+def value_of(number: int) -> dict[str, Any]:
+    return {**VALUE, "id": number}
+
+
+class Storage(Protocol):
+    """A queue that several processes open in the same directory, with a transaction a call."""
+
+    name: ClassVar[str]
+
+    def __init__(self, path: Path, durable: bool) -> None: ...
+    def push(self, number: int) -> object: ...
+    def pop(self) -> int | None: ...
+    def peek(self) -> object: ...
+
+    def fill(self, numbers: Iterable[int]) -> None:
+        """Push many items, as fast as possible."""
+
+    def drain(self) -> list[int]:
+        """Remove and return all items."""
+
+    def close(self) -> None: ...
 
 
 class Library:
@@ -48,14 +73,32 @@ class Library:
         self.db: Any = fdbqueue.open(f"embedded:{path}", durability=durability)
         self.queue = PriorityQueue.named(self.db, "q")
 
-    def push(self) -> object:
-        return self.queue.push(self.db, VALUE, 1)
+    def push(self, number: int) -> object:
+        return self.queue.push(self.db, value_of(number), 1)
 
-    def pop(self) -> object:
-        return self.queue.pop(self.db)
+    def pop(self) -> int | None:
+        item = self.queue.pop(self.db)
+        return item.value["id"] if item else None
 
     def peek(self) -> object:
         return self.queue.peek(self.db)
+
+    def fill(self, numbers: Iterable[int]) -> None:
+        values = map(value_of, numbers)
+        while batch := list(islice(values, 1000)):
+            self.queue.push_many(self.db, batch, 1)
+
+    def drain(self) -> list[int]:
+        numbers = []
+        while items := self.queue.pop_many(self.db, 1000):
+            numbers += [item.value["id"] for item in items]
+        report = fdbqueue.admin.check(self.db, self.queue)
+        if not report.ok:
+            raise RuntimeError(str(report))
+        return numbers
+
+    def close(self) -> None:
+        self.db.close()
 
 
 class BareSqlite:
@@ -70,11 +113,14 @@ class BareSqlite:
     _COUNTERS = (b"\x02q\x00\x15\x01\x15\x01", b"\x02q\x00\x15\x02")
     _PREFIX = b"\x02q\x00\x14\x15\x01\x18"
     _SUFFIX = b"\x01................\x00"
-    _VALUE = json.dumps(VALUE, separators=(",", ":")).encode()
+    _HEAD, _TAIL = json.dumps(VALUE, separators=(",", ":")).encode().split(b"%d" % VALUE["id"])
 
     def __init__(self, path: Path, durable: bool) -> None:
         path.mkdir(exist_ok=True)
-        self._run = sqlite3.connect(path / "bare.sqlite", isolation_level=None).execute
+        self._connection = sqlite3.connect(
+            path / "bare.sqlite", isolation_level=None, timeout=LOCK_TIMEOUT
+        )
+        self._run = self._connection.execute
         self._run("PRAGMA journal_mode=WAL")
         self._run(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         self._run("PRAGMA wal_autocheckpoint=2000")
@@ -99,28 +145,53 @@ class BareSqlite:
             (self._PREFIX, self._PREFIX + b"\xff", limit),
         ).fetchall()
 
-    def push(self) -> object:
+    def push(self, number: int) -> object:
         self._run("BEGIN IMMEDIATE")
         last = self._items("DESC", 1)
         count = int(last[0][0][len(self._PREFIX) : -len(self._SUFFIX)]) + 1 if last else 0
-        item = b"%b%08d%b" % (self._PREFIX, count, self._SUFFIX), self._VALUE
+        item = self._row(count, number)
         self._run("REPLACE INTO kv VALUES (?, ?), (?, ?), (?, ?)", [*item, *self._counters(1)])
         return self._run("COMMIT")
 
-    def pop(self) -> object:
+    def _row(self, count: int, number: int) -> tuple[bytes, bytes]:
+        """Return the key and the value of an item."""
+        key = b"%b%08d%b" % (self._PREFIX, count, self._SUFFIX)
+        return key, b"%b%d%b" % (self._HEAD, number, self._TAIL)
+
+    def pop(self) -> int | None:
         self._run("BEGIN IMMEDIATE")
         items = self._items("", 1)
         for key, _ in items:
             self._run("DELETE FROM kv WHERE key = ?", (key,))
             self._run("REPLACE INTO kv VALUES (?, ?), (?, ?)", self._counters(-1))
         self._run("COMMIT")
-        return items
+        return self._number(items[0][1]) if items else None
+
+    def _number(self, value: bytes) -> int:
+        """Return the number in the value of an item."""
+        return int(value[len(self._HEAD) : -len(self._TAIL)])
 
     def peek(self) -> object:
         self._run("BEGIN")
         items = self._items("", 1)
         self._run("COMMIT")
         return items
+
+    def fill(self, numbers: Iterable[int]) -> None:
+        rows = [self._row(count, number) for count, number in enumerate(numbers)]
+        self._run("BEGIN IMMEDIATE")
+        self._connection.executemany("INSERT INTO kv VALUES (?, ?)", rows)
+        parameters = self._counters(len(rows))
+        self._run("REPLACE INTO kv VALUES (?, ?), (?, ?)", parameters)
+        self._run("COMMIT")
+
+    def drain(self) -> list[int]:
+        items = self._items("", -1)
+        self._run("DELETE FROM kv")
+        return [self._number(value) for _, value in items]
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 class HueyStorage:
@@ -131,20 +202,37 @@ class HueyStorage:
     def __init__(self, path: Path, durable: bool) -> None:
         path.mkdir(exist_ok=True)
         self._storage = import_module("huey.storage").SqliteStorage(
-            filename=str(path / "huey.db"), fsync=durable
+            filename=str(path / "huey.db"), fsync=durable, timeout=LOCK_TIMEOUT
         )
 
-    def push(self) -> object:
-        return self._storage.enqueue(json.dumps(VALUE).encode(), 1)
+    def push(self, number: int) -> object:
+        return self._storage.enqueue(json.dumps(value_of(number)).encode(), 1)
 
-    def pop(self) -> object:
-        return self._storage.dequeue()
+    def pop(self) -> int | None:
+        value = self._storage.dequeue()
+        return json.loads(value)["id"] if value else None
 
     def peek(self) -> object:
         return self._storage.enqueued_items(1)
 
+    def fill(self, numbers: Iterable[int]) -> None:
+        statement = "INSERT INTO task (queue, data, priority) VALUES (?, ?, 1)"
+        name = self._storage.name
+        with self._storage.db(commit=True) as cursor:
+            cursor.executemany(
+                statement, ((name, json.dumps(value_of(number)).encode()) for number in numbers)
+            )
 
-def storages() -> list[type[Any]]:
+    def drain(self) -> list[int]:
+        values = self._storage.enqueued_items()
+        self._storage.flush_queue()
+        return [json.loads(value)["id"] for value in values]
+
+    def close(self) -> None:
+        self._storage.close()
+
+
+def storages() -> list[type[Storage]]:
     """Return this library, bare SQLite, and huey if it is installed."""
     return [Library, BareSqlite, *([HueyStorage] if find_spec("huey") else [])]
 

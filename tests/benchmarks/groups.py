@@ -1,10 +1,11 @@
 """What groups cost beside a queue without groups.
 
-    python -m tests.benchmarks.groups [CLUSTER_FILE] [--items 200000] [--calls 2000]
+    python -m tests.benchmarks.groups [--cluster CLUSTER_FILE] [--size small]
 
-Threads push, claim and acknowledge in queues whose items have no group, or 1, 100 or 100,000
-groups. All queues hold as many items. Their rounds take turns; a table has the medians of calls a
-second, and their part of those of the queue without groups.
+It pushes, claims and acknowledges in queues whose items have no group, or 1, 100 or 100,000 groups:
+without limits, with a concurrency, and with a rate that no group reaches. All queues hold as many
+items. Their rounds take turns; a table has the medians of calls a second, and their part of those
+of the queue without groups. A second table has what one call costs in reads and mutations.
 """
 
 from __future__ import annotations
@@ -14,80 +15,193 @@ import random
 import statistics
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import fdbqueue
-from fdbqueue import PriorityQueue
+from fdbqueue import Claim, PriorityQueue
 from tests.benchmarks.report import console, new_table, print_machine
+from tests.support.counting import CountingDatabase
 
-GROUPS = (0, 1, 100, 100_000)
 CALLS = ("push", "claim", "acknowledge")
-THREADS, ROUNDS, BATCH = 16, 5, 500
+_BATCH = 500
+_COUNTED = 200  # calls of which the costs are counted
+_LIMITS: dict[str, Any] = {
+    "": {},
+    "limited": {"concurrency": 10_000},
+    "rate": {"rate": (10_000, 60)},
+}
+"""Settings of all groups, which no group reaches."""
 
 
-def filled(db: Any, groups: int, items: int) -> PriorityQueue[Any]:
-    """Return a queue with items that stay."""
-    queue = PriorityQueue[Any].named(db, f"benchmark of {groups} groups")
-    queue.clear(db)
-    for begin in range(0, items, BATCH):
-        values = range(begin, min(begin + BATCH, items))
-        of = [f"group {each % groups}" for each in values] if groups else None
-        queue.push_many(db, values, groups=of)
-    return queue
+@dataclass(frozen=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        groups: The numbers of groups; 0 for none.
+        items: How many items each queue holds.
+        calls: The calls of each kind in a round.
+        rounds: The number of rounds.
+        threads: How many threads call at the same time.
+    """
+
+    groups: tuple[int, ...]
+    items: int
+    calls: int
+    rounds: int
+    threads: int
 
 
-def rate(call: Callable[[], object], calls: int) -> float:
-    """Return the calls a second of some threads."""
+SIZES = {
+    "full": Size((0, 1, 100, 100_000), 200_000, 2_000, 5, 16),
+    "small": Size((0, 1, 10, 200), 400, 100, 2, 4),
+}
+
+
+@dataclass
+class Tenants:
+    """A queue with a number of groups.
+
+    Attributes:
+        db: The database.
+        groups: The number of groups.
+        limit: What limits each group, by its name in `_LIMITS`.
+        size: How much is measured.
+        rates: The calls a second of each round, by kind.
+    """
+
+    db: Any
+    groups: int
+    limit: str
+    size: Size
+    rates: dict[str, list[float]] = field(default_factory=lambda: {call: [] for call in CALLS})
+
+    @property
+    def title(self) -> str:
+        """What is measured."""
+        if not self.groups:
+            return "no groups"
+        s = "" if self.groups == 1 else "s"
+        return f"{self.groups:,} group{s}" + (self.limit and f", {self.limit}")
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        return f"benchmark of {self.title}"
+
+    def group(self) -> str | None:
+        """Return the name of any group."""
+        number = random.randrange(self.groups or 1)
+        return f"group {number}" if self.groups else None
+
+    def fill(self) -> None:
+        """Push the items that stay."""
+        queue = PriorityQueue[Any].named(self.db, self.name)
+        queue.clear(self.db)
+        if self.limit:
+            queue.set_group(self.db, None, **_LIMITS[self.limit])
+        for begin in range(0, self.size.items, _BATCH):
+            values = range(begin, min(begin + _BATCH, self.size.items))
+            of = [f"group {each % self.groups}" for each in values] if self.groups else None
+            queue.push_many(self.db, [0] * len(values), groups=of)
+
+    def calls(self, db: Any) -> dict[str, Callable[[], object]]:
+        """Open the queue as a process does; return what pushes, claims and acknowledges an item."""
+        queue, claims = PriorityQueue[Any].named(db, self.name), list[Claim[Any]]()
+        return {
+            "push": lambda: queue.push(db, 0, group=self.group()),
+            "claim": lambda: claims.append(_some(queue.claim(db, lease=3600))),
+            "acknowledge": lambda: queue.ack(db, claims.pop()),
+        }
+
+    def round(self) -> None:
+        """Push, claim and acknowledge as many items."""
+        for name, call in self.calls(self.db).items():
+            seconds = in_threads([call] * self.size.threads, self.size.calls)
+            self.rates[name].append(self.size.calls / seconds)
+
+    def costs(self) -> list[str]:
+        """Return the reads and mutations of each call."""
+        shown = []
+        counted = CountingDatabase(self.db)
+        for call in self.calls(counted).values():
+            reads, mutations = list[int](), list[int]()
+            for _ in range(_COUNTED):
+                counted.clear()
+                call()
+                reads.append(counted.reads)
+                mutations.append(len(counted.mutations))
+            shown.append(f"{statistics.median(reads):g} / {statistics.median(mutations):g}")
+        return shown
+
+
+def _some(claim: Claim[Any] | None) -> Claim[Any]:
+    assert claim is not None
+    return claim
+
+
+def in_threads(bodies: list[Callable[[], object]], calls: int) -> float:
+    """Make a number of calls, each thread one after the other; return the seconds."""
+    numbers = iter(range(calls))
+
+    def work(body: Callable[[], object]) -> None:
+        for _ in islice(numbers, calls):
+            body()
+
     began = time.perf_counter()
-    with ThreadPoolExecutor(THREADS) as threads:
-        for done in [threads.submit(call) for _ in range(calls)]:
-            done.result()
-    return calls / (time.perf_counter() - began)
+    with ThreadPoolExecutor(len(bodies)) as threads:
+        list(threads.map(work, bodies))
+    return time.perf_counter() - began
 
 
-def compare(engine: str, db: Any, items: int, calls: int) -> None:
-    """Measure all numbers of groups on one engine, and print the table."""
-    queues = {groups: filled(db, groups, items) for groups in GROUPS}
-    rates: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for _ in range(ROUNDS):
-        for groups, queue in random.sample([*queues.items()], len(queues)):
-            claims: list[Any] = []
+def compare(engine: str, db: Any, size: Size) -> None:
+    """Measure all numbers of groups on one engine, and print the tables."""
+    queues = [
+        Tenants(db, groups, limit, size)
+        for groups in size.groups
+        for limit in (_LIMITS if groups else ("",))
+    ]
+    for queue in queues:
+        queue.fill()
+    for number in range(size.rounds):
+        # Each round begins with another one.
+        for queue in queues[number % len(queues) :] + queues[: number % len(queues)]:
+            queue.round()
+    title = f"{engine}: calls a second, {size.threads} threads, {size.items:,} items"
+    rates = new_table(title, *CALLS)
+    plain = {call: statistics.median(queues[0].rates[call]) for call in CALLS}
+    for queue in queues:
+        medians = {call: statistics.median(queue.rates[call]) for call in CALLS}
+        cells = [f"{medians[call]:,.0f} ({medians[call] / plain[call]:.2f})" for call in CALLS]
+        rates.add_row(queue.title, *cells)
+    console.print(rates)
+    costs = new_table(f"{engine}: reads / mutations of a call", *CALLS)
+    for queue in queues:
+        costs.add_row(queue.title, *queue.costs())
+    console.print(costs)
+    for queue in queues:
+        PriorityQueue.existing(db, queue.name).clear(db)
 
-            def push(queue: Any = queue, groups: int = groups) -> None:
-                group = f"group {random.randrange(groups)}" if groups else None
-                queue.push(db, 0, group=group)
 
-            def claim(queue: Any = queue, claims: list[Any] = claims) -> None:
-                claims.append(queue.claim(db, lease=3600))
-
-            def acknowledge(queue: Any = queue, claims: list[Any] = claims) -> None:
-                queue.ack(db, claims.pop())
-
-            for name, call in zip(CALLS, (push, claim, acknowledge)):
-                rates[groups, name].append(rate(call, calls))
-    table = new_table(f"{engine}: calls a second, {THREADS} threads, {items:,} items", *CALLS)
-    medians = {key: statistics.median(values) for key, values in rates.items()}
-    for groups in queues:
-        cells = ((medians[groups, call], medians[0, call]) for call in CALLS)
-        table.add_row(f"{groups:,} groups", *(f"{own:,.0f} ({own / of:.2f})" for own, of in cells))
-    console.print(table)
+# The command
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("cluster", nargs="?", help="a cluster file, to measure a cluster as well")
-    parser.add_argument("--items", type=int, default=200_000, help="that each queue holds")
-    parser.add_argument("--calls", type=int, default=2_000, help="of each kind in a round")
+    """Measure what the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cluster", help="a cluster file, to measure a cluster as well")
+    parser.add_argument("--size", choices=SIZES, default="full")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fdbqueue-groups-") as folder:
         print_machine(Path(folder))
-        compare("embedded", fdbqueue.open(f"embedded:{folder}/db"), given.items, given.calls)
+        compare("embedded", fdbqueue.open(f"embedded:{folder}/db"), SIZES[given.size])
     if given.cluster:
-        compare("cluster", fdbqueue.open(given.cluster), given.items, given.calls)
+        compare("cluster", fdbqueue.open(given.cluster), SIZES[given.size])
 
 
 if __name__ == "__main__":

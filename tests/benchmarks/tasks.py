@@ -21,6 +21,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -30,7 +31,8 @@ from rich.progress import track
 from rich.table import Table
 
 import fdbqueue
-from fdbqueue import PriorityQueue
+from fdbqueue import App, Transaction
+from fdbqueue.errors import QueueNotFound
 from tests.benchmarks.contenders import Peer, handle, started_jobs, task_peers
 from tests.benchmarks.report import console, new_table, print_machine, processes, received
 
@@ -40,13 +42,28 @@ TRIAL = 100  # jobs of the first round
 TRIALS = 2  # rounds that do not count, because they find out how many jobs take two seconds
 QUEUE = "benchmark"
 
+app = App(keep=None)
+
+
+@app.job(name="job", queue=QUEUE)
+def job(pushed: int) -> None:
+    handle(pushed)
+
+
+@app.job(name="job_in_transaction", queue=QUEUE)
+def job_in_transaction(tr: Transaction, pushed: int) -> None:
+    handle(pushed)
+
+
+JOBS = {each.name: each for each in (job, job_in_transaction)}
+
 
 def plain_handler(item: Any) -> None:
-    handle(item.value)
+    handle(item.value["args"][0])
 
 
 def handler_in_transaction(tr: Any, item: Any) -> None:
-    handle(item.value)
+    handle(item.value["args"][0])
 
 
 HANDLERS = {"handler(item)": plain_handler, "handler(tr, item)": handler_in_transaction}
@@ -54,38 +71,47 @@ HANDLERS = {"handler(item)": plain_handler, "handler(tr, item)": handler_in_tran
 
 @dataclass(frozen=True)
 class Library(Peer):
-    """This library, on either engine."""
+    """This library, on either engine: what works is a handler, or a job of the app."""
 
     engine: str
     url: str
     work: str
-    setting: str = "fdbqueue.Worker"
+    keep: int | None = None
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return f"{self.engine}, {self.work}"
+        return f"{self.engine}, {self.work}{', results kept' if self.keep else ''}"
 
-    def open(self) -> tuple[Any, PriorityQueue[int]]:
-        db = fdbqueue.open(self.url)
-        return db, PriorityQueue[int].named(db, QUEUE)
+    @property
+    def setting(self) -> str:  # type: ignore[override]
+        return "fdbqueue.Worker" if self.work in HANDLERS else "@app.job()"
+
+    def open(self) -> Any:
+        """Bind the app to the database; return the job."""
+        app.bind(fdbqueue.open(self.url))
+        app.queue(QUEUE).configure(app.db, keep=self.keep)
+        return JOBS.get(self.work, job)
 
     def clear(self) -> None:
-        db, queue = self.open()
-        queue.clear(db)
+        with suppress(QueueNotFound):
+            fdbqueue.admin.drop(fdbqueue.open(self.url), QUEUE)
 
     def load(self, jobs: int) -> None:
         self.clear()
-        db, queue = self.open()
+        declared = self.open()
         for begin in range(0, jobs, 1000):
-            queue.push_many(db, [0] * min(1000, jobs - begin))
+            declared.push_many([declared.bind(0)] * min(1000, jobs - begin))
 
     def pusher(self) -> Callable[[int], object]:
-        db, queue = self.open()
-        return lambda now: queue.push(db, now)
+        declared = self.open()
+        return lambda now: declared.push(now)
 
     def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        self.open()
+        if self.work not in HANDLERS:
+            return lambda: app.work(QUEUE, concurrency=concurrency, drain=drain)
         handler: Any = HANDLERS[self.work]
-        worker = fdbqueue.Worker(*self.open(), handler, concurrency=concurrency)
+        worker = fdbqueue.Worker(app.db, app.queue(QUEUE), handler, concurrency=concurrency)
         return lambda: worker.run(drain=drain)
 
 
@@ -193,10 +219,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fdbqueue-benchmark-") as root:
         print_machine(Path(root))
         urls = {"embedded": f"{root}/jobs"} | ({"cluster": given.cluster} if given.cluster else {})
-        ours = [Library(*each, work) for each in urls.items() for work in HANDLERS]
+        works: list[tuple[str, int | None]] = [*((name, None) for name in (*HANDLERS, *JOBS))]
+        works.append(("job", 1_000_000))
+        ours = [Library(*each, *work) for each in urls.items() for work in works]
         others = [*task_peers(Path(root))]
         console.print(compare_rates([*ours, *others], given.rounds, given.jobs))
-        contenders = [*(each for each in ours if "tr" not in each.work), *others]
+        waiting = [each for each in ours if "transaction" not in each.work and not each.keep]
+        contenders = [*waiting, *others]
         console.print(compare_latencies(contenders, given.rounds, given.pushes))
 
 
