@@ -11,10 +11,12 @@ project = "fdbqueue"
 author = "the authors of fdbqueue"
 version = release = importlib.metadata.version("fdbqueue")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
+extensions = [
+    *("myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"),
+    "sphinx_llms_txt",  # which writes llms.txt, with links to the copied sources
+]
 html_theme = "furo"
 html_title = f"fdbqueue {release}"
-html_copy_source = False
 smartquotes = False  # the examples of the command line can be copied
 
 # Single backticks in docstrings are code, as in Markdown.

@@ -57,6 +57,11 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    listed = (tmp_path / "html" / "llms.txt").read_text()
+    for path in DOCS.rglob("*.md"):
+        source = f"_sources/{path.relative_to(DOCS)}.txt"
+        assert f"(/{source})" in listed
+        assert (tmp_path / "html" / source).exists()
     page = (tmp_path / "html" / "reference" / "cli.html").read_text()
     for name in commands():
         assert f'id="fdbq-{name.replace(" ", "-")}"' in page

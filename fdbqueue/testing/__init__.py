@@ -7,13 +7,19 @@
         clock.advance("1h")
         assert drain(shop.app).outcomes() == ["done"]
 
-pytest has the fixtures `fdbqueue_db`, `fdbqueue_clock` and `bound_app`.
+`FoundationDBContainer` is a cluster in Docker. pytest has the fixtures `fdbqueue_db`,
+`fdbqueue_clock` and `bound_app`.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.testing.clock import Clock
 from fdbqueue.testing.drain import Attempt, Drained, DrainLimit, bound_app, drain
 from fdbqueue.testing.faults import FaultyDatabase, FaultyTransaction
 from fdbqueue.testing.pushed import Pushed, assert_pushed, pushed, refute_pushed
+
+if TYPE_CHECKING:
+    from fdbqueue.testing.container import FoundationDBContainer
 
 __all__ = [
     "Attempt",
@@ -22,6 +28,7 @@ __all__ = [
     "Drained",
     "FaultyDatabase",
     "FaultyTransaction",
+    "FoundationDBContainer",
     "Pushed",
     "assert_pushed",
     "bound_app",
@@ -29,3 +36,11 @@ __all__ = [
     "pushed",
     "refute_pushed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "FoundationDBContainer":  # most tests do without testcontainers
+        from fdbqueue.testing.container import FoundationDBContainer
+
+        return FoundationDBContainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

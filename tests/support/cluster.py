@@ -14,6 +14,7 @@ from pathlib import Path
 
 import fdbqueue
 from fdbqueue.errors import ClusterUnavailable
+from fdbqueue.testing import FoundationDBContainer
 
 IMAGE = "foundationdb/foundationdb:7.3.79"
 _READY = 60.0  # seconds until a new cluster must respond
@@ -44,7 +45,7 @@ def start_or_find_cluster(directory: Path) -> Iterator[Cluster]:
             server = stack.enter_context(Server(directory, *programs))
             cluster = Cluster(server.cluster_file, f"fdbserver {server.version}", True)
         else:
-            cluster = stack.enter_context(_in_docker(directory))
+            cluster = stack.enter_context(_in_docker())
         try:
             fdbqueue.open(cluster.file)
         except ClusterUnavailable as error:
@@ -124,26 +125,15 @@ def _configure(storage: str, succeeds: Callable[[list[str]], bool]) -> None:
 
 
 @contextmanager
-def _in_docker(directory: Path) -> Iterator[Cluster]:
-    """Run a cluster in a container whose address is the same inside and outside."""
+def _in_docker() -> Iterator[Cluster]:
     image = os.environ.get("FDBQ_TEST_IMAGE", IMAGE)
-    reason = "no fdbserver and fdbcli on PATH or under FDB_HOME, and Docker did not start"
-    port = _free_port()
-    file = directory / "fdb.cluster"
-    file.write_text(f"docker:docker@127.0.0.1:{port}\n")
     try:
-        from testcontainers.core.container import DockerContainer
-
-        container = DockerContainer(image)
-        container.with_env("FDB_PORT", str(port))
-        container.with_env("FDB_NETWORKING_MODE", "host")  # makes it announce 127.0.0.1
-        container.ports[f"{port}/tcp"] = ("127.0.0.1", port)
-        container.start()
+        container = FoundationDBContainer(image).start()
     except Exception as error:  # any failure of Docker is the reason
+        reason = "no fdbserver and fdbcli on PATH or under FDB_HOME, and Docker did not start"
         raise NoCluster(f"{reason} {image}: {' '.join(str(error).split())[:120]}") from error
     try:
-        _configure("memory", lambda each: container.exec(["fdbcli", *each]).exit_code == 0)
-        yield Cluster(file, f"Docker, {image}", True)
+        yield Cluster(container.cluster_file, f"Docker, {image}", True)
     finally:
         container.stop()
 
