@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fdbqueue import existing_queue
-from fdbqueue.options import GroupSettings
+from fdbqueue.options import GroupOptions, GroupSettings
 from fdbqueue.queue.arguments import seconds_of_text
 from fdbqueue.queue.base import GroupInfo
 from fdbqueue.queue.overview import as_json
@@ -83,7 +83,7 @@ def _line(info: GroupInfo) -> str:
 @command(
     QUEUE,
     argument("name", metavar="[GROUP]", required=False),
-    *options_of(GroupSettings, flags=_FLAGS, omit=("paused",)),
+    *options_of(GroupOptions, GroupSettings, flags=_FLAGS, omit=("paused",)),
     name="set",
     group=group,
 )

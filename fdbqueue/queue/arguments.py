@@ -38,6 +38,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.options import (
     Filters,
+    GroupOptions,
     GroupSettings,
     PushManyOptions,
     QueueOptions,
@@ -542,7 +543,7 @@ def given_options(
     return Options(kind, codec, priorities, **settings_to_store(options))
 
 
-def group_settings(settings: GroupSettings, group: str | None) -> dict[str, Any]:
+def group_settings(settings: GroupOptions, group: str | None) -> dict[str, Any]:
     """Return the stored settings that the arguments of `set_group` change.
 
     The items without a group (`""`) have only a weight. All groups (`None`) cannot be paused.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -29,7 +29,6 @@ from fdbqueue.queue.arguments import (
     validate_seconds,
 )
 from fdbqueue.types import (
-    Database,
     Missed,
     Overlap,
     Priority,
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 _SHORTEST = 1.0  # seconds between ticks
 _LONGEST = 10**10
 _MAX_VALUE = 90_000  # bytes of a value, which the row of its schedule holds
+_DEFINED = ("value", "priority", "cron", "every", "tz", "missed", "overlap", "group")
 _SHOWN_TICKS = 5  # next ticks in the JSON of a schedule
 
 
@@ -193,6 +193,25 @@ class Schedules(Generic[V]):
             raise PayloadTooLarge(len(payload), len(payload) - too_much, "a schedule")
         return definition
 
+    def _differences(
+        self, tr: ReadTransaction, definitions: Mapping[str, Definition]
+    ) -> Iterator[tuple[str, dict[str, Any] | None, dict[str, Any]]]:
+        """Yield each stored schedule that differs from its definition: its name, and the fields."""
+        for name, definition in definitions.items():
+            known = self._in.get(tr, name)
+            before = {} if known is None else self._defined(known.definition)
+            after = {
+                field: value
+                for field, value in self._defined(definition).items()
+                if value != before.get(field)
+            }
+            if after or known is None:
+                yield name, known and {field: before[field] for field in after}, after
+
+    def _defined(self, definition: Definition) -> dict[str, Any]:
+        shown = as_json(self._public(0, "", StoredSchedule(definition)))
+        return {field: shown[field] for field in _DEFINED}
+
     def remove(self, tr: Transactor, name: str) -> bool:
         """Remove a schedule; its items stay."""
 
@@ -324,12 +343,19 @@ class Declared(NamedTuple):
     options: ScheduleOptions
 
 
+def differences(
+    schedules: Schedules[Any], tr: ReadTransaction, declared: Iterable[Declared]
+) -> Iterator[tuple[str, dict[str, Any] | None, dict[str, Any]]]:
+    """Yield each declared schedule that is not stored so: its name, and the fields that differ."""
+    return schedules._differences(tr, {each.name: schedules._define(*each) for each in declared})
+
+
 def declare(
-    schedules: Schedules[Any], db: Database, declared: Iterable[Declared], *, replaces: bool
+    schedules: Schedules[Any], tr: Transactor, declared: Iterable[Declared], *, replaces: bool
 ) -> None:
     """Store the schedules that a worker declares, each of which goes on for a day.
 
     Without `replaces`, stored ones that differ stay: newer workers may have stored them.
     """
     definitions = {each.name: schedules._define(*each) for each in declared}
-    schedules._put(db, definitions, is_declared=True, replaces=replaces)
+    schedules._put(tr, definitions, is_declared=True, replaces=replaces)

@@ -20,9 +20,11 @@ import fdbqueue
 from fdbqueue.http import create_app
 from fdbqueue.options import (
     Filters,
+    GroupOptions,
     GroupSettings,
     LateOptions,
     PushOptions,
+    QueueLimits,
     QueueOptions,
     QueueSettings,
     ScheduleOptions,
@@ -84,8 +86,8 @@ def test_responses_match_the_openapi_description(route: str) -> None:
 
 DECLARED: dict[str, tuple[Any, ...]] = {
     "ChangeAll": (Filters,),
-    "NewOptions": (QueueSettings, QueueOptions),
-    "NewGroupSettings": (GroupSettings,),
+    "NewOptions": (QueueSettings, QueueLimits, QueueOptions),
+    "NewGroupSettings": (GroupSettings, GroupOptions),
     "NewSchedule": (ScheduleOptions, LateOptions),
     "FollowUp": (PushOptions, TaskOptions),
 }
