@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue, admin
-from fdbqueue.errors import FDBError
+from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.jobs import App, deployment
 from fdbqueue.jobs.errors import DuplicateQueue
 from fdbqueue.options import GroupOptions, QueueLimits
@@ -161,7 +161,9 @@ def test_a_mistake_is_refused_where_it_is_declared(db: Database, name: str, mist
 
 def test_declarations_do_not_open_the_database() -> None:
     app = App("/nowhere/fdb.cluster")
-    assert app.queue("mail", concurrency=1) is None  # type: ignore[func-returns-value]
+    app.queue("mail", concurrency=1)
+    with pytest.raises(FdbqueueError):
+        app.deploy()
 
 
 def during(monkeypatch: pytest.MonkeyPatch, event: Callable[[], object]) -> None:
