@@ -23,7 +23,6 @@ from fdbqueue.database.binding import Guard, database_name, is_database
 from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
-from fdbqueue.jobs.deployment import Deployment
 from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
 from fdbqueue.jobs.handler import Around, JobHandler
 from fdbqueue.jobs.job import Job, JobSettings
@@ -33,6 +32,7 @@ from fdbqueue.jobs.schedules import AppSchedules, DeclaredOptions
 from fdbqueue.options import GroupOptions, JobOptions, QueueLimits, ScheduleOptions
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
+    declared_settings,
     kept_options,
     validate_lease,
     validate_number,
@@ -41,10 +41,10 @@ from fdbqueue.queue.arguments import (
     validate_share,
 )
 from fdbqueue.queue.base import change_once
-from fdbqueue.queue.deployment import Difference
+from fdbqueue.queue.deployment import Deployment, Difference, deploy
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.steps import KEPT
-from fdbqueue.types import Database, Duration, Keep, OnDead, Transaction, Transactor
+from fdbqueue.types import Database, Duration, Keep, OnDead, Options, Transaction, Transactor
 from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
@@ -139,7 +139,7 @@ class App:
         self._named: str | None = None
         self._db: Database | None = None
         self._queues: dict[str, PriorityQueue[Any]] = {}
-        self._deployment = Deployment(self, keep)
+        self._declared: dict[str, dict[str, Any]] = {}
         self.schedules = AppSchedules(self, lambda: [*map(self.queue, known_queues(self))])
         """The schedules of its jobs."""
         if database is not None:
@@ -211,9 +211,8 @@ class App:
             options: See `fdbqueue.options.QueueLimits`.
 
         Raises:
-            DuplicateQueue: The app declares the queue already, with other options.
             TypeError: There is no such option.
-            ValueError: An option is out of range.
+            ValueError: An option is out of range, or the app declares other ones already.
 
         Example:
             >>> app = App("memory:")
@@ -227,7 +226,9 @@ class App:
             20
         """
         if options or groups is not None:
-            self._deployment.declare(name, options, groups or {})
+            settings = declared_settings(options, groups or {})
+            if self._declared.setdefault(name, settings) != settings:
+                raise ValueError(f"the app declares other options of the queue {name!r} already")
             return None
         db = self.db
         queue = self._queues.get(name)
@@ -355,7 +356,7 @@ class App:
 
         return declare
 
-    def deploy(self, *, force: bool = False, check: bool = False) -> list[Difference]:
+    def deploy(self, *queues: str, force: bool = False, check: bool = False) -> list[Difference]:
         """Store the declared options of queues, and the schedules, in one transaction.
 
         Workers do the same for their queues when they start. An option that the code does not name
@@ -363,6 +364,7 @@ class App:
         stays, also when the code changes. Two deployments at once take effect one after the other.
 
         Args:
+            queues: The names of queues; by default all that the app declares.
             force: Whether to replace also what was set by hand.
             check: Whether to store nothing.
 
@@ -378,7 +380,11 @@ class App:
             >>> print(*app.deploy())
             mail: max_size stays 5, set by hand; the code has 1000
         """
-        return self._deployment.store(force=force, check=check)
+        created = Options("priority", "json", int, **kept_options(self._keep))
+        declared = Deployment(self._declared, self.schedules.declared, created, force)
+        names = [*declared.settings, *declared.schedules]
+        chosen = {name: self.queue(name) for name in queues or names if name in names}
+        return deploy(self.db, chosen, declared, check)
 
     def signal(
         self,
@@ -587,7 +593,7 @@ class App:
             return Supervisor(command_of(self, queues, options), processes, grace).run(health)
         if len(names) == 1:  # it claims ahead, up to the number of jobs at a time
             options["concurrency"] = min(concurrency, most_of.pop(names[0], concurrency))
-        for difference in self._deployment.store(names):
+        for difference in self.deploy(*names):
             _log.info("%s", difference)
         shutdown = Shutdown(grace, limit=limit_of(max_jobs, max_memory))
         worker = worker_of(

@@ -10,7 +10,6 @@ __all__ = [
     "AppNotBound",
     "AppNotFound",
     "DuplicateJob",
-    "DuplicateQueue",
     "DuplicateSchedule",
     "InvalidArguments",
     "UndecodableArguments",
@@ -48,17 +47,6 @@ class DuplicateSchedule(FdbqueueError, ValueError):
     _template = (
         "the app declares a schedule named {self.name!r} for the queue {self.queue!r} already; "
         "give one of them another name: @app.cron(..., name=...)"
-    )
-
-
-class DuplicateQueue(FdbqueueError, ValueError):
-    """An app declares a queue twice, with other options."""
-
-    name: str
-
-    _template = (
-        "the app declares the queue {self.name!r} already, with other options; declare all of "
-        "them in one place"
     )
 
 

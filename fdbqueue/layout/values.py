@@ -446,12 +446,9 @@ def encode_deployed(settings: Mapping[str, Any]) -> bytes:
 
 
 def decode_deployed(value: bytes | None) -> dict[str, Any]:
-    """Decode `encode_deployed`; raise `UndecodableQueue`."""
-    try:
-        stored = fdb_tuple.unpack(value or b"")
-        return dict(zip(stored[::2], stored[1::2], strict=True))
-    except UNDECODABLE as error:
-        raise UndecodableQueue(f"its deployed settings: {error}") from error
+    """Decode `encode_deployed`."""
+    stored = fdb_tuple.unpack(value or b"")
+    return dict(zip(stored[::2], stored[1::2]))
 
 
 ONE = (1).to_bytes(8, "little")

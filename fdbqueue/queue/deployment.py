@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from itertools import chain
+from typing import Any
 
+from fdbqueue.database.retrying import read
 from fdbqueue.layout.values import decode_deployed, encode_deployed
-from fdbqueue.options import GroupOptions, QueueLimits
-from fdbqueue.queue.arguments import (
-    group_settings,
-    json_bytes,
-    kept_options,
-    settings_to_store,
-    text_of_seconds,
-    validate_options,
-)
-from fdbqueue.queue.base import BaseQueue, store_of
-from fdbqueue.types import Keep, Options, ReadTransaction, Transaction
+from fdbqueue.queue.arguments import OF_GROUPS, json_bytes, text_of_seconds
+from fdbqueue.queue.base import change_once, store_of
+from fdbqueue.queue.priority import PriorityQueue
+from fdbqueue.queue.schedules import Declared, declare
+from fdbqueue.types import Database, Options, Transaction
 
-_OF_GROUPS = "groups."
+_NEW = Options("priority", "json", int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,96 +33,99 @@ class Difference:
         stored: The stored value, or the fields of the schedule that differ; `None` if there is
             none.
         declared: The value in the code, or the default if the code does not name it any more.
-        by_hand: Whether somebody has set the stored value since the last deployment.
-        is_kept: Whether the stored value stays for that reason.
+        is_kept: Whether the stored value stays, because somebody has set it by hand since the last
+            deployment.
     """
 
     queue: str
     setting: str
     stored: Any
     declared: Any
-    by_hand: bool = False
     is_kept: bool = False
 
     def __str__(self) -> str:
         stored, declared = (_text(self.setting, each) for each in (self.stored, self.declared))
-        if self.is_kept:
-            change = f"stays {stored}, set by hand; the code has {declared}"
-        else:
-            change = f"{stored} -> {declared}"
+        by_hand = f"stays {stored}, set by hand; the code has {declared}"
+        change = by_hand if self.is_kept else f"{stored} -> {declared}"
         return f"{self.queue}: {self.setting} {change}"
 
 
 def _text(setting: str, value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, tuple):
-        number, seconds = cast("tuple[int, float]", value)
-        return f"{number}/{text_of_seconds(seconds)}"
-    return text_of_seconds(value) if setting == "keep_seconds" else json_bytes(value).decode()
+    if issubclass(type(value), tuple):  # pyright does not know the items after `isinstance`
+        return f"{value[0]}/{text_of_seconds(value[1])}"
+    if setting == "keep_seconds" and value is not None:
+        return text_of_seconds(value)
+    return "none" if value in (None, {}) else json_bytes(value).decode()
 
 
-def declared_settings(options: QueueLimits, groups: GroupOptions) -> dict[str, Any]:
-    """Return the stored form of what an app declares for a queue and all its groups."""
-    validate_options(QueueLimits, options)
-    validate_options(GroupOptions, groups)
-    of_groups = group_settings(groups, None)
-    if of_groups.get("rate") is not None:
-        of_groups["rate"] = of_groups["rate"][0], of_groups["rate"][1] / 1000
-    named = {_OF_GROUPS + name: value for name, value in of_groups.items()}
-    return {**settings_to_store(options), **named}
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What the code of an app declares.
 
-
-def compare(
-    queue: BaseQueue[Any],
-    tr: ReadTransaction,
-    name: str,
-    declared: Mapping[str, Any],
-    keep: Keep | None,
-    force: bool,
-) -> list[Difference]:
-    """Return how the stored settings differ from the declared ones.
-
-    `keep` is what the app gives to the queues that it creates.
+    Attributes:
+        settings: The settings of queues, by queue.
+        schedules: The schedules, by queue and name.
+        created: The options of the queues that the app creates.
+        force: Whether to replace what was set by hand.
     """
-    before, options = decode_deployed(tr[store_of(queue).layout.deployed].value), queue.options(tr)
-    of_groups = {_OF_GROUPS + each: value for each, value in queue.group_settings(tr).items()}
-    new = Options(options.kind, options.codec, options.priorities)
-    created = Options(options.kind, options.codec, options.priorities, **kept_options(keep))
-    found: list[Difference] = []
-    for setting in {**before, **declared}:
-        stored = of_groups.get(setting, getattr(options, setting, None))
-        if setting == "keep_number":
-            stored = stored or None  # 0 is stored if no items are kept
-        unset = [getattr(each, setting, None) for each in (created, new)]
-        wanted = declared.get(setting, unset[0])
-        if stored != wanted:
-            by_hand = stored not in ([before[setting]] if setting in before else unset)
-            is_kept = by_hand and not force
-            found.append(Difference(name, setting, stored, wanted, by_hand, is_kept))
-    return found
+
+    settings: Mapping[str, dict[str, Any]]
+    schedules: Mapping[str, Mapping[str, Declared]]
+    created: Options
+    force: bool
+
+    def store(self, tr: Transaction, name: str, queue: PriorityQueue[Any]) -> list[Difference]:
+        """Store what is declared for a queue; return what differed."""
+        found: list[Difference] = []
+        if name in self.settings:
+            found += self.store_settings(tr, name, queue)
+        if name in self.schedules:
+            for each, *values in declare(queue.schedules, tr, self.schedules[name].values()):
+                found.append(Difference(name, f"schedules.{each}", *values))
+        return found
+
+    def store_settings(
+        self, tr: Transaction, name: str, queue: PriorityQueue[Any]
+    ) -> list[Difference]:
+        """Store the settings of a queue, and remember them; return what differed."""
+        store, declared = store_of(queue), self.settings[name]
+        before, options = decode_deployed(tr[store.layout.deployed].value), queue.options(tr)
+        of_groups = {OF_GROUPS + each: value for each, value in queue.group_settings(tr).items()}
+        found: list[Difference] = []
+        for setting in {**before, **declared}:
+            stored = of_groups.get(setting, getattr(options, setting, None))
+            if setting == "keep_number":
+                stored = stored or None  # 0 is stored if no items are kept
+            # Another program may have created the queue, with the defaults of the library.
+            unset = [getattr(each, setting, None) for each in (self.created, _NEW)]
+            wanted = declared.get(setting, unset[0])
+            if stored != wanted:
+                by_hand = stored not in ([before[setting]] if setting in before else unset)
+                is_kept = by_hand and not self.force
+                found.append(Difference(name, setting, stored, wanted, is_kept))
+        changes: Any = {each.setting: each.declared for each in found if not each.is_kept}
+        of_all = {each: changes.pop(each) for each in [*changes] if each.startswith(OF_GROUPS)}
+        store.options.agree(tr)
+        queue.configure(tr, **changes)
+        if of_all:
+            changes = {each.removeprefix(OF_GROUPS): value for each, value in of_all.items()}
+            queue.set_group(tr, None, **changes)
+        if before != declared:
+            tr[store.layout.deployed] = encode_deployed(declared)
+        return found
 
 
-def store_settings(
-    queue: BaseQueue[Any],
-    tr: Transaction,
-    declared: Mapping[str, Any],
-    differences: list[Difference],
-) -> None:
-    """Store the declared settings that are not kept, and remember all of them."""
-    store = store_of(queue)
-    store.options.agree(tr)
-    changes = {each.setting: each.declared for each in differences if not each.is_kept}
-    of_groups = {
-        each.removeprefix(_OF_GROUPS): changes.pop(each)
-        for each in [*changes]
-        if each.startswith(_OF_GROUPS)
-    }
-    settings: Any = changes
-    queue.configure(tr, **settings)
-    if of_groups:
-        settings = of_groups
-        queue.set_group(tr, None, **settings)
-    stored = encode_deployed(declared)
-    if tr[store.layout.deployed].value != stored:
-        tr[store.layout.deployed] = stored
+def deploy(
+    db: Database, queues: Mapping[str, PriorityQueue[Any]], deployment: Deployment, check: bool
+) -> list[Difference]:
+    """Store what an app declares for some queues, in one transaction."""
+
+    def body(tr: Transaction) -> list[Difference]:
+        found = [deployment.store(tr, *of) for of in queues.items()]
+        if check:
+            tr.reset()
+        return [*chain(*found)]
+
+    if not queues:
+        return []
+    return read(db, body) if check else change_once(next(iter(queues.values())), db, body)

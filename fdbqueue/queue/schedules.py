@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -164,16 +164,28 @@ class Schedules(Generic[V]):
         *,
         is_declared: bool,
         replaces: bool = True,
-    ) -> None:
-        def body(tr: Transaction, now: int) -> bool:
+    ) -> list[tuple[str, Any, Any]]:
+        """Store schedules; return the names of different ones, and the fields that differ."""
+
+        def body(tr: Transaction, now: int) -> list[tuple[str, Any, Any]]:
+            found: list[tuple[str, Any, Any]] = []
             self._store.options.agree(tr)
             for name, definition in definitions.items():
-                known = None if replaces else self._in.get(tr, name)
-                if known is None or known.definition == definition:
+                known = self._in.get(tr, name)
+                before = {} if known is None else self._defined(known.definition)
+                defined = self._defined(definition).items()
+                after = {each: value for each, value in defined if value != before.get(each)}
+                if after:
+                    found.append((name, before and {each: before[each] for each in after}, after))
+                if replaces or not before or not after:
                     self._in.put(tr, now, name, definition, now if is_declared else None)
-            return True
+            return found
 
-        self._store.change(tr, body)
+        return self._store.change(tr, body)
+
+    def _defined(self, definition: Definition) -> dict[str, Any]:
+        shown = as_json(self._public(0, "", StoredSchedule(definition)))
+        return {each: shown[each] for each in _DEFINED}
 
     def _define(
         self, name: str, value: object, priority: Priority | None, options: ScheduleOptions
@@ -192,25 +204,6 @@ class Schedules(Generic[V]):
         if too_much > 0:  # such as a value with many zeros, each of which takes two bytes
             raise PayloadTooLarge(len(payload), len(payload) - too_much, "a schedule")
         return definition
-
-    def _differences(
-        self, tr: ReadTransaction, definitions: Mapping[str, Definition]
-    ) -> Iterator[tuple[str, dict[str, Any] | None, dict[str, Any]]]:
-        """Yield each stored schedule that differs from its definition: its name, and the fields."""
-        for name, definition in definitions.items():
-            known = self._in.get(tr, name)
-            before = {} if known is None else self._defined(known.definition)
-            after = {
-                field: value
-                for field, value in self._defined(definition).items()
-                if value != before.get(field)
-            }
-            if after or known is None:
-                yield name, known and {field: before[field] for field in after}, after
-
-    def _defined(self, definition: Definition) -> dict[str, Any]:
-        shown = as_json(self._public(0, "", StoredSchedule(definition)))
-        return {field: shown[field] for field in _DEFINED}
 
     def remove(self, tr: Transactor, name: str) -> bool:
         """Remove a schedule; its items stay."""
@@ -343,19 +336,17 @@ class Declared(NamedTuple):
     options: ScheduleOptions
 
 
-def differences(
-    schedules: Schedules[Any], tr: ReadTransaction, declared: Iterable[Declared]
-) -> Iterator[tuple[str, dict[str, Any] | None, dict[str, Any]]]:
-    """Yield each declared schedule that is not stored so: its name, and the fields that differ."""
-    return schedules._differences(tr, {each.name: schedules._define(*each) for each in declared})
-
-
 def declare(
-    schedules: Schedules[Any], tr: Transactor, declared: Iterable[Declared], *, replaces: bool
-) -> None:
+    schedules: Schedules[Any],
+    tr: Transactor,
+    declared: Iterable[Declared],
+    *,
+    replaces: bool = True,
+) -> list[tuple[str, Any, Any]]:
     """Store the schedules that a worker declares, each of which goes on for a day.
 
-    Without `replaces`, stored ones that differ stay: newer workers may have stored them.
+    Without `replaces`, stored ones that differ stay: newer workers may have stored them. Return the
+    different ones, as `_put` does.
     """
     definitions = {each.name: schedules._define(*each) for each in declared}
-    schedules._put(tr, definitions, is_declared=True, replaces=replaces)
+    return schedules._put(tr, definitions, is_declared=True, replaces=replaces)

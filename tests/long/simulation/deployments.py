@@ -11,8 +11,9 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.jobs import App, deployment
+from fdbqueue.jobs import App
 from fdbqueue.queue.base import change_once
+from fdbqueue.queue.deployment import Deployment
 from tests.long.simulation.log import Entry, Log
 from tests.long.simulation.simulated import Simulated
 
@@ -37,16 +38,17 @@ class DeploymentSimulation(Simulated):
 
     def run(self) -> list[str]:
         """Run the clients, and replay the log; return what must not be."""
-        compare = deployment.compare
+        store = Deployment.store_settings
 
-        def noted(queue: Any, tr: Any, name: str, declared: Any, keep: Any, force: bool) -> Any:
-            found = compare(queue, tr, name, declared, keep, force)
-            told = sorted([each.setting, each.stored, each.by_hand] for each in found)
-            self._log.note(tr, "deployed", queue=name, to=declared, force=force, told=told)
+        def noted(self_: Deployment, tr: Any, name: str, queue: Any) -> Any:
+            found = store(self_, tr, name, queue)
+            told = sorted([each.setting, each.stored, each.is_kept] for each in found)
+            to, force = self_.settings[name], self_.force
+            self._log.note(tr, "deployed", queue=name, to=to, force=force, told=told)
             return found
 
         with self.patched(), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(deployment, "compare", noted)
+            patch.setattr(Deployment, "store_settings", noted)
             self.scheduler.run([self._body() for _ in range(self.kills + 3)])
         self.db.deliver_late(1.0)
         entries = self._log.read(self._raw)
@@ -83,7 +85,7 @@ class DeploymentSimulation(Simulated):
             value = stored.get(setting)
             if value != to.get(setting):
                 by_hand = value != before.get(setting)
-                told.append([setting, value, by_hand])
+                told.append([setting, value, by_hand and not force])
                 self.events["changed" if not by_hand else "forced" if force else "kept"] += 1
                 if force or not by_hand:
                     stored[setting] = to.get(setting)

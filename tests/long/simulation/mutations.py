@@ -171,7 +171,10 @@ _UNSEEN: dict[str, tuple[str, list[str]]] = {
     "two items have a unique key": ("queues", ["operations.push:Pusher.push_unique"]),
     "two pops take a turn": ("groups", ["operations.limits.turns:Turns.first"]),
     "groups change meanwhile": ("groups", ["operations.items:Groups.begin_taking"]),
-    "deployed over a change by hand": ("deployments", ["jobs.deployment:compare"]),
+    "deployed over a change by hand": (
+        "deployments",
+        ["queue.deployment:Deployment.store_settings"],
+    ),
     "two clients start the last one": ("groups", ["operations.limits.rates:Starts.room"]),
 }
 """Methods that conflict with nothing."""
