@@ -381,10 +381,10 @@ class App:
             mail: max_size stays 5, set by hand; the code has 1000
         """
         created = Options("priority", "json", int, **kept_options(self._keep))
-        declared = Deployment(self._declared, self.schedules.declared, created, force)
+        declared = Deployment(self._declared, self.schedules.declared, created, force, check)
         names = [*declared.settings, *declared.schedules]
         chosen = {name: self.queue(name) for name in queues or names if name in names}
-        return deploy(self.db, chosen, declared, check)
+        return deploy(self.db, chosen, declared)
 
     def signal(
         self,

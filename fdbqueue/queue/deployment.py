@@ -67,12 +67,14 @@ class Deployment:
         schedules: The schedules, by queue and name.
         created: The options of the queues that the app creates.
         force: Whether to replace what was set by hand.
+        check: Whether to store nothing.
     """
 
     settings: Mapping[str, dict[str, Any]]
     schedules: Mapping[str, Mapping[str, Declared]]
     created: Options
     force: bool
+    check: bool
 
     def store(self, tr: Transaction, name: str, queue: PriorityQueue[Any]) -> list[Difference]:
         """Store what is declared for a queue; return what differed."""
@@ -89,7 +91,7 @@ class Deployment:
     ) -> list[Difference]:
         """Store the settings of a queue, and remember them; return what differed."""
         store, declared = store_of(queue), self.settings[name]
-        before, options = decode_deployed(tr[store.layout.deployed].value), queue.options(tr)
+        before, options = decode_deployed(tr[store.layout.deployed].value), store.options.agree(tr)
         of_groups = {OF_GROUPS + each: value for each, value in queue.group_settings(tr).items()}
         found: list[Difference] = []
         for setting in {**before, **declared}:
@@ -103,9 +105,10 @@ class Deployment:
                 by_hand = stored not in ([before[setting]] if setting in before else unset)
                 is_kept = by_hand and not self.force
                 found.append(Difference(name, setting, stored, wanted, is_kept))
+        if self.check:  # a handle remembers what it has changed
+            return found
         changes: Any = {each.setting: each.declared for each in found if not each.is_kept}
         of_all = {each: changes.pop(each) for each in [*changes] if each.startswith(OF_GROUPS)}
-        store.options.agree(tr)
         queue.configure(tr, **changes)
         if of_all:
             changes = {each.removeprefix(OF_GROUPS): value for each, value in of_all.items()}
@@ -116,16 +119,18 @@ class Deployment:
 
 
 def deploy(
-    db: Database, queues: Mapping[str, PriorityQueue[Any]], deployment: Deployment, check: bool
+    db: Database, queues: Mapping[str, PriorityQueue[Any]], deployment: Deployment
 ) -> list[Difference]:
     """Store what an app declares for some queues, in one transaction."""
 
     def body(tr: Transaction) -> list[Difference]:
         found = [deployment.store(tr, *of) for of in queues.items()]
-        if check:
+        if deployment.check:
             tr.reset()
         return [*chain(*found)]
 
     if not queues:
         return []
-    return read(db, body) if check else change_once(next(iter(queues.values())), db, body)
+    if deployment.check:
+        return read(db, body)
+    return change_once(next(iter(queues.values())), db, body)

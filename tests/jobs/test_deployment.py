@@ -75,6 +75,7 @@ def test_a_deployment_says_what_it_changes(db: Database, name: str) -> None:
     before = [*db.get_range(b"", b"\xff")]
     assert [*map(str, app.deploy(check=True))] == told
     assert [*db.get_range(b"", b"\xff")] == before
+    app.queue(name).push(db, "pushed between a check and the deployment")
     assert [*map(str, app.deploy())] == told
     assert app.deploy() == app.deploy(check=True) == []
     later = app_of(db, name, {"rate": (5, "1s")}, concurrency=30, keep="7d")
