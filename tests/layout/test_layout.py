@@ -27,13 +27,14 @@ from fdbqueue.layout.values import (
     SLOT_OF_QUEUE,
     decode_metadata,
     decode_options,
+    encode_deployed,
     encode_metadata,
     utc_time,
 )
 from fdbqueue.operations.items import Tail
+from fdbqueue.queue.arguments import declared_settings
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.batches import Batches, Members, push_after
-from fdbqueue.queue.deployment import declared_settings, store_settings
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
@@ -107,10 +108,8 @@ def store_everything(db: Any, space: Subspace) -> None:
         rates.push_many(db, [b"x", b"y"], 5, group=group, cost=2)
     rates.nack(db, rates.claim(db, n=2, within=1), delay=60)
 
-    deployed = declared_settings({"rate": (10, "1m"), "max_size": None}, {"weight": 2})
-    tr = db.create_transaction()
-    store_settings(PriorityQueue(space["deployed"]), tr, deployed, [])
-    tr.commit().wait()
+    settings = declared_settings({"rate": (10, "1m"), "max_size": None}, {"weight": 2})
+    db[layout_of(PriorityQueue(space["deployed"])).deployed] = encode_deployed(settings)
 
     queue, others = PriorityQueue[Any](space["batch"]), PriorityQueue[Any](space["batch"]["others"])
     id = Batches(queue).open(db, {"job": "end"}, 0, "cancel").id
