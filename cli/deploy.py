@@ -22,7 +22,7 @@ from .output import report, say, show, wants_json
             "--app", metavar="MODULE:APP", required=True, help="The app that declares the options."
         ),
         flag("--check", help="Only print what differs; exit with code 1 if anything does."),
-        flag("--force", help="Replace also what was set by hand since the last deployment."),
+        flag("--force", help="Replace also values set by hand since the last deployment."),
         database_option("--db"),
         *OF_EVERY_COMMAND,
     ]

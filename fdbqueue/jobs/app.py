@@ -365,7 +365,7 @@ class App:
 
         Args:
             queues: The names of queues; by default all that the app declares.
-            force: Whether to replace also what was set by hand.
+            force: Whether to replace also values that were set by hand.
             check: Whether to store nothing.
 
         Returns:

@@ -66,7 +66,7 @@ class Deployment:
         settings: The settings of queues, by queue.
         schedules: The schedules, by queue and name.
         created: The options of the queues that the app creates.
-        force: Whether to replace what was set by hand.
+        force: Whether to replace values that were set by hand.
         check: Whether to store nothing.
     """
 
