@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fdbqueue import existing_queue
-from fdbqueue.options import GroupSettings
+from fdbqueue.options import GroupOptions, GroupSettings
 from fdbqueue.queue.arguments import seconds_of_text
 from fdbqueue.queue.base import GroupInfo
 from fdbqueue.queue.overview import as_json
@@ -45,7 +45,8 @@ def group() -> None:
 def ls(db: Database, queue: str) -> None:
     """List the groups of QUEUE that have unfinished items or settings, by name.
 
-    The defaults of all groups come first, as `(all groups)`, with --json as the group `null`.
+    The defaults of all groups come first, as `(all groups)`, with --json as the group `null`; then
+    the weight of items without a group, as `(none)` and `""`.
 
     \b
     Example:
@@ -53,14 +54,16 @@ def ls(db: Database, queue: str) -> None:
     """
     found = existing_queue(db, queue)
     after: str | None = None
-    for_all: dict[str, Any] = {**found.group_settings(db)}
-    if for_all:
-        show({"name": None, **for_all}, "  ".join(["(all groups)", *_set_text(for_all)]))
+    shared: dict[str | None, Any] = {each: found.group_settings(db, each) for each in (None, "")}
+    for name, settings in shared.items():
+        if settings:
+            title = "(all groups)" if name is None else "(none)"
+            show({"name": name, **settings}, "  ".join([title, *_set_text(settings)]))
     while page := found.groups(db, after=after, limit=_PAGE):
         for each in page:
             show(as_json(each), _line(each))
         after = page[-1].name
-    if after is None and not for_all and not wants_json():
+    if after is None and not any(shared.values()) and not wants_json():
         say("no groups")
 
 
@@ -83,7 +86,7 @@ def _line(info: GroupInfo) -> str:
 @command(
     QUEUE,
     argument("name", metavar="[GROUP]", required=False),
-    *options_of(GroupSettings, flags=_FLAGS, omit=("paused",)),
+    *options_of(GroupOptions, GroupSettings, flags=_FLAGS, omit=("paused",)),
     name="set",
     group=group,
 )

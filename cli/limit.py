@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fdbqueue import existing_queue
-from fdbqueue.options import QueueOptions, QueueSettings
+from fdbqueue.options import QueueLimits, QueueOptions, QueueSettings
 from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import open_queue
 from fdbqueue.types import Database
@@ -48,6 +48,7 @@ class _Time(Duration):
     QUEUE,
     *options_of(
         QueueOptions,
+        QueueLimits,
         QueueSettings,
         flags=FLAGS,
         omit=("keep", "paused"),

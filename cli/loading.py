@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 import traceback
@@ -14,6 +15,8 @@ import click
 from fdbqueue.jobs import App
 from fdbqueue.jobs.job import Job
 
+from .opening import chosen_database, open_database
+
 _IMPORTLIB = os.path.dirname(importlib.__file__)
 
 
@@ -22,6 +25,16 @@ def loaded_app(path: str) -> App:
     app = _loaded(path, "app")
     if not isinstance(app, App):
         raise click.UsageError(f"{path!r} is not an app, which is what fdbqueue.App(...) returns")
+    return app
+
+
+def bound_app(path: str, url: str | None, timeout: float, *, create: bool = True) -> App:
+    """Import MODULE:APP, and open the database of `--db` or its own."""
+    app = loaded_app(path)
+    url = chosen_database(click.get_current_context(), url)
+    if url is not None or not app.is_bound:
+        app.bind(open_database(url, create=create))
+    app.db.options.set_transaction_timeout(math.ceil(timeout * 1000))
     return app
 
 

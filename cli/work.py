@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import sys
@@ -38,10 +37,10 @@ from fdbqueue.worker.shutdown import Shutdown
 from .arguments import Duration, number_of_bytes, usage_errors
 from .command import OF_EVERY_COMMAND, QUEUES, database_option, on_database
 from .interrupts import cleanup_on_signal, exit_on, stop_on_signal
-from .loading import loaded_app, loaded_function
+from .loading import bound_app, loaded_function
 from .logs import log_to_stderr
 from .metrics import continue_metrics, serving_metrics
-from .opening import AnyQueue, chosen_database, open_database
+from .opening import AnyQueue
 from .options import flag, integer, option, options_of
 from .output import count_noun, report, say
 from .shell import KILLED, handler_of, kill_commands
@@ -184,12 +183,8 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
     for name, value in (("exec", given["command"]), ("job-timeout", given["job_timeout"])):
         if value is not None:
             raise click.UsageError(f"--{name} is for the items of a queue, not for --app")
-    app = loaded_app(path)
+    app = bound_app(path, given["url"], given["timeout"])
     queues, weights = _queues_and_weights(names)
-    url = chosen_database(click.get_current_context(), given["url"])
-    if url is not None or not app.is_bound:
-        app.bind(open_database(url, create=True))
-    app.db.options.set_transaction_timeout(math.ceil(given["timeout"] * 1000))
     options = {each.name: given[each.name] for each in _OF_WORKERS if each.name != "processes"}
     options["at_most"] = dict(given["at_most"])
     if given["drain"]:

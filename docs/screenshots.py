@@ -117,11 +117,11 @@ def schedule(db: Any) -> None:
 
     yesterday = time.time_ns() - 30 * 3600 * 10**9
     with mock.patch.object(clock, "time_ns", return_value=yesterday):
-        old.schedules.store_declared(["reports"])
-        app.schedules.store_declared(["reports"])
+        old.deploy()
+        app.deploy()
         old.schedules.run_now("reports.stock")
         app.schedules.run_now("reports.weekly")
-    app.schedules.store_declared(["reports"])
+    app.deploy()
     schedules = PriorityQueue.named(db, "reports").schedules
     schedules.add(db, "currency rates", job("reports.rates", "EUR"), every="10m", missed="skip")
     schedules.add(db, "Ada's invoices", job("reports.invoice", "ada"), cron="30 9 1 * *")

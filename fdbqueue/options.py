@@ -24,10 +24,12 @@ from fdbqueue.types import (
 
 __all__ = [
     "Filters",
+    "GroupOptions",
     "GroupSettings",
     "JobOptions",
     "PushManyOptions",
     "PushOptions",
+    "QueueLimits",
     "QueueOptions",
     "QueueSettings",
     "ScheduleOptions",
@@ -160,8 +162,8 @@ class QueueOptions(TypedDict, total=False):
     keep: Keep | None
 
 
-class QueueSettings(QueueOptions, total=False):
-    """The options that `configure` changes: `QueueOptions`, and these.
+class QueueLimits(QueueOptions, total=False):
+    """The options of a queue that the code of an app declares: `QueueOptions`, and these.
 
     Attributes:
         concurrency: Maximum number of items claimed at a time by all workers together, from 1
@@ -171,10 +173,6 @@ class QueueSettings(QueueOptions, total=False):
         rate: Maximum number of items claimed or popped in any window of a time, such as `(100,
             "1m")`: from 1 to 10,000 items; `None` for no limit. Cost: the queue's claims and pops
             conflict with each other.
-        paused: `True` stops handing out items: pops and claims find nothing, pushes go on, and
-            existing claims stay valid. `False` resumes.
-        keep_seconds: The time of `keep`, in seconds from 1. Its number does not change.
-        keep_number: The number of `keep`, from 1. Its time does not change.
         kept_attempts: Number of an item's last failed attempts to keep, from 1 to 1,000; by
             default 10.
         traceback_bytes: Bytes to keep from the end of each failed attempt's traceback, from 0
@@ -183,15 +181,27 @@ class QueueSettings(QueueOptions, total=False):
 
     concurrency: int | None
     rate: tuple[int, Duration] | None
-    paused: bool
-    keep_seconds: int | None
-    keep_number: int | None
     kept_attempts: int
     traceback_bytes: int
 
 
-class GroupSettings(TypedDict, total=False):
-    """The settings of a group, which `set_group` changes. `None` is the default of all groups.
+class QueueSettings(QueueLimits, total=False):
+    """The options that `configure` changes: `QueueLimits`, and these.
+
+    Attributes:
+        paused: `True` stops handing out items: pops and claims find nothing, pushes go on, and
+            existing claims stay valid. `False` resumes.
+        keep_seconds: The time of `keep`, in seconds from 1. Its number does not change.
+        keep_number: The number of `keep`, from 1. Its time does not change.
+    """
+
+    paused: bool
+    keep_seconds: int | None
+    keep_number: int | None
+
+
+class GroupOptions(TypedDict, total=False):
+    """The settings of a group, except for a pause. `None` is the default of all groups.
 
     Attributes:
         weight: Weight of the group among groups with items of the same priority, from 0.001 to
@@ -203,7 +213,6 @@ class GroupSettings(TypedDict, total=False):
             is 1; by default true.
         max_size: Maximum number of its ready, delayed and claimed items, from 1. Further pushes
             are refused.
-        paused: Whether none of its items are handed out.
     """
 
     weight: float | None
@@ -211,6 +220,15 @@ class GroupSettings(TypedDict, total=False):
     rate: tuple[int, Duration] | None
     in_order: bool | None
     max_size: int | None
+
+
+class GroupSettings(GroupOptions, total=False):
+    """The settings of a group, which `set_group` changes: `GroupOptions`, and this one.
+
+    Attributes:
+        paused: Whether none of its items are handed out.
+    """
+
     paused: bool
 
 

@@ -31,6 +31,7 @@ from fdbqueue import (
     testing,
     transactional,
 )
+from fdbqueue.queue.deployment import Difference
 from fdbqueue.queue.steps import Signal
 from fdbqueue.types import ItemInfo, Options, TaskStats, Transactor
 
@@ -335,6 +336,10 @@ def declared_jobs(tr: Transaction) -> None:
     assert_type(build.push("all").state(), fdbqueue.types.State | None)
     assert_type(app.work("mail", drain=True), WorkerReport)
     app.work("mail", "jobs", at_most={"jobs": 2}, weights={"mail": 3, "jobs": 0.5}, health=9200)
+    assert_type(app.queue("mail"), PriorityQueue)
+    app.queue("mail", rate=(100, "1m"), groups={"concurrency": 1})
+    assert_type(app.deploy("mail", check=True), list[Difference])
+    app.queue("mail", paused=True)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     send.push(1, subject="hi")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     send.push("ada@example.com")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     send.push("a", subject="hi", priority=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -30,9 +30,10 @@ from fdbqueue.jobs.job import Job, JobSettings
 from fdbqueue.jobs.processes import command_of, importable, is_same
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.jobs.schedules import AppSchedules, DeclaredOptions
-from fdbqueue.options import JobOptions, ScheduleOptions
+from fdbqueue.options import GroupOptions, JobOptions, QueueLimits, ScheduleOptions
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
+    declared_settings,
     kept_options,
     validate_lease,
     validate_number,
@@ -41,9 +42,10 @@ from fdbqueue.queue.arguments import (
     validate_share,
 )
 from fdbqueue.queue.base import change_once
+from fdbqueue.queue.deployment import Deployment, Difference, deploy
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.steps import KEPT
-from fdbqueue.types import Database, Duration, Keep, OnDead, Transaction, Transactor
+from fdbqueue.types import Database, Duration, Keep, OnDead, Options, Transaction, Transactor
 from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
@@ -140,6 +142,7 @@ class App:
         self._named: str | None = None
         self._db: Database | None = None
         self._queues: dict[str, PriorityQueue[Any]] = {}
+        self._declared: dict[str, dict[str, Any]] = {}
         self.schedules = AppSchedules(self, lambda: [*map(self.queue, known_queues(self))])
         """The schedules of its jobs."""
         if database is not None:
@@ -189,8 +192,47 @@ class App:
         """The jobs by their names."""
         return MappingProxyType(self._jobs)
 
-    def queue(self, name: str) -> PriorityQueue[Any]:
-        """Return the queue of this name; the first push creates it."""
+    @overload
+    def queue(self, name: str) -> PriorityQueue[Any]: ...  # pyright: ignore[reportOverlappingOverload]
+
+    @overload
+    def queue(
+        self, name: str, *, groups: GroupOptions = ..., **options: Unpack[QueueLimits]
+    ) -> None: ...
+
+    def queue(
+        self, name: str, *, groups: GroupOptions | None = None, **options: Unpack[QueueLimits]
+    ) -> PriorityQueue[Any] | None:
+        """Return the queue of this name; the first push creates it. Or declare its options.
+
+        With options, nothing is returned and the database is not opened: workers of the queue
+        store the options when they start, as `deploy` does.
+
+        Args:
+            name: The name of the queue.
+            groups: The settings of all its groups that have none of their own.
+            options: See `fdbqueue.options.QueueLimits`.
+
+        Raises:
+            TypeError: There is no such option.
+            ValueError: An option is out of range, or the app declares other ones already.
+
+        Example:
+            >>> app = App("memory:")
+            >>> app.queue("payments", concurrency=20, rate=(100, "1m"), groups={"concurrency": 1})
+            >>> for difference in app.deploy():
+            ...     print(difference)
+            payments: concurrency none -> 20
+            payments: rate none -> 100/1m
+            payments: groups.concurrency none -> 1
+            >>> app.queue("payments").options(app.db).concurrency
+            20
+        """
+        if options or groups is not None:
+            settings = declared_settings(options, groups or {})
+            if self._declared.setdefault(name, settings) != settings:
+                raise ValueError(f"the app declares other options of the queue {name!r} already")
+            return None
         db = self.db
         queue = self._queues.get(name)
         if queue is None:
@@ -316,6 +358,36 @@ class App:
             return job
 
         return declare
+
+    def deploy(self, *queues: str, force: bool = False, check: bool = False) -> list[Difference]:
+        """Store the declared options of queues, and the schedules, in one transaction.
+
+        Workers do the same for their queues when they start. An option that the code does not name
+        any more gets its default again. One that somebody has set by hand since the last deployment
+        stays, also when the code changes. Two deployments at once take effect one after the other.
+
+        Args:
+            queues: The names of queues; by default all that the app declares.
+            force: Whether to replace also values that were set by hand.
+            check: Whether to store nothing.
+
+        Returns:
+            The differences, with those that stay. An empty list if the database is as the code.
+
+        Example:
+            >>> app = App("memory:")
+            >>> app.queue("mail", max_size=1000)
+            >>> print(*app.deploy())
+            mail: max_size none -> 1000
+            >>> app.queue("mail").configure(app.db, max_size=5)
+            >>> print(*app.deploy())
+            mail: max_size stays 5, set by hand; the code has 1000
+        """
+        created = Options("priority", "json", int, **kept_options(self._keep))
+        declared = Deployment(self._declared, self.schedules.declared, created, force, check)
+        names = [*declared.settings, *declared.schedules]
+        chosen = {name: self.queue(name) for name in queues or names if name in names}
+        return deploy(self.db, chosen, declared)
 
     def signal(
         self,
@@ -566,11 +638,13 @@ class App:
             return Supervisor(command_of(self, queues, options), processes, grace).run(health)
         if len(names) == 1:  # it claims ahead, up to the number of jobs at a time
             options["concurrency"] = min(concurrency, most_of.pop(names[0], concurrency))
+        for difference in self.deploy(*names):
+            _log.info("%s", difference)
         shutdown = Shutdown(grace, limit=limit_of(max_jobs, max_memory))
         worker = worker_of(
             self,
             names,
-            partial(JobHandler, renew=self.schedules.declaring(names)),
+            partial(JobHandler, renew=self.schedules.renewing(names)),
             at_most=most_of,
             weights=weight_of,
             in_order=bool(queues) and weights is None,

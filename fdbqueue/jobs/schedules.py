@@ -45,7 +45,8 @@ class AppSchedules:
     def __init__(self, app: App, queues: Callable[[], list[PriorityQueue[Any]]]) -> None:
         self._app = app
         self._queues = queues
-        self._declared: dict[str, dict[str, Declared]] = {}
+        self.declared: dict[str, dict[str, Declared]] = {}
+        """The declared schedules by queue and name."""
 
     def add(self, name: str, call: BoundJob[Any, Any], **options: Unpack[ScheduleOptions]) -> None:
         """Add a schedule that pushes a job with its arguments, or change the one of this name.
@@ -115,28 +116,25 @@ class AppSchedules:
         validate_schedule(name, options)
         if self._app.jobs[job.name] is not job:  # its file runs as a script and is also imported
             return
-        declared = self._declared.setdefault(settings.queue, {})
+        declared = self.declared.setdefault(settings.queue, {})
         if name in declared:
             raise DuplicateSchedule(name, settings.queue)
         declared[name] = Declared(name, call.stored.value, settings.priority, options)
 
-    def store_declared(self, names: Sequence[str], *, replaces: bool = True) -> None:
-        """Store the declared schedules of some queues; replace different ones if `replaces`."""
-        for name in names:
-            if declared := self._declared.get(name):
-                schedules = self._app.queue(name).schedules
-                declare(schedules, self._app.db, declared.values(), replaces=replaces)
+    def renewing(self, names: Sequence[str]) -> Callable[[], None]:
+        """Return a call that declares the schedules of some queues again every hour.
 
-    def declaring(self, names: Sequence[str]) -> Callable[[], None]:
-        """Store the declared schedules of some queues; return a call that does so every hour."""
+        Stored ones that differ stay: newer workers may have stored them.
+        """
         since, pause = Since(), _BETWEEN
-        self.store_declared(names)
 
         def renew() -> None:
             nonlocal since, pause
             if since.seconds() >= pause:
                 since, pause = Since(), _AGAIN
-                self.store_declared(names, replaces=False)
+                for name in self.declared.keys() & {*names}:
+                    schedules, declared = self._app.queue(name).schedules, self.declared[name]
+                    declare(schedules, self._app.db, declared.values(), replaces=False)
                 pause = _BETWEEN
 
         return renew

@@ -126,6 +126,7 @@ class Layout:
     tallies = _Prefix(2, 2)
     pieces = _OfItems(3)
     options = _Prefix(5, "layout")
+    deployed = _Prefix(5, "deployed")
     scheduled = _Prefix(5, "scheduled")
     linked = _Prefix(5, "linked")
     wake_counter = _Prefix(5, "freed")

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -437,6 +437,18 @@ def decode_options(value: bytes) -> Options:
         return options
     except UNDECODABLE as error:
         raise UndecodableQueue(f"its options: {error}") from error
+
+
+def encode_deployed(settings: Mapping[str, Any]) -> bytes:
+    """Return name and value of each setting that an app has declared."""
+    packed: bytes = fdb_tuple.pack((*chain.from_iterable(settings.items()),))
+    return packed
+
+
+def decode_deployed(value: bytes | None) -> dict[str, Any]:
+    """Decode `encode_deployed`."""
+    stored = fdb_tuple.unpack(value or b"")
+    return dict(zip(stored[::2], stored[1::2]))
 
 
 ONE = (1).to_bytes(8, "little")

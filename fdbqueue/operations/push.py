@@ -74,7 +74,7 @@ class Pusher:
             self._items.rate.change(tr, now, changes["rate"])
         if "paused" in changes:
             self._items.tally(tr, now, paused=changes["paused"] - options.paused)
-        changed = replace(options, **changes)
+        changed = replace(options, **{"keep_number": options.keep_number or None, **changes})
         if has_kept(options) and not changed.keeps_done:
             changed = replace(changed, keep_number=0)  # there may be done items to delete
         tr[self.layout.options] = encode_options(changed)

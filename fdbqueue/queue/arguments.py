@@ -38,8 +38,10 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.options import (
     Filters,
+    GroupOptions,
     GroupSettings,
     PushManyOptions,
+    QueueLimits,
     QueueOptions,
     QueueSettings,
 )
@@ -542,7 +544,7 @@ def given_options(
     return Options(kind, codec, priorities, **settings_to_store(options))
 
 
-def group_settings(settings: GroupSettings, group: str | None) -> dict[str, Any]:
+def group_settings(settings: GroupOptions, group: str | None) -> dict[str, Any]:
     """Return the stored settings that the arguments of `set_group` change.
 
     The items without a group (`""`) have only a weight. All groups (`None`) cannot be paused.
@@ -557,3 +559,18 @@ def group_settings(settings: GroupSettings, group: str | None) -> dict[str, Any]
         if group == "" and name != "weight" and value not in (None, False):
             raise ValueError(f"{name}: the items without a group have only a weight")
     return stored
+
+
+OF_GROUPS = "groups."
+"""Begins the name of a declared setting of all groups."""
+
+
+def declared_settings(options: QueueLimits, groups: GroupOptions) -> dict[str, Any]:
+    """Return the stored form of what an app declares for a queue and all its groups."""
+    validate_options(QueueLimits, options)
+    validate_options(GroupOptions, groups)
+    of_groups = group_settings(groups, None)
+    if of_groups.get("rate") is not None:
+        of_groups["rate"] = of_groups["rate"][0], of_groups["rate"][1] / 1000
+    named = {OF_GROUPS + name: value for name, value in of_groups.items()}
+    return {**settings_to_store(options), **named}

@@ -29,7 +29,6 @@ from fdbqueue.queue.arguments import (
     validate_seconds,
 )
 from fdbqueue.types import (
-    Database,
     Missed,
     Overlap,
     Priority,
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 _SHORTEST = 1.0  # seconds between ticks
 _LONGEST = 10**10
 _MAX_VALUE = 90_000  # bytes of a value, which the row of its schedule holds
+_DEFINED = ("value", "priority", "cron", "every", "tz", "missed", "overlap", "group")
 _SHOWN_TICKS = 5  # next ticks in the JSON of a schedule
 
 
@@ -164,16 +164,28 @@ class Schedules(Generic[V]):
         *,
         is_declared: bool,
         replaces: bool = True,
-    ) -> None:
-        def body(tr: Transaction, now: int) -> bool:
+    ) -> list[tuple[str, Any, Any]]:
+        """Store schedules; return the names of different ones, and the fields that differ."""
+
+        def body(tr: Transaction, now: int) -> list[tuple[str, Any, Any]]:
+            found: list[tuple[str, Any, Any]] = []
             self._store.options.agree(tr)
             for name, definition in definitions.items():
-                known = None if replaces else self._in.get(tr, name)
-                if known is None or known.definition == definition:
+                known = self._in.get(tr, name)
+                before = {} if known is None else self._defined(known.definition)
+                defined = self._defined(definition).items()
+                after = {each: value for each, value in defined if value != before.get(each)}
+                if after:
+                    found.append((name, before and {each: before[each] for each in after}, after))
+                if replaces or not before or not after:
                     self._in.put(tr, now, name, definition, now if is_declared else None)
-            return True
+            return found
 
-        self._store.change(tr, body)
+        return self._store.change(tr, body)
+
+    def _defined(self, definition: Definition) -> dict[str, Any]:
+        shown = as_json(self._public(0, "", StoredSchedule(definition)))
+        return {each: shown[each] for each in _DEFINED}
 
     def _define(
         self, name: str, value: object, priority: Priority | None, options: ScheduleOptions
@@ -325,11 +337,16 @@ class Declared(NamedTuple):
 
 
 def declare(
-    schedules: Schedules[Any], db: Database, declared: Iterable[Declared], *, replaces: bool
-) -> None:
+    schedules: Schedules[Any],
+    tr: Transactor,
+    declared: Iterable[Declared],
+    *,
+    replaces: bool = True,
+) -> list[tuple[str, Any, Any]]:
     """Store the schedules that a worker declares, each of which goes on for a day.
 
-    Without `replaces`, stored ones that differ stay: newer workers may have stored them.
+    Without `replaces`, stored ones that differ stay: newer workers may have stored them. Return the
+    different ones, as `_put` does.
     """
     definitions = {each.name: schedules._define(*each) for each in declared}
-    schedules._put(db, definitions, is_declared=True, replaces=replaces)
+    return schedules._put(tr, definitions, is_declared=True, replaces=replaces)

@@ -378,6 +378,7 @@ $ group set $q '' --weight 0.5
 (none) in $q: weight 0.5
 $ group ls $q
 (all groups) concurrency 7
+(none) weight 0.5
 ada 1 ready 0 claimed 0 delayed concurrency 7
 $ group clear $q ada
 Remove all items of the group 'ada' from '$q'? [y/N]: ...

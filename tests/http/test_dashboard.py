@@ -680,7 +680,7 @@ def test_schedules_are_listed_run_paused_and_removed(
     queue.schedules.add(db, "nightly", {"of": "sales"}, **lisbon)
     with monkeypatch.context() as patch:  # a worker has declared the job, a day ago
         patch.setattr("fdbqueue.database.clock.time_ns", lambda: time.time_ns() - 25 * HOUR)
-        app.schedules.store_declared([name])
+        app.deploy()
     nightly = queue.schedules.get(db, "nightly")
     assert nightly is not None
     ticks = [f"{each.astimezone():%Y-%m-%d %H:%M:%S}" for each in nightly.next_ticks(5)]
@@ -692,7 +692,7 @@ def test_schedules_are_listed_run_paused_and_removed(
     expect(first.nth(1)).to_have_text("0 3 * * *Europe/Lisbonoverlap: skip")
     expect(first.nth(3).get_by_role("listitem")).to_have_text(ticks)
     expect(second.nth(0)).to_have_text("shop.sweepstoppedshop.sweep()")
-    app.schedules.store_declared([name])  # a worker starts
+    app.deploy()  # a worker starts
     expect(second.nth(0)).not_to_contain_text("stopped")
     site.button("Pause nightly").press("Enter")
     expect(site.schedules.first).to_contain_text("none while it is paused")

@@ -62,6 +62,7 @@ def test_groups_are_listed_page_by_page(client: TestClient, db: Any, name: str) 
     queue = PriorityQueue.named(db, name)
     queue.push_many(db, range(3), groups=["a", "a/b", "c"])
     jobs.send("PATCH", "/groups", {"concurrency": 7, "rate": [1, 60]})
+    jobs.send("PATCH", "/ungrouped", {"weight": 3})
     page = jobs.get("/groups", limit=2)
     assert ([each["name"] for each in page["groups"]], page["next"]) == (["a", "a/b"], "a/b")
     (last,) = jobs.get("/groups", after="a/b")["groups"]
@@ -69,6 +70,7 @@ def test_groups_are_listed_page_by_page(client: TestClient, db: Any, name: str) 
     set_for_all = {"concurrency": 7, "rate": [1, 60]}
     unset = dict.fromkeys(("weight", "in_order", "max_size"))
     assert page["for_all"] == {**unset, **set_for_all}
+    assert page["ungrouped"] == {"weight": 3}
     assert jobs.get("/items", group="")["items"] == []
     assert "255 bytes" in jobs.problem("GET", "/groups", after="ä" * 128)["detail"]
 

@@ -251,7 +251,7 @@ def child():
 
 if __name__ == "__main__":
     import shop
-    print(send.name, sorted(app.jobs), len(app.schedules._declared["jobs"]))
+    print(send.name, sorted(app.jobs), len(app.schedules.declared["jobs"]))
     handles = [send.push(1), shop.send.push(2)]
     print(app.work(concurrency=1, drain=True).done, [h.result() for h in handles], flush=True)
     process = multiprocessing.get_context("spawn").Process(target=child)

@@ -44,7 +44,7 @@ def test_a_job_may_have_several_schedules(app: App, name: str) -> None:
     @app.job(queue=name, name="report")
     def report(full: bool = False) -> None: ...
 
-    app.schedules.store_declared([name])
+    app.deploy()
     nightly, often = app.schedules.all()
     assert (nightly.name, nightly.cron, nightly.value["kwargs"]) == (
         *("nightly", "0 3 * * *"),
@@ -71,7 +71,9 @@ def test_mistakes_are_errors_at_import(app: App, name: str) -> None:
         app.every("2h", args=["b"])(report)
 
 
-def test_a_changed_declaration_replaces_the_stored_one(db: Database, name: str) -> None:
+def test_a_changed_declaration_replaces_the_stored_one(
+    db: Database, name: str, clock: Clock
+) -> None:
     def app_with(*args: int, expression: str) -> App:
         app = App(db)
 
@@ -82,14 +84,16 @@ def test_a_changed_declaration_replaces_the_stored_one(db: Database, name: str) 
         return app
 
     old, new = app_with(1, expression="0 3 * * *"), app_with(2, 3, expression="30 4 * * *")
-    old.schedules.store_declared([name])
+    old.deploy()
     before = only(old)
-    new.schedules.store_declared([name])
+    new.deploy()
     after = only(old)
     assert (before.value["args"], after.value["args"]) == ([1], [2, 3])
     assert (before.next_tick.hour, after.next_tick.hour) == (3, 4)
-    old.schedules.store_declared([name], replaces=False)  # an old worker that still runs
-    assert only(old) == after
+    renew = old.schedules.renewing([name])
+    clock.advance("2h")
+    renew()  # an old worker that still runs
+    assert only(old).value == after.value
 
 
 def test_a_schedule_that_nobody_declares_any_more_stops_after_a_day(
@@ -141,9 +145,9 @@ def test_a_schedule_goes_on_after_its_machine_has_slept_or_its_clock_was_set(
 
 def test_a_paused_schedule_stays_paused_when_a_worker_declares_it(app: App, name: str) -> None:
     hourly(app, name)
-    app.schedules.store_declared([name])
+    app.deploy()
     assert app.schedules.pause("report")
-    app.schedules.store_declared([name])
+    app.deploy()
     assert only(app).paused
     assert app.schedules.resume("report")
     assert only(app).next_tick is not None

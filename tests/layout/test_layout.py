@@ -27,10 +27,12 @@ from fdbqueue.layout.values import (
     SLOT_OF_QUEUE,
     decode_metadata,
     decode_options,
+    encode_deployed,
     encode_metadata,
     utc_time,
 )
 from fdbqueue.operations.items import Tail
+from fdbqueue.queue.arguments import declared_settings
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.batches import Batches, Members, push_after
 from fdbqueue.queue.steps import ClaimedSteps
@@ -104,6 +106,9 @@ def store_everything(db: Any, space: Subspace) -> None:
     for group in ("g", "s"):
         rates.push_many(db, [b"x", b"y"], 5, group=group, cost=2)
     rates.nack(db, rates.claim(db, n=2, within=1), delay=60)
+
+    settings = declared_settings({"rate": (10, "1m"), "max_size": None}, {"weight": 2})
+    db[layout_of(PriorityQueue(space["deployed"])).deployed] = encode_deployed(settings)
 
     queue, others = PriorityQueue[Any](space["batch"]), PriorityQueue[Any](space["batch"]["others"])
     id = Batches(queue).open(db, {"job": "end"}, 0, "cancel").id

@@ -230,6 +230,7 @@ class GroupList(BaseModel):
 
     groups: list[GroupInfo]
     for_all: dict[str, Any] = Field(description="The settings of all groups.")
+    ungrouped: dict[str, Any] = Field(description="The weight of items without a group.")
     next: str | None = Field(description="The `after` of the next page.")
 
 

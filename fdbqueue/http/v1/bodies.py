@@ -19,9 +19,11 @@ from fdbqueue.http.fields import (
 )
 from fdbqueue.options import (
     Filters,
+    GroupOptions,
     GroupSettings,
     LateOptions,
     PushOptions,
+    QueueLimits,
     QueueOptions,
     QueueSettings,
     ScheduleOptions,
@@ -147,7 +149,7 @@ class ChangeAll(Body):
     to: Priority | None = Field(None, description="The new priority, for `reprioritize`.")
 
 
-@with_fields(QueueSettings, QueueOptions)
+@with_fields(QueueSettings, QueueLimits, QueueOptions)
 class NewOptions(Body):
     """The options to change; others keep their values, and null removes a limit."""
 
@@ -170,7 +172,7 @@ class Check(Body):
     repair: bool = False
 
 
-@with_fields(GroupSettings)
+@with_fields(GroupSettings, GroupOptions)
 class NewGroupSettings(Body):
     """The settings to change; null stands for the setting of all groups."""
 

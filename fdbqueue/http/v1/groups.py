@@ -41,12 +41,14 @@ async def groups(
     queue = await _queue(served, name)
     found = await aio.run(queue.groups, served.db, after=after, limit=limit)
     for_all = await aio.run(queue.group_settings, served.db)
+    ungrouped = await aio.run(queue.group_settings, served.db, "")
     is_last = len(found) < limit
     body = {
         "groups": [*map(as_json, found)],
         "for_all": {
             name: for_all.get(name) for name in GroupSettings.__annotations__ if name != "paused"
         },
+        "ungrouped": {"weight": ungrouped.get("weight")},
         "next": None if is_last else found[-1].name,
     }
     return json_response(body)

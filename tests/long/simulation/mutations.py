@@ -137,6 +137,7 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
     "without groups": ("groups", None, ["operations.items:Groups.begin"]),
     "without owned rows": ("durable", None, ["operations.items:OwnedRows.follow"]),
     "without batches": ("durable", None, ["operations.items:Memberships.follow"]),
+    "forgotten deployments": ("deployments", {}, ["queue.deployment:decode_deployed"]),
     # Queues, and the processes that serve each other
     "a recovery ends a lease": ("queues", 0, ["layout.values:Lease.left"]),
     "two pushes take the last place": ("queues", None, ["operations.limits.places:Places.take"]),
@@ -170,6 +171,10 @@ _UNSEEN: dict[str, tuple[str, list[str]]] = {
     "two items have a unique key": ("queues", ["operations.push:Pusher.push_unique"]),
     "two pops take a turn": ("groups", ["operations.limits.turns:Turns.first"]),
     "groups change meanwhile": ("groups", ["operations.items:Groups.begin_taking"]),
+    "deployed over a change by hand": (
+        "deployments",
+        ["queue.deployment:Deployment.store_settings"],
+    ),
     "two clients start the last one": ("groups", ["operations.limits.rates:Starts.room"]),
 }
 """Methods that conflict with nothing."""

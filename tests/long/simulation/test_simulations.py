@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
+from tests.long.simulation import deployments
 from tests.long.simulation.durable import simulation as durable
 from tests.long.simulation.groups import simulation as groups
 from tests.long.simulation.mutations import MUTATIONS, planted
@@ -25,15 +26,17 @@ BUG_SEEDS = int(os.environ.get("FDBQ_BUG_SEEDS", "300"))
 
 SIMULATIONS: dict[str, Callable[[Any, Subspace, int], Any]] = {
     "queues": lambda db, space, seed: queues.QueueSimulation(db, seed),
+    "deployments": deployments.DeploymentSimulation,
     "durable": durable.DurableSimulation,
     "groups": groups.GroupSimulation,
 }
 
-ENOUGH = {"queues": 60, "durable": 12, "groups": 20}
+ENOUGH = {"queues": 60, "deployments": 12, "durable": 12, "groups": 20}
 """With how many seeds each simulation meets what has to happen."""
 
 EVENTS = {
     "queues": {"killed", "(a recovery)", "(a late commit takes place)"},
+    "deployments": deployments.MET,
     "durable": durable.MET,
     "groups": {"as many as the limit", "as many as the rate", "refused", "compared shares"},
 }
@@ -64,7 +67,7 @@ def test_simulations_find_nothing(
     assert given is not None or SEEDS or met >= EVENTS[name], EVENTS[name] - met
 
 
-@pytest.mark.parametrize("name", ["durable", "groups"])
+@pytest.mark.parametrize("name", ["deployments", "durable", "groups"])
 def test_simulations_find_nothing_on_any_engine(steady: Any, space: Subspace, name: str) -> None:
     for seed in range(1, 4):
         simulate(name, steady, space, seed)
