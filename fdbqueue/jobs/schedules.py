@@ -68,9 +68,10 @@ class AppSchedules:
             'Monday, 06:00'
         """
         job = self._app.jobs[call.stored.name]
-        schedules = self._app.queue(job.settings.queue).schedules
         options.setdefault("group", call.group)
-        schedules.add(self._app.db, name, call.stored.value, job.settings.priority, **options)
+        added = Declared(name, call.stored.value, job.settings.priority, options, job.alert)
+        schedules = self._app.queue(job.settings.queue).schedules
+        declare(schedules, self._app.db, [added], is_declared=False)
 
     def all(self) -> list[Schedule]:
         """Return the schedules in the queues of the app, declared or not."""
@@ -118,7 +119,8 @@ class AppSchedules:
         declared = self._declared.setdefault(settings.queue, {})
         if name in declared:
             raise DuplicateSchedule(name, settings.queue)
-        declared[name] = Declared(name, call.stored.value, settings.priority, options)
+        value = call.stored.value
+        declared[name] = Declared(name, value, settings.priority, options, job.alert)
 
     def store_declared(self, names: Sequence[str], *, replaces: bool = True) -> None:
         """Store the declared schedules of some queues; replace different ones if `replaces`."""

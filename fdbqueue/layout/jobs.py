@@ -5,7 +5,7 @@ Times are in milliseconds since 1970.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fdbqueue.errors import FdbqueueError
 from fdbqueue.layout.values import record_codec
@@ -77,6 +77,30 @@ def is_over(due: int | None, now: int) -> bool:
     return due is not None and due - SKEW <= now
 
 
+# Alerts
+
+
+class StoredAlert(NamedTuple):
+    """The job that is pushed when an item becomes a dead letter.
+
+    Attributes:
+        of: The name of the item's job.
+        job: The name of the job to push.
+        queue: The name of its queue; empty for the item's own.
+        version: Its version.
+    """
+
+    of: str
+    job: str
+    queue: str = ""
+    priority: int = 0
+    group: str | None = None
+    version: int = 1
+
+
+encode_alert, decode_alert = record_codec(StoredAlert)
+
+
 # Schedules
 
 
@@ -91,7 +115,7 @@ class Timing(NamedTuple):
 class Definition(NamedTuple):
     """The item that a schedule pushes, and its timing.
 
-    The item's `level` lacks the prefix of all items.
+    The item's `level` lacks the prefix of all items. `alert` is the header field of that name.
     """
 
     timing: Timing
@@ -100,6 +124,7 @@ class Definition(NamedTuple):
     missed: Missed
     overlap: Overlap
     group: str | None = None
+    alert: bytes = b""
 
 
 class StoredSchedule(NamedTuple):
@@ -127,7 +152,15 @@ class StoredSchedule(NamedTuple):
         return None if self.definition.overlap == "allow" else f"schedule {name}"
 
 
-encode_schedule, _decode_schedule = record_codec(StoredSchedule)
+_encode_schedule, _decode_schedule = record_codec(StoredSchedule)
+
+
+def encode_schedule(schedule: StoredSchedule) -> bytes:
+    """Encode a schedule; older clients read one without an alert."""
+    stored: Any = schedule.definition
+    if not schedule.definition.alert:
+        stored = stored[: Definition._fields.index("alert")]
+    return _encode_schedule(schedule._replace(definition=stored))
 
 
 def decode_schedule(value: bytes) -> StoredSchedule:

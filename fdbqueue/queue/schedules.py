@@ -176,7 +176,12 @@ class Schedules(Generic[V]):
         self._store.change(tr, body)
 
     def _define(
-        self, name: str, value: object, priority: Priority | None, options: ScheduleOptions
+        self,
+        name: str,
+        value: object,
+        priority: Priority | None,
+        options: ScheduleOptions,
+        alert: bytes = b"",
     ) -> Definition:
         store = self._store
         group = options.get("group")
@@ -187,7 +192,7 @@ class Schedules(Generic[V]):
             priority = 0
         level = store.levels.level(priority).prefix[len(store.layout.items) :]
         timing, missed, overlap = validate_schedule(name, options)
-        definition = Definition(timing, payload, level, missed, overlap, group)
+        definition = Definition(timing, payload, level, missed, overlap, group, alert)
         too_much = schedule_size(definition) - MAX_ROW
         if too_much > 0:  # such as a value with many zeros, each of which takes two bytes
             raise PayloadTooLarge(len(payload), len(payload) - too_much, "a schedule")
@@ -316,20 +321,30 @@ def _timing(name: str, options: ScheduleOptions) -> Timing:
 
 
 class Declared(NamedTuple):
-    """A schedule that a program declares; `Schedules.add` describes the fields."""
+    """A schedule of a program; `Schedules.add` describes the fields.
+
+    `alert` is the header field of that name for its items.
+    """
 
     name: str
     value: Any
     priority: Priority | None
     options: ScheduleOptions
+    alert: bytes = b""
 
 
 def declare(
-    schedules: Schedules[Any], db: Database, declared: Iterable[Declared], *, replaces: bool
+    schedules: Schedules[Any],
+    db: Database,
+    declared: Iterable[Declared],
+    *,
+    replaces: bool = True,
+    is_declared: bool = True,
 ) -> None:
     """Store the schedules that a worker declares, each of which goes on for a day.
 
-    Without `replaces`, stored ones that differ stay: newer workers may have stored them.
+    Without `replaces`, stored ones that differ stay: newer workers may have stored them. Without
+    `is_declared`, they go on for ever.
     """
     definitions = {each.name: schedules._define(*each) for each in declared}
-    schedules._put(db, definitions, is_declared=True, replaces=replaces)
+    schedules._put(db, definitions, is_declared=is_declared, replaces=replaces)

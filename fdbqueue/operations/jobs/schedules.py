@@ -173,7 +173,7 @@ class Schedules:
         """Push up to `room` due items of a schedule; return whether more is due."""
         if has_stopped(before, now):
             return False  # the next declaration sets the timer
-        timing, _, _, missed, overlap, _ = before.definition
+        timing, _, _, missed, overlap, *_ = before.definition
         is_held = self._is_held(tr, name, before)
         if is_held and overlap == "queue":
             return False  # the end of the item sets the timer
@@ -213,6 +213,7 @@ class Schedules:
             tick=tick,
             # Also if ticks are skipped now: they may be queued before the item ends.
             blocks=schedule.definition.overlap != "allow",
+            alert=schedule.definition.alert,
         )
         # No identity is invented here: the item follows from the schedule and what it has pushed.
         seed = layout.entry_key(layout.schedules, name) + b"%d %d" % (tick, schedule.pushed)
