@@ -486,6 +486,10 @@ class Store(Generic[_T]):
         """Delete an item, as `Changes.remove` does."""
         return self._change_if(tr, item, state, self.changes.remove)
 
+    def rename_job(self, tr: Transactor, item: _T | str, old: str, new: str) -> bool:
+        """Give the job of an item in any state another name."""
+        return self._change_if(tr, item, None, partial(self.changes.rename_job, old=old, new=new))
+
     def _change_if(
         self,
         tr: Transactor,

@@ -605,6 +605,11 @@ def known_queues(app: App) -> list[str]:
     return list(dict.fromkeys([*queues_of(app), *app._queues]))
 
 
+def database_of(app: App) -> str | Database | None:
+    """Return the database of an app, or its name if it is not open; `None` if there is none."""
+    return app._named if app._db is None else app._db
+
+
 @contextmanager
 def bound_to(app: App, database: Database) -> Generator[App]:
     """Bind an app to a database until the end of a `with` block."""

@@ -110,6 +110,7 @@ class AppSchedules:
         options: ScheduleOptions,
     ) -> None:
         """Declare a schedule of a job, which workers store when they start."""
+        aliases = job.aliases if name is None else ()
         name = job.name if name is None else name
         settings = job.settings
         options = {**options, "group": call.group}
@@ -120,7 +121,7 @@ class AppSchedules:
         if name in declared:
             raise DuplicateSchedule(name, settings.queue)
         value = call.stored.value
-        declared[name] = Declared(name, value, settings.priority, options, job.alert)
+        declared[name] = Declared(name, value, settings.priority, options, job.alert, aliases)
 
     def store_declared(self, names: Sequence[str], *, replaces: bool = True) -> None:
         """Store the declared schedules of some queues; replace different ones if `replaces`."""

@@ -5,11 +5,13 @@ Times are in milliseconds since 1970.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fdbqueue.errors import FdbqueueError
+from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.layout.values import record_codec
-from fdbqueue.types import Missed, Overlap
+from fdbqueue.types import Missed, Overlap, stored_job
 
 StepKind: TypeAlias = Literal["step", "commit", "sleep", "wait", "run"]
 """A function, a function in a transaction, a sleep, a signal, or another job."""
@@ -99,6 +101,23 @@ class StoredAlert(NamedTuple):
 
 
 encode_alert, decode_alert = record_codec(StoredAlert)
+
+
+# Names
+
+
+def renamed_call(payload: bytes, old: str, new: str) -> bytes | None:
+    """Return the payload of a job with another name; `None` if it has not the old one.
+
+    >>> renamed_call(b'{"job":"send","args":[1]}', "send", "deliver")
+    b'{"job":"deliver","args":[1]}'
+    """
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    call = stored_job(value)
+    return None if call is None or call.name != old else json_bytes({**value, "job": new})
 
 
 # Schedules

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -155,19 +155,23 @@ class Schedules(Generic[V]):
             >>> jobs.schedules.get(db, "nightly").next_tick.hour
             3
         """
-        self._put(tr, {name: self._define(name, value, priority, options)}, is_declared=False)
+        self._put(tr, [Declared(name, value, priority, options)], is_declared=False)
 
     def _put(
         self,
         tr: Transactor,
-        definitions: Mapping[str, Definition],
+        declared: Iterable[Declared],
         *,
         is_declared: bool,
         replaces: bool = True,
     ) -> None:
+        definitions = {each.name: (self._define(each), each.aliases) for each in declared}
+
         def body(tr: Transaction, now: int) -> bool:
             self._store.options.agree(tr)
-            for name, definition in definitions.items():
+            for name, (definition, aliases) in definitions.items():
+                for alias in aliases:
+                    self._in.take_over(tr, alias, name)
                 known = None if replaces else self._in.get(tr, name)
                 if known is None or known.definition == definition:
                     self._in.put(tr, now, name, definition, now if is_declared else None)
@@ -175,15 +179,9 @@ class Schedules(Generic[V]):
 
         self._store.change(tr, body)
 
-    def _define(
-        self,
-        name: str,
-        value: object,
-        priority: Priority | None,
-        options: ScheduleOptions,
-        alert: bytes = b"",
-    ) -> Definition:
+    def _define(self, declared: Declared) -> Definition:
         store = self._store
+        name, value, priority, options, alert, _ = declared
         group = options.get("group")
         payload = store.codec.encode(value)
         if len(payload) > _MAX_VALUE:
@@ -323,7 +321,8 @@ def _timing(name: str, options: ScheduleOptions) -> Timing:
 class Declared(NamedTuple):
     """A schedule of a program; `Schedules.add` describes the fields.
 
-    `alert` is the header field of that name for its items.
+    `alert` is the header field of that name for its items. It takes over the state of a declared
+    schedule that has one of its `aliases` as name.
     """
 
     name: str
@@ -331,6 +330,7 @@ class Declared(NamedTuple):
     priority: Priority | None
     options: ScheduleOptions
     alert: bytes = b""
+    aliases: Sequence[str] = ()
 
 
 def declare(
@@ -346,5 +346,4 @@ def declare(
     Without `replaces`, stored ones that differ stay: newer workers may have stored them. Without
     `is_declared`, they go on for ever.
     """
-    definitions = {each.name: schedules._define(*each) for each in declared}
-    schedules._put(db, definitions, is_declared=is_declared, replaces=replaces)
+    schedules._put(db, declared, is_declared=is_declared, replaces=replaces)

@@ -14,6 +14,7 @@ from fdbqueue.layout.jobs import (
     StoredSchedule,
     decode_schedule,
     encode_schedule,
+    renamed_call,
 )
 from fdbqueue.layout.values import Header, as_uuid, at_time
 from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
@@ -108,6 +109,26 @@ class Schedules:
         if before is not None:
             self._store(tr, name, before, None)
         return before is not None
+
+    def take_over(self, tr: Transaction, old: str, new: str) -> None:
+        """Give a declared schedule another name; delete it if there is one of that name."""
+        before = self.get(tr, old)
+        if before is not None and before.declared_at is not None:
+            self._store(tr, old, before, None)
+            if self.get(tr, new) is None:
+                self._store(tr, new, None, before)
+
+    def rename_job(self, tr: Transaction, now: int, name: str, old: str, new: str) -> bool:
+        """Rename the job of a schedule, and a declared schedule that has its name."""
+        before = self.get(tr, name)
+        payload = before and renamed_call(before.definition.payload, old, new)
+        if before is None or payload is None:
+            return False
+        definition = before.definition._replace(payload=payload)
+        self._store(tr, name, before, before._replace(definition=definition))
+        if name == old:
+            self.take_over(tr, old, new)
+        return True
 
     def pause(self, tr: Transaction, now: int, name: str, paused: bool) -> bool:
         """Pause or resume a schedule; return whether there is one.
