@@ -29,6 +29,7 @@ _COLUMNS = (
     *("unique", "group", "version"),
 )
 _UNKNOWN = ("unknown job", "queue", *STATES)
+_TIMEOUT = 10_000  # milliseconds
 
 
 @click.command(
@@ -62,6 +63,7 @@ def jobs(app: str, url: str | None) -> None:
         if isinstance(bound, str | None):
             bound = open_database(bound, create=False)
         if found:
+            bound.options.set_transaction_timeout(_TIMEOUT)
             _show_unknown(loaded, bound)
 
 

@@ -32,7 +32,7 @@ from fdbqueue import (
     transactional,
 )
 from fdbqueue.queue.steps import Signal
-from fdbqueue.types import ItemInfo, Options, TaskStats, Transactor
+from fdbqueue.types import DeadJob, ItemInfo, Options, TaskStats, Transactor
 
 
 def opening() -> None:
@@ -300,7 +300,18 @@ def around(context: jobs.Context) -> Iterator[None]:
 def no_middleware(context: jobs.Context) -> None: ...
 
 
+@app.job()
+def alert(context: jobs.Context, dead: DeadJob) -> None: ...
+
+
+@app.job(aliases=["send"], on_dead=alert.using(queue="alerts"))
+def told(number: int) -> int:
+    return number
+
+
 def declared_jobs(tr: Transaction) -> None:
+    assert_type(told.push(1).result(), int)
+    app.job(on_dead=note)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     app.middleware(no_middleware)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     assert_type(send("ada@example.com", subject="hi"), int)
     assert_type(send.push("ada@example.com", subject="hi", delay=3), jobs.Handle[int])

@@ -254,9 +254,9 @@ class App:
         if not isinstance(name, str | None):
             raise TypeError(f"the name of a job is text, not {name!r}")
         seconds = None if timeout is None else validate_lease(timeout, "timeout")
-        if isinstance(aliases, str) or not all(isinstance(each, str) for each in aliases):
-            raise TypeError(f"aliases are a list of names, not {aliases!r}")
         others = tuple(aliases)
+        if isinstance(aliases, str) or not all(isinstance(each, str) for each in others):
+            raise TypeError(f"aliases are a list of names, not {aliases!r}")
         if on_dead is not None:
             self._check_alert(on_dead)
         settings = JobSettings(policy, seconds, on_dead).changed(options)
@@ -267,12 +267,11 @@ class App:
             module = importable(function.__module__).removesuffix(".__main__")
             full_name = name or f"{module}.{function.__qualname__}"
             job = Job[Any, Any, Any, Any](self, full_name, function, version, settings, others)
-            for each in (full_name, *others):
-                first = self._jobs.get(each, job)
-                if first is not job and not is_same(first.function, function):
+            claimed = dict.fromkeys((full_name, *others), job)
+            for each, first in self._jobs.items():
+                if each in claimed and not is_same(first.function, function):
                     raise DuplicateJob(each)
-            for each in (full_name, *others):
-                self._jobs.setdefault(each, job)
+            self._jobs.update(claimed | self._jobs)
             return job
 
         decorator: Any = declare

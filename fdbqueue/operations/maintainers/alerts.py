@@ -58,10 +58,10 @@ class Alerts:
         """
         if not queue:
             return self._items
-        own = self._items.options.read(tr.snapshot) or self._items.options.agreed
-        given = Options("priority", "json", int)
-        given = replace(given, keep_seconds=own.keep_seconds, keep_number=own.keep_number)
-        layout = Layout(location(tr, queue), queue)
+        layout, given = Layout(location(tr, queue), queue), Options("priority", "json", int)
+        if not tr[layout.options].present():  # keep done jobs as the own queue does
+            own = self._items.options.read(tr.snapshot) or self._items.options.agreed
+            given = replace(given, keep_seconds=own.keep_seconds, keep_number=own.keep_number)
         items = Items(layout, Priorities(layout, int), given)
         try:
             items.options.agree(tr)
