@@ -109,7 +109,7 @@ _CHANGES = 100  # items that one transaction of `change_all` changes
 _WITHIN = 256  # items at the head of the queue of which a claim picks some, by default
 _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
 _TOO_LARGE = 2101
-_IS_LATER = "delayed".__ne__
+_IS_LATER = "delayed".__ne__  # delayed items come first, because they may become ready meanwhile
 
 MAX_SCAN = 10_000
 """The default number of items that one `search` or `count` looks at."""
@@ -547,7 +547,6 @@ class BaseQueue(Generic[_T]):
             raise ValueError("`to` is the new priority, for 'reprioritize' alone")
         if state is None and all(value is None for value in filters.values()):
             raise ValueError("give a state, or a filter: None matches every item")
-        # Delayed items come first, because they may become ready meanwhile.
         states = sorted(states_with(change), key=_IS_LATER)
         if not states or (state is not None and validate_state(state) not in states):
             raise ValueError(f"{change!r} is not a change of {state or 'any'} items")
@@ -929,15 +928,16 @@ def _change_matching(
     return results
 
 
-def rename_jobs(store: Store[Any], db: Database, old: str, new: str) -> dict[str, int]:
-    """Rename the stored calls of a job; return how many in each state."""
+def rename_jobs(queue: BaseQueue[Any], db: Database, old: str, new: str) -> dict[str, int]:
+    """Rename the stored calls of a job; return how many in each state, and of `schedules`."""
+    store, renamed = queue._store, dict[str, int]()
     begin = _each(partial(store.rename_job, old=old, new=new))
-    # Delayed items come first, because they may become ready meanwhile.
-    each = {state: [Selection(state, Filter(job=old))] for state in sorted(STATES, key=_IS_LATER)}
-    return {
-        state: sum(_change_matching(store, db, begin, of, limit=0).values())
-        for state, of in each.items()
-    }
+    for state in sorted(STATES, key=_IS_LATER):
+        each = [Selection(state, Filter(job=old))]
+        renamed[state] = sum(_change_matching(store, db, begin, each, limit=0).values())
+    change = partial(store.schedules.rename_job, old=old, new=new)
+    names = read(db, store.schedules.all)
+    return renamed | {"schedules": sum(store.change(db, partial(change, name=n)) for n in names)}
 
 
 def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str]) -> dict[str, bool]:

@@ -166,13 +166,8 @@ def rename_job(db: Database, queue: str, old: str, new: str) -> dict[str, int]:
     """
     if old == new:
         raise ValueError(f"the job has the name {new!r} already")
-    found: BaseQueue[Any] = existing_queue(db, queue)
-    store = store_of(found)
-    renamed = rename_jobs(store, db, validate_key("a name", old), validate_key("a name", new))
-    rename = partial(store.schedules.rename_job, old=old, new=new)
-    names = read(db, store.schedules.all)
-    renamed["schedules"] = sum(store.change(db, partial(rename, name=name)) for name in names)
-    return renamed
+    old, new = validate_key("a name", old), validate_key("a name", new)
+    return rename_jobs(existing_queue(db, queue), db, old, new)
 
 
 def drop(tr: Transactor, name: str) -> None:
