@@ -26,7 +26,8 @@ _SECTIONS = {
         *("top", "workers", "serve", "info"),
     ),
     "Change items and queues": (
-        *("rm", "reprioritize", "clear", "limit", "pause", "resume", "rename", "drop"),
+        *("rm", "reprioritize", "rename-job"),
+        *("clear", "limit", "pause", "resume", "rename", "drop"),
     ),
     "Copy and repair": ("import", "export", "backup", "restore", "copy", "check"),
     "Set up": ("completion",),
@@ -38,7 +39,10 @@ _MODULES = {
     "check": ("info",),
     "main": ("completion",),
     "pop": ("peek",),
-    "queues": ("ls", "stats", "history", "counts", "clear", "pause", "resume", "rename", "drop"),
+    "queues": (
+        *("ls", "stats", "history", "counts"),
+        *("clear", "pause", "resume", "rename", "rename-job", "drop"),
+    ),
     "show": ("result", "batch"),
     "transfer": ("import", "export"),
 }

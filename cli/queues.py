@@ -11,12 +11,14 @@ from fdbqueue.admin import overview
 from fdbqueue.queue.overview import as_json, priority_as_json, stats_as_json
 from fdbqueue.types import STATES, Database, HistoryWindow, QueueStats
 
+from .arguments import usage_errors
 from .command import QUEUE, YES, command
 from .opening import check_integrity
 from .options import argument
 from .output import (
     age_text,
     confirm,
+    fail,
     notes_text,
     priority_text,
     report,
@@ -165,6 +167,28 @@ def rename(db: Database, queue: str, name: str) -> None:
     """
     admin.rename(db, queue, name)
     report({"queue": name, "was": queue}, f"renamed {queue} to {name}")
+
+
+@command(QUEUE, argument("old"), argument("new"), name="rename-job")
+def rename_job(db: Database, queue: str, old: str, new: str) -> None:
+    """Give the stored calls of the job OLD in QUEUE the name NEW, in every state.
+
+    A claimed call goes on; if it is tried again, it has the new name. Schedules of the job follow.
+    Transactions are small: an interrupted command can be repeated. Repeat it until it finds none,
+    as programs may still push the old name.
+
+    Exits with code 1 if there is none.
+
+    \b
+    Example:
+      fdbq rename-job mail shop.send shop.deliver
+    """
+    with usage_errors():
+        renamed = admin.rename_job(db, queue, old, new)
+    if not any(renamed.values()):
+        fail(f"{queue} has no job named {old}")
+    shown = ", ".join(f"{number:,} {kind}" for kind, number in renamed.items() if number)
+    report({"job": new, "was": old, **renamed}, f"renamed {old} to {new}: {shown}")
 
 
 @command(QUEUE, YES)

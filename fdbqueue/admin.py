@@ -11,7 +11,7 @@ from __future__ import annotations
 from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue.backup import Copies, KeyExists, QueueCopy, backup, copy, restore
 from fdbqueue.queue.check import CheckReport, check
-from fdbqueue.queue.overview import drop, overview, queue_names, rename
+from fdbqueue.queue.overview import drop, overview, queue_names, rename, rename_job
 from fdbqueue.worker.presence import WorkerInfo, workers
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "overview",
     "queue_names",
     "rename",
+    "rename_job",
     "restore",
     "workers",
 ]

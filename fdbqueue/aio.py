@@ -97,6 +97,7 @@ __all__ = [
     "overview",
     "queue_names",
     "rename",
+    "rename_job",
     "restore",
     "run",
     "workers",
@@ -214,6 +215,7 @@ class _Items(Protocol[_I]):
 
 queue_names = _function(_overview.queue_names)
 rename = _function(_overview.rename)
+rename_job = _function(_overview.rename_job)
 drop = _function(_overview.drop)
 overview = _function(_overview.overview)
 backup = _function(_backup.backup)

@@ -36,6 +36,7 @@ _Rows_co = TypeVar("_Rows_co", covariant=True)
 
 __all__ = [
     "Codec",
+    "DeadJob",
     "FailedAttempt",
     "HistoryWindow",
     "ItemInfo",
@@ -373,6 +374,29 @@ def stored_job(value: object) -> StoredJob | None:
 def job_of(item: Item[Any] | Task[Any] | None) -> StoredJob | None:
     """Return the job of an item or a task, or `None`."""
     return stored_job(item.payload if isinstance(item, Task) else item and item.value)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadJob:
+    """A job that has become a dead letter, for the job that `App.job(on_dead=...)` names.
+
+    Attributes:
+        job: Its name.
+        args: Its positional arguments in stored form; `None` if the call is over 10,000 bytes.
+        kwargs: Its keyword arguments, as `args`.
+        error: Why it died.
+        attempts: The number of its failed attempts, with those before a retry by hand.
+        id: The id of its item.
+        queue: The name of its queue; `None` if the queue has none.
+    """
+
+    job: str
+    args: list[Any] | None
+    kwargs: dict[str, Any] | None
+    error: str | None
+    attempts: int
+    id: str
+    queue: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from fdbqueue import (
 )
 from fdbqueue.queue.deployment import Difference
 from fdbqueue.queue.steps import Signal
-from fdbqueue.types import ItemInfo, Options, TaskStats, Transactor
+from fdbqueue.types import DeadJob, ItemInfo, Options, TaskStats, Transactor
 
 
 def opening() -> None:
@@ -314,7 +314,18 @@ def look_up(context: jobs.Context[dict[str, str]], word: str) -> str:
 def no_lifespan() -> None: ...
 
 
+@app.job()
+def alert(context: jobs.Context, dead: DeadJob) -> None: ...
+
+
+@app.job(aliases=["send"], on_dead=alert.using(queue="alerts"))
+def told(number: int) -> int:
+    return number
+
+
 def declared_jobs(tr: Transaction) -> None:
+    assert_type(told.push(1).result(), int)
+    app.job(on_dead=note)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     app.middleware(no_middleware)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     app.lifespan(no_lifespan)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     assert_type(look_up.push("word"), jobs.Handle[str])

@@ -48,6 +48,7 @@ from fdbqueue.operations.jobs.schedules import Schedules
 from fdbqueue.operations.jobs.steps import DurableSteps
 from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.limits.places import Places, Slots
+from fdbqueue.operations.maintainers.alerts import Alerts
 from fdbqueue.operations.maintainers.batches import leave_batches
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import Pusher, PushRequest
@@ -105,6 +106,7 @@ class Store(Generic[_T]):
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
         places = Places(random.randrange)
         self.options = items.options
+        items.transitions.followers.append(Alerts(items))
         changes = self.changes = Changes(items)
         slots = self._slots = Slots(items, places)
         failures = self._failures = Failures(items)
@@ -483,6 +485,10 @@ class Store(Generic[_T]):
     def remove(self, tr: Transactor, item: _T | str, state: State | None = None) -> bool:
         """Delete an item, as `Changes.remove` does."""
         return self._change_if(tr, item, state, self.changes.remove)
+
+    def rename_job(self, tr: Transactor, item: _T | str, old: str, new: str) -> bool:
+        """Give the job of an item in any state another name."""
+        return self._change_if(tr, item, None, partial(self.changes.rename_job, old=old, new=new))
 
     def _change_if(
         self,

@@ -15,6 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
@@ -24,9 +25,15 @@ from fdbqueue.database.binding import Guard, database_name, is_database
 from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
-from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
+from fdbqueue.jobs.errors import (
+    AppNotBound,
+    AppNotFound,
+    DuplicateJob,
+    InvalidArguments,
+    UndecodableArguments,
+)
 from fdbqueue.jobs.handler import Around, JobHandler, Lifespan
-from fdbqueue.jobs.job import Job, JobSettings
+from fdbqueue.jobs.job import Job, JobPusher, JobSettings
 from fdbqueue.jobs.processes import command_of, importable, is_same
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.jobs.schedules import AppSchedules, DeclaredOptions
@@ -45,7 +52,16 @@ from fdbqueue.queue.base import change_once
 from fdbqueue.queue.deployment import Deployment, Difference, deploy
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.steps import KEPT
-from fdbqueue.types import Database, Duration, Keep, OnDead, Options, Transaction, Transactor
+from fdbqueue.types import (
+    Database,
+    DeadJob,
+    Duration,
+    Keep,
+    OnDead,
+    Options,
+    Transaction,
+    Transactor,
+)
 from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
@@ -149,7 +165,7 @@ class App:
             self.bind(database)
 
     def __repr__(self) -> str:
-        return f"<App of {len(self._jobs)} jobs on {self._where()}>"
+        return f"<App of {len({*self._jobs.values()})} jobs on {self._where()}>"
 
     def _where(self) -> str:
         if self._db is not None:
@@ -189,7 +205,7 @@ class App:
 
     @property
     def jobs(self) -> Mapping[str, Job[Any, Any, Any, Any]]:
-        """The jobs by their names."""
+        """The jobs by their names and aliases."""
         return MappingProxyType(self._jobs)
 
     @overload
@@ -252,6 +268,8 @@ class App:
         retry: Retry | Decision | None = None,
         timeout: Duration | None = None,
         version: int = 1,
+        aliases: Iterable[str] = (),
+        on_dead: JobPusher[..., Any] | None = None,
         **options: Unpack[JobOptions],
     ) -> _Decorator:
         """Return a decorator that makes a job of a function or coroutine function.
@@ -268,10 +286,16 @@ class App:
                 that returns a delay or an outcome. By default `Retry()`, with 20 attempts.
             timeout: The time after which a job is told to stop, as for `Worker`.
             version: The version of the job, from 1. Workers with an older one leave it to others.
+            aliases: Its earlier names: stored items that have one run this job.
+            on_dead: A job of this app, or what its `using` returned, which gets a `DeadJob` of
+                `fdbqueue.types`. The transaction that makes the job a dead letter pushes it,
+                whatever makes it one, also if the queue is full. Its queue, priority, version and a
+                group given as text apply. If it dies, nothing more is pushed.
             options: How the job is pushed; see `fdbqueue.options.JobOptions`.
 
         Raises:
-            DuplicateJob: Another job of this app has the name.
+            DuplicateJob: Another job of this app has the name or an alias.
+            InvalidArguments: The job of `on_dead` does not take one argument.
             TypeError: An argument has the wrong type, or there is no such option.
             ValueError: An argument or option is out of range.
         """
@@ -284,21 +308,38 @@ class App:
         if not isinstance(name, str | None):
             raise TypeError(f"the name of a job is text, not {name!r}")
         seconds = None if timeout is None else validate_lease(timeout, "timeout")
-        settings = JobSettings(policy, seconds).changed(options)
+        others = tuple(aliases)
+        if isinstance(aliases, str) or not all(isinstance(each, str) for each in others):
+            raise TypeError(f"aliases are a list of names, not {aliases!r}")
+        if on_dead is not None:
+            self._check_alert(on_dead)
+        settings = JobSettings(policy, seconds, on_dead).changed(options)
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any, Any, Any]:
             if isinstance(function, Job):
                 raise TypeError(f"{function.name} is a job already; declare its `function` again")
             module = importable(function.__module__).removesuffix(".__main__")
             full_name = name or f"{module}.{function.__qualname__}"
-            job = Job[Any, Any, Any, Any](self, full_name, function, version, settings)
-            first = self._jobs.setdefault(full_name, job)
-            if first is not job and not is_same(first.function, function):
-                raise DuplicateJob(full_name)
+            job = Job[Any, Any, Any, Any](self, full_name, function, version, settings, others)
+            claimed = dict.fromkeys((full_name, *others), job)
+            for each, first in self._jobs.items():
+                if each in claimed and not is_same(first.function, function):
+                    raise DuplicateJob(each)
+            self._jobs.update(claimed | self._jobs)
             return job
 
         decorator: Any = declare
         return decorator  # type: ignore[no-any-return]
+
+    def _check_alert(self, alert: JobPusher[..., Any]) -> None:
+        if not isinstance(alert, JobPusher) or alert.job.app is not self:
+            raise TypeError(f"on_dead is a job of this app, not {alert!r}")
+        alert.check_member()
+        try:
+            alert.job.arguments.decode([asdict(DeadJob("", [], {}, None, 0, "", None))], {})
+        except UndecodableArguments as error:
+            reason = f"on_dead gives it one argument, a DeadJob: {error.reason}"
+            raise InvalidArguments(alert.job.name, error.parameter, reason) from error
 
     def cron(
         self,
@@ -689,6 +730,11 @@ def queues_of(app: App, names: Sequence[str] = ()) -> list[str]:
 def known_queues(app: App) -> list[str]:
     """Return the queues of an app's jobs, and the others that it has used."""
     return list(dict.fromkeys([*queues_of(app), *app._queues]))
+
+
+def database_of(app: App) -> str | Database | None:
+    """Return the database of an app, or its name if it is not open; `None` if there is none."""
+    return app._named if app._db is None else app._db
 
 
 @contextmanager

@@ -153,7 +153,7 @@ def begin_batch(
     call = then.bind(*args, **{**kwargs, "done": 0, "dead": 0, "cancelled": 0})
     queue, priority = then.settings.queue, then.settings.priority
     value, group = call.stored.value, call.group
-    item = Batches(app.queue(queue)).open(app.db, value, priority, on_dead, group)
+    item = Batches(app.queue(queue)).open(app.db, value, priority, on_dead, group, then.alert)
     return Batch(app, queue, Handle(then, queue, item.id, is_new=item.is_new), on_dead, is_own=True)
 
 

@@ -51,7 +51,7 @@ class DuplicateSchedule(FdbqueueError, ValueError):
 
 
 class DuplicateJob(FdbqueueError, ValueError):
-    """Two jobs of an app share a name."""
+    """Two jobs of an app share a name or an alias."""
 
     name: str
 

@@ -20,7 +20,7 @@ from fdbqueue.queue.arguments import (
     validate_scope,
     validate_share,
 )
-from fdbqueue.queue.batches import Members, push_after
+from fdbqueue.queue.batches import Members, StoredAlert, encode_alert, push_after
 from fdbqueue.types import Duration, Group, OnDead, StoredJob, Transactor, Unique, UniqueUntil
 from fdbqueue.worker.invocation import supplied
 from fdbqueue.worker.telemetry import inject
@@ -42,6 +42,7 @@ class JobSettings:
 
     retry: Retry | Decision
     timeout: float | None
+    alert: JobPusher[..., Any] | None = None
     queue: str = "jobs"
     priority: int = 0
     unique: Unique | None = None
@@ -117,6 +118,19 @@ class JobPusher(Generic[_Push, _Result]):
         """The name of the queue that it pushes to."""
         return self.settings.queue
 
+    @property
+    def alert(self) -> bytes:
+        """The header field of its items for the job that `App.job(on_dead=...)` names."""
+        alert = self.settings.alert
+        if alert is None:
+            return b""
+        settings, job = alert.settings, alert.job
+        queue = "" if alert.queue == self.queue else alert.queue
+        group = settings.group if isinstance(settings.group, str) else None
+        return encode_alert(
+            StoredAlert(self.job.name, job.name, queue, settings.priority, group, job.version)
+        )
+
     def check_member(self) -> None:
         """Raise `TypeError` if a batch or a step cannot push it."""
         if self._tr is not None or self.settings.after:
@@ -157,18 +171,18 @@ class JobPusher(Generic[_Push, _Result]):
         """
         app, queue = self.job.app, self.settings.queue
         tr = app.db if self._tr is None else self._tr
+        new = Members(app.queue(queue), self._arguments_of(calls), self.alert)
         if self.settings.after:
             others = [(app.queue(each.queue), each.id) for each in self.settings.after]
-            new = Members(app.queue(queue), self._arguments_of(calls))
             items = push_after(tr, new, others, self.settings.on_dead)
         else:
-            items = app.queue(queue).push_many(tr, **self._arguments_of(calls))
+            items = new.push(tr, new.items())
         return [Handle(self.job, queue, item.id, is_new=item.is_new) for item in items]
 
     def members(self, calls: Iterable[BoundJob[_Push, _Result]]) -> Members:
         """Return the pushes of these calls for a batch or a step."""
         self.check_member()
-        return Members(self.job.app.queue(self.queue), self._arguments_of(calls))
+        return Members(self.job.app.queue(self.queue), self._arguments_of(calls), self.alert)
 
     def _arguments_of(self, calls: Iterable[BoundJob[_Push, _Result]]) -> dict[str, Any]:
         """Return the arguments of the queue's `push_many` for these calls."""
@@ -212,6 +226,7 @@ class Job(JobPusher[_Push, _Result], Generic[_Call, _Push, _Returned, _Result]):
         function: Callable[_Call, _Returned],
         version: int,
         settings: JobSettings,
+        aliases: tuple[str, ...] = (),
     ) -> None:
         self.takes = supplied(function)
         if self.takes == "Transaction" and inspect.iscoroutinefunction(function):
@@ -220,6 +235,7 @@ class Job(JobPusher[_Push, _Result], Generic[_Call, _Push, _Returned, _Result]):
         self.name = name
         self.function = function
         self.version = version
+        self.aliases = aliases
         super().__init__(self, None, settings)
         self.arguments = Arguments(name, function, 1 if self.takes else 0, app.jobs)
         self.__doc__ = function.__doc__

@@ -69,9 +69,10 @@ class AppSchedules:
             'Monday, 06:00'
         """
         job = self._app.jobs[call.stored.name]
-        schedules = self._app.queue(job.settings.queue).schedules
         options.setdefault("group", call.group)
-        schedules.add(self._app.db, name, call.stored.value, job.settings.priority, **options)
+        added = Declared(name, call.stored.value, job.settings.priority, options, job.alert)
+        schedules = self._app.queue(job.settings.queue).schedules
+        declare(schedules, self._app.db, [added], is_declared=False)
 
     def all(self) -> list[Schedule]:
         """Return the schedules in the queues of the app, declared or not."""
@@ -110,6 +111,7 @@ class AppSchedules:
         options: ScheduleOptions,
     ) -> None:
         """Declare a schedule of a job, which workers store when they start."""
+        aliases = job.aliases if name is None else ()
         name = job.name if name is None else name
         settings = job.settings
         options = {**options, "group": call.group}
@@ -119,7 +121,8 @@ class AppSchedules:
         declared = self.declared.setdefault(settings.queue, {})
         if name in declared:
             raise DuplicateSchedule(name, settings.queue)
-        declared[name] = Declared(name, call.stored.value, settings.priority, options)
+        value = call.stored.value
+        declared[name] = Declared(name, value, settings.priority, options, job.alert, aliases)
 
     def renewing(self, names: Sequence[str]) -> Callable[[], None]:
         """Return a call that declares the schedules of some queues again every hour.

@@ -5,11 +5,13 @@ Times are in milliseconds since 1970.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+import json
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fdbqueue.errors import FdbqueueError
+from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.layout.values import record_codec
-from fdbqueue.types import Missed, Overlap
+from fdbqueue.types import Missed, Overlap, stored_job
 
 StepKind: TypeAlias = Literal["step", "commit", "sleep", "wait", "run"]
 """A function, a function in a transaction, a sleep, a signal, or another job."""
@@ -77,6 +79,47 @@ def is_over(due: int | None, now: int) -> bool:
     return due is not None and due - SKEW <= now
 
 
+# Alerts
+
+
+class StoredAlert(NamedTuple):
+    """The job that is pushed when an item becomes a dead letter.
+
+    Attributes:
+        of: The name of the item's job.
+        job: The name of the job to push.
+        queue: The name of its queue; empty for the item's own.
+        version: Its version.
+    """
+
+    of: str
+    job: str
+    queue: str = ""
+    priority: int = 0
+    group: str | None = None
+    version: int = 1
+
+
+encode_alert, decode_alert = record_codec(StoredAlert)
+
+
+# Names
+
+
+def renamed_call(payload: bytes, old: str, new: str) -> bytes | None:
+    """Return the payload of a job with another name; `None` if it has not the old one.
+
+    >>> renamed_call(b'{"job":"send","args":[1]}', "send", "deliver")
+    b'{"job":"deliver","args":[1]}'
+    """
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    call = stored_job(value)
+    return None if call is None or call.name != old else json_bytes({**value, "job": new})
+
+
 # Schedules
 
 
@@ -91,7 +134,7 @@ class Timing(NamedTuple):
 class Definition(NamedTuple):
     """The item that a schedule pushes, and its timing.
 
-    The item's `level` lacks the prefix of all items.
+    The item's `level` lacks the prefix of all items. `alert` is the header field of that name.
     """
 
     timing: Timing
@@ -100,6 +143,7 @@ class Definition(NamedTuple):
     missed: Missed
     overlap: Overlap
     group: str | None = None
+    alert: bytes = b""
 
 
 class StoredSchedule(NamedTuple):
@@ -127,7 +171,15 @@ class StoredSchedule(NamedTuple):
         return None if self.definition.overlap == "allow" else f"schedule {name}"
 
 
-encode_schedule, _decode_schedule = record_codec(StoredSchedule)
+_encode_schedule, _decode_schedule = record_codec(StoredSchedule)
+
+
+def encode_schedule(schedule: StoredSchedule) -> bytes:
+    """Encode a schedule; older clients read one without an alert."""
+    stored: Any = schedule.definition
+    if not schedule.definition.alert:
+        stored = stored[: Definition._fields.index("alert")]
+    return _encode_schedule(schedule._replace(definition=stored))
 
 
 def decode_schedule(value: bytes) -> StoredSchedule:

@@ -124,6 +124,7 @@ class Header(NamedTuple):
         alone: `NEXT` or `NOW` if it runs alone in its worker after a lease ran out.
         unknown: When a worker that does not know its job first met it, since its last claim.
         step: The step in which its job is suspended.
+        alert: The job that is pushed when it becomes a dead letter, as `StoredAlert`.
     """
 
     attempts: int = 0
@@ -147,6 +148,7 @@ class Header(NamedTuple):
     alone: int = 0
     unknown: int | None = None
     step: str = ""
+    alert: bytes = b""
 
     @property
     def failed_attempts(self) -> int:

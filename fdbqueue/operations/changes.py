@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from fdbqueue.layout.batches import End, is_link
 from fdbqueue.layout.items import ItemRow, Level, StoredItem
+from fdbqueue.layout.jobs import renamed_call
 from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.values import (
     with_header,
 )
 from fdbqueue.operations.items import Items, Tail
 from fdbqueue.operations.parallel import stored_at
-from fdbqueue.operations.payloads import with_small_row
+from fdbqueue.operations.payloads import own_id, read_payload, with_small_row, write_payload
 from fdbqueue.operations.transitions import Change
 from fdbqueue.types import (
     ENDED,
@@ -104,6 +105,23 @@ class Changes:
             number = layout.unpack_attempt_key(stored.key)[1]
             tr[layout.attempt_key(layout.position(key), number)] = stored.value
         return key
+
+    def rename_job(self, tr: Transaction, now: int, row: ItemRow, old: str, new: str) -> bool:
+        """Give the job of an item another name; return false if it has not the old one.
+
+        A client that runs it goes on.
+        """
+        layout, item = self._layout, row.item
+        payload = renamed_call(read_payload(tr, layout, item.content), old, new)
+        if payload is None:
+            return False
+        if item.is_in_pieces:
+            tr.clear_range(*layout.range_of(layout.pieces_prefix(item.content)))
+        value = write_payload(tr, layout, own_id(layout, item.key), payload, item.header)
+        self._rely_on(tr, row)
+        renamed = row._replace(item=StoredItem(item.key, value, item.level))
+        self._perform(tr, now, [Change("marked", row, renamed)])
+        return True
 
     # Done items
 

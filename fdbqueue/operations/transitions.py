@@ -98,6 +98,8 @@ TABLE: dict[tuple[Why, State | None, State | None], dict[str, int]] = {
     ("marked", "ready", "ready"): {},
     ("marked", "delayed", "delayed"): {},
     ("marked", "claimed", "claimed"): {},
+    ("marked", "dead", "dead"): {},
+    ("marked", "done", "done"): {},
 }
 """Every transition: why, from which state and to which (`None`: no item), and its change of the
 tallies."""

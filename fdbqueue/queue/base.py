@@ -35,7 +35,7 @@ from fdbqueue.errors import (
     error_text,
 )
 from fdbqueue.layout.codecs import stored_codec
-from fdbqueue.layout.items import Level, Selection, decode_group_settings
+from fdbqueue.layout.items import Filter, Level, Selection, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NO_HEADER, decode_claim_text, decode_options, encode_claim_text
 from fdbqueue.operations.items import NewItem, Tail
@@ -67,6 +67,7 @@ from fdbqueue.queue.arguments import (
     validate_wait,
 )
 from fdbqueue.types import (
+    STATES,
     Change,
     Claim,
     Database,
@@ -108,6 +109,7 @@ _CHANGES = 100  # items that one transaction of `change_all` changes
 _WITHIN = 256  # items at the head of the queue of which a claim picks some, by default
 _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
 _TOO_LARGE = 2101
+_IS_LATER = "delayed".__ne__  # delayed items come first, because they may become ready meanwhile
 
 MAX_SCAN = 10_000
 """The default number of items that one `search` or `count` looks at."""
@@ -545,8 +547,7 @@ class BaseQueue(Generic[_T]):
             raise ValueError("`to` is the new priority, for 'reprioritize' alone")
         if state is None and all(value is None for value in filters.values()):
             raise ValueError("give a state, or a filter: None matches every item")
-        # Delayed items come first, because they may become ready meanwhile.
-        states = sorted(states_with(change), key="delayed".__ne__)
+        states = sorted(states_with(change), key=_IS_LATER)
         if not states or (state is not None and validate_state(state) not in states):
             raise ValueError(f"{change!r} is not a change of {state or 'any'} items")
         store, limit = self._store, validate_number(limit, "limit")
@@ -925,6 +926,18 @@ def _change_matching(
     while ids := [*dict.fromkeys(islice(new, _CHANGES))]:
         results |= _change_some(store, db, begin, ids)
     return results
+
+
+def rename_jobs(queue: BaseQueue[Any], db: Database, old: str, new: str) -> dict[str, int]:
+    """Rename the stored calls of a job; return how many in each state, and of `schedules`."""
+    store, renamed = queue._store, dict[str, int]()
+    begin = _each(partial(store.rename_job, old=old, new=new))
+    for state in sorted(STATES, key=_IS_LATER):
+        each = [Selection(state, Filter(job=old))]
+        renamed[state] = sum(_change_matching(store, db, begin, each, limit=0).values())
+    change = partial(store.schedules.rename_job, old=old, new=new)
+    names = read(db, store.schedules.all)
+    return renamed | {"schedules": sum(store.change(db, partial(change, name=n)) for n in names)}
 
 
 def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str]) -> dict[str, bool]:

@@ -23,7 +23,9 @@ from fdbqueue.layout.batches import BatchKind as BatchKind
 from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.jobs import BatchClosed as BatchClosed
 from fdbqueue.layout.jobs import BatchNotFound as BatchNotFound
+from fdbqueue.layout.jobs import StoredAlert as StoredAlert
 from fdbqueue.layout.jobs import TooManyFollowing as TooManyFollowing
+from fdbqueue.layout.jobs import encode_alert as encode_alert
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
 from fdbqueue.operations.items import BATCH_BYTES, ITEM_BYTES, NewItem
@@ -111,17 +113,26 @@ class ItemBatch(BatchProgress):
 
 
 class Members(NamedTuple):
-    """Items to push to one queue as members of a batch, given the arguments of its `push_many`."""
+    """Items to push to one queue, given the arguments of its `push_many`.
+
+    `alert` is the header field of that name.
+    """
 
     queue: BaseQueue[Any]
     arguments: Mapping[str, Any]
+    alert: bytes = b""
 
-    def items(self, batch: bytes) -> list[NewItem]:
-        """Return the items, with this batch in their headers."""
+    def items(self, batch: bytes = b"") -> list[NewItem]:
+        """Return the items, perhaps as members of a batch."""
         options: Any = {**self.arguments}
         values, priority = options.pop("values"), options.pop("priority", None)
         new = new_items(store_of(self.queue), values, [priority] * len(values), **options)
-        return [item._replace(header=item.header._replace(batch=batch)) for item in new]
+        if not (batch or self.alert):
+            return new
+        return [
+            item._replace(header=item.header._replace(batch=batch, alert=self.alert))
+            for item in new
+        ]
 
     @property
     def prefix(self) -> bytes:
@@ -133,7 +144,7 @@ class Members(NamedTuple):
         """Return the items as members of a batch of the queue `owner`, for a step of a job."""
         return self.items(membership_in(self.queue, owner, id, step=step, job=job))
 
-    def push(self, tr: Transaction, new: list[NewItem]) -> list[Item[Any]]:
+    def push(self, tr: Transactor, new: list[NewItem]) -> list[Item[Any]]:
         """Push items to the queue."""
         return push_members(tr, self.queue, new)
 
@@ -144,7 +155,7 @@ def membership_in(queue: BaseQueue[Any], owner: bytes, id: bytes, **fields: Any)
     return encode_membership(Membership(subspace, id, **fields))
 
 
-def push_members(tr: Transaction, queue: BaseQueue[Any], new: list[NewItem]) -> list[Item[Any]]:
+def push_members(tr: Transactor, queue: BaseQueue[Any], new: list[NewItem]) -> list[Item[Any]]:
     """Push items of a batch; return each, or the holder of its unique key; raise `QueueFull`."""
     return drive(store_of(queue).push(tr, new, raises=True))
 
@@ -165,7 +176,13 @@ class Batches:
         self._layout = self._store.layout
 
     def open(
-        self, db: Database, value: Any, priority: int, on_dead: OnDead, group: str | None = None
+        self,
+        db: Database,
+        value: Any,
+        priority: int,
+        on_dead: OnDead,
+        group: str | None = None,
+        alert: bytes = b"",
     ) -> Item[Any]:
         """Begin a batch; return the item that is ready once its jobs have ended.
 
@@ -175,7 +192,7 @@ class Batches:
         if len(new.payload) > _MAX_VALUE:
             raise PayloadTooLarge(len(new.payload), _MAX_VALUE, "the last job of a batch")
 
-        waiting = new._replace(due=NEVER, header=Header(awaits=True))
+        waiting = new._replace(due=NEVER, header=Header(awaits=True, alert=alert))
 
         def body(tr: Transaction) -> Item[Any]:
             (item,) = push_members(tr, self._queue, [waiting])
@@ -306,7 +323,7 @@ def push_after(
     Raises `QueueFull`, and `TooManyFollowing`, after which the transaction must not commit.
     """
     store, owner = store_of(new.queue), new.queue.subspace.key()
-    items = new.items(b"")
+    items = new.items()
     others = {id: queue for queue, id in after}
     references = {id: store_of(queue).codec.reference(id) for id, queue in others.items()}
 

@@ -36,8 +36,15 @@ from fdbqueue.layout.values import time_as_json as time_as_json
 from fdbqueue.operations.maintainers.batches import leave_batches
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.operations.views.stats import begin_stats, unknown_stats
-from fdbqueue.queue.arguments import LIMITS, validate_number
-from fdbqueue.queue.base import BaseQueue, Stored, find_stored, open_stored, store_of
+from fdbqueue.queue.arguments import LIMITS, validate_key, validate_number
+from fdbqueue.queue.base import (
+    BaseQueue,
+    Stored,
+    find_stored,
+    open_stored,
+    rename_jobs,
+    store_of,
+)
 from fdbqueue.queue.priority import PriorityQueue, Queue
 from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import (
@@ -135,6 +142,32 @@ def rename(tr: Transactor, name: str, new_name: str) -> None:
         leave(tr, name, subspace)
 
     _change(tr, body)
+
+
+def rename_job(db: Database, queue: str, old: str, new: str) -> dict[str, int]:
+    """Rename the stored calls of a job; return how many in each state, and how many `schedules`.
+
+    A claimed call goes on; if it is tried again, it has the new name. A schedule that a worker has
+    declared under the old name gets the new one. Unique keys that contain the name stay as they
+    are, and so does the name of an alert that calls of other jobs push when they die.
+
+    Each transaction renames up to 100 calls. Repeat an interrupted call, and call it until it finds
+    none: programs may push the old name, and items change their states meanwhile. Cost: as for
+    `change_all` with the filter `job`.
+
+    Raises:
+        QueueNotFound: There is no queue with this name.
+        ValueError: The names are equal, or not text.
+
+    Example:
+        >>> _ = mail.push(db, {"job": "shop.send", "args": ["ada@example.com"]})
+        >>> rename_job(db, "mail", "shop.send", "shop.deliver")["ready"]
+        1
+    """
+    if old == new:
+        raise ValueError(f"the job has the name {new!r} already")
+    old, new = validate_key("a name", old), validate_key("a name", new)
+    return rename_jobs(existing_queue(db, queue), db, old, new)
 
 
 def drop(tr: Transactor, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -155,22 +155,25 @@ class Schedules(Generic[V]):
             >>> jobs.schedules.get(db, "nightly").next_tick.hour
             3
         """
-        self._put(tr, {name: self._define(name, value, priority, options)}, is_declared=False)
+        self._put(tr, [Declared(name, value, priority, options)], is_declared=False)
 
     def _put(
         self,
         tr: Transactor,
-        definitions: Mapping[str, Definition],
+        declared: Iterable[Declared],
         *,
         is_declared: bool,
         replaces: bool = True,
     ) -> list[tuple[str, Any, Any]]:
         """Store schedules; return the names of different ones, and the fields that differ."""
+        definitions = {each.name: (self._define(each), each.aliases) for each in declared}
 
         def body(tr: Transaction, now: int) -> list[tuple[str, Any, Any]]:
             found: list[tuple[str, Any, Any]] = []
             self._store.options.agree(tr)
-            for name, definition in definitions.items():
+            for name, (definition, aliases) in definitions.items():
+                for alias in aliases:
+                    self._in.take_over(tr, alias, name)
                 known = self._in.get(tr, name)
                 before = {} if known is None else self._defined(known.definition)
                 defined = self._defined(definition).items()
@@ -187,10 +190,9 @@ class Schedules(Generic[V]):
         shown = as_json(self._public(0, "", StoredSchedule(definition)))
         return {each: shown[each] for each in _DEFINED}
 
-    def _define(
-        self, name: str, value: object, priority: Priority | None, options: ScheduleOptions
-    ) -> Definition:
+    def _define(self, declared: Declared) -> Definition:
         store = self._store
+        name, value, priority, options, alert, _ = declared
         group = options.get("group")
         payload = store.codec.encode(value)
         if len(payload) > _MAX_VALUE:
@@ -199,7 +201,7 @@ class Schedules(Generic[V]):
             priority = 0
         level = store.levels.level(priority).prefix[len(store.layout.items) :]
         timing, missed, overlap = validate_schedule(name, options)
-        definition = Definition(timing, payload, level, missed, overlap, group)
+        definition = Definition(timing, payload, level, missed, overlap, group, alert)
         too_much = schedule_size(definition) - MAX_ROW
         if too_much > 0:  # such as a value with many zeros, each of which takes two bytes
             raise PayloadTooLarge(len(payload), len(payload) - too_much, "a schedule")
@@ -328,12 +330,18 @@ def _timing(name: str, options: ScheduleOptions) -> Timing:
 
 
 class Declared(NamedTuple):
-    """A schedule that a program declares; `Schedules.add` describes the fields."""
+    """A schedule of a program; `Schedules.add` describes the fields.
+
+    `alert` is the header field of that name for its items. It takes over the state of a declared
+    schedule that has one of its `aliases` as name.
+    """
 
     name: str
     value: Any
     priority: Priority | None
     options: ScheduleOptions
+    alert: bytes = b""
+    aliases: Sequence[str] = ()
 
 
 def declare(
@@ -342,11 +350,11 @@ def declare(
     declared: Iterable[Declared],
     *,
     replaces: bool = True,
+    is_declared: bool = True,
 ) -> list[tuple[str, Any, Any]]:
     """Store the schedules that a worker declares, each of which goes on for a day.
 
-    Without `replaces`, stored ones that differ stay: newer workers may have stored them. Return the
-    different ones, as `_put` does.
+    Without `replaces`, stored ones that differ stay: newer workers may have stored them. Without
+    `is_declared`, they go on for ever. Return the different ones, as `_put` does.
     """
-    definitions = {each.name: schedules._define(*each) for each in declared}
-    return schedules._put(tr, definitions, is_declared=True, replaces=replaces)
+    return schedules._put(tr, declared, is_declared=is_declared, replaces=replaces)

@@ -140,6 +140,40 @@ no jobs
     assert (send["job"], send["queue"], send["timeout"]) == ("shop.send", "mail", 90.0)
 
 
+def test_stored_names_that_no_job_has_are_listed_and_renamed(local: Shell) -> None:
+    (local.path / "shop.py").write_text(RENAMED)
+    for name in ("shop.gone", "shop.gone", "shop.old", "shop.send"):
+        local.output("push", "mail", json.dumps({"job": name, "args": [1]}))
+    local.output("push", "mail", '"no job"')
+    follow(
+        local,
+        """
+$ jobs --app shop:app
+job queue priority attempts delays timeout unique group version
+shop.send mail 0 20 1s to 1h - - - 1
+unknown job queue ready delayed claimed dead done
+shop.gone mail 2 0 0 0 0
+1 unknown name among 4 stored jobs
+$ rename-job mail shop.gone shop.send
+renamed shop.gone to shop.send: 2 ready
+""",
+    )
+    lines = local.output("jobs", "--app", "shop:app", "--json").splitlines()
+    assert json.loads(lines[0])["aliases"] == ["shop.old"]
+    assert json.loads(lines[-1]) == {"unknown_jobs": 0, "looked_at": 4}
+    again = local("rename-job", "mail", "shop.gone", "shop.send")
+    assert (again.returncode, "mail has no job named shop.gone" in again.stderr) == (1, True)
+    assert "the job has the name" in error_of(local("rename-job", "mail", "a", "a"))
+
+
+RENAMED = """
+import fdbqueue
+app = fdbqueue.App()
+
+@app.job(queue="mail", aliases=["shop.old"])
+def send(number): ...
+"""
+
 DECLARED = """
 import fdbqueue
 from fdbqueue.jobs import Retry

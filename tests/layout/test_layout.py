@@ -34,7 +34,8 @@ from fdbqueue.layout.values import (
 from fdbqueue.operations.items import Tail
 from fdbqueue.queue.arguments import declared_settings
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.batches import Batches, Members, push_after
+from fdbqueue.queue.batches import Batches, Members, StoredAlert, encode_alert, push_after
+from fdbqueue.queue.schedules import Declared, declare
 from fdbqueue.queue.steps import ClaimedSteps
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
 from recipes.queue import Queue as QueueRecipe
@@ -93,6 +94,15 @@ def store_everything(db: Any, space: Subspace) -> None:
     jobs.steps.signal(db, "parcel", key="k", value={"n": 1}, keep="1h")
     jobs.push(db, b"done", -1)
     jobs.ack(db, jobs.claim(db, within=1), result={"n": 1})
+
+    alerts, alert = (
+        PriorityQueue[Any](space["alerts"]),
+        StoredAlert("of", "alert", "ops", 2, "g", 3),
+    )
+    told = Members(alerts, {"values": [1], "priority": 5}, encode_alert(alert))
+    told.push(db, told.items())
+    schedule = Declared("hourly", "tick", 3, {"every": "1h"}, told.alert)
+    declare(alerts.schedules, db, [schedule], is_declared=False)
 
     groups: Any = PriorityQueue(space["groups"], codec="bytes")
     groups.push_many(db, [b"x", b"y"], 5, group="g")

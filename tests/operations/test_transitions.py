@@ -14,7 +14,7 @@ from fdbqueue.coordination.pops import PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.operations import transitions
 from fdbqueue.operations.transitions import TABLE, Why
-from fdbqueue.queue.base import store_of
+from fdbqueue.queue.base import rename_jobs, store_of
 from fdbqueue.queue.batches import Batches, Members
 from fdbqueue.testing import Clock
 from fdbqueue.types import State
@@ -104,6 +104,10 @@ class World:
 
         body(self.db)
 
+    def rename(self, state: State) -> None:
+        self.push(state, values=[{"job": "old", "args": ["x" * 100_000]}])
+        assert rename_jobs(self.queue, self.db, "old", "new")[state] == 1
+
     def trim(self) -> None:
         self.push("done")
         self.queue.configure(self.db, keep=None)
@@ -161,6 +165,7 @@ ACTS: dict[Kind, Callable[[World], object]] = {
         ("marked", each, each): partial(World.join, state=each)
         for each in ("ready", "delayed", "claimed")
     },
+    **{("marked", each, each): partial(World.rename, state=each) for each in ("dead", "done")},
 }
 """What makes each transition happen, in a queue that keeps done items if it has some."""
 
@@ -194,7 +199,7 @@ def test_each_transition_happens_and_is_counted(
     ended = {"done": 0, "dead": 0, "cancelled": 0}
     if "dead" in (before, after):
         ended["dead"] = 1
-    elif why in OUTCOMES:
+    elif before == "done" or why in OUTCOMES:
         ended["done" if before == "done" else OUTCOMES[why]] = 1
     found = world.batches.progress(db, world.batch)
     assert {outcome: getattr(found, outcome) for outcome in ended} == ended

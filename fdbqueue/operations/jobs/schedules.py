@@ -14,6 +14,7 @@ from fdbqueue.layout.jobs import (
     StoredSchedule,
     decode_schedule,
     encode_schedule,
+    renamed_call,
 )
 from fdbqueue.layout.values import Header, as_uuid, at_time
 from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
@@ -109,6 +110,26 @@ class Schedules:
             self._store(tr, name, before, None)
         return before is not None
 
+    def take_over(self, tr: Transaction, old: str, new: str) -> None:
+        """Give a declared schedule another name; delete it if there is one of that name."""
+        before = self.get(tr, old)
+        if before is not None and before.declared_at is not None:
+            self._store(tr, old, before, None)
+            if self.get(tr, new) is None:
+                self._store(tr, new, None, before)
+
+    def rename_job(self, tr: Transaction, now: int, name: str, old: str, new: str) -> bool:
+        """Rename the job of a schedule, and a declared schedule that has its name."""
+        before = self.get(tr, name)
+        payload = before and renamed_call(before.definition.payload, old, new)
+        if before is None or payload is None:
+            return False
+        definition = before.definition._replace(payload=payload)
+        self._store(tr, name, before, before._replace(definition=definition))
+        if name == old:
+            self.take_over(tr, old, new)
+        return True
+
     def pause(self, tr: Transaction, now: int, name: str, paused: bool) -> bool:
         """Pause or resume a schedule; return whether there is one.
 
@@ -173,7 +194,7 @@ class Schedules:
         """Push up to `room` due items of a schedule; return whether more is due."""
         if has_stopped(before, now):
             return False  # the next declaration sets the timer
-        timing, _, _, missed, overlap, _ = before.definition
+        timing, _, _, missed, overlap, *_ = before.definition
         is_held = self._is_held(tr, name, before)
         if is_held and overlap == "queue":
             return False  # the end of the item sets the timer
@@ -213,6 +234,7 @@ class Schedules:
             tick=tick,
             # Also if ticks are skipped now: they may be queued before the item ends.
             blocks=schedule.definition.overlap != "allow",
+            alert=schedule.definition.alert,
         )
         # No identity is invented here: the item follows from the schedule and what it has pushed.
         seed = layout.entry_key(layout.schedules, name) + b"%d %d" % (tick, schedule.pushed)

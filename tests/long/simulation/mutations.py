@@ -138,6 +138,7 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
     "without owned rows": ("durable", None, ["operations.items:OwnedRows.follow"]),
     "without batches": ("durable", None, ["operations.items:Memberships.follow"]),
     "forgotten deployments": ("deployments", {}, ["queue.deployment:decode_deployed"]),
+    "without alerts": ("durable", None, ["coordination.store:Alerts.follow"]),
     # Queues, and the processes that serve each other
     "a recovery ends a lease": ("queues", 0, ["layout.values:Lease.left"]),
     "two pushes take the last place": ("queues", None, ["operations.limits.places:Places.take"]),

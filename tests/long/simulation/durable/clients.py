@@ -25,7 +25,14 @@ from fdbqueue.layout.jobs import BatchClosed, StoredSchedule, StoredStep
 from fdbqueue.layout.values import Report
 from fdbqueue.operations.jobs.schedules import PUNCTUAL
 from fdbqueue.queue.base import end_cancelled, store_of
-from fdbqueue.queue.batches import Batches, Members, push_after, was_cancelled
+from fdbqueue.queue.batches import (
+    Batches,
+    Members,
+    StoredAlert,
+    encode_alert,
+    push_after,
+    was_cancelled,
+)
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, ItemInfo, OnDead, State, Transaction
 from fdbqueue.worker.context import HeldLease
@@ -46,8 +53,9 @@ ACTS = {
 }
 _RECEIPTS, _LOG = "receipts", "log"
 _KEPT = 100_000
-_KEPT_OUT = {"batch_of", "schedule"}
-"""Marks of jobs that nobody cancels: those that follow a batch, and those of a schedule."""
+_KEPT_OUT = {"batch_of", "schedule", "args"}
+"""Marks of jobs that nobody cancels: those that follow a batch, those of a schedule, and alerts."""
+_ALERT = encode_alert(StoredAlert("", "alert"))
 _UNFINISHED: tuple[State, ...] = ("ready", "delayed", "claimed")
 
 
@@ -284,9 +292,12 @@ class Client:
 
     def push(self) -> None:
         """Push jobs."""
-        payloads = [self._payload() for _ in range(self._chance.choice([1, 1, 3]))]
+        facts = self._chance.choice([{}, {"alerts": True}])
+        payloads = [self._payload(**facts) for _ in range(self._chance.choice([1, 1, 3]))]
         delay = self._chance.choice([0, 0, self.storm.scale])
-        self._queue.push_many(self._db, payloads, priority=0, delay=delay)
+        arguments = {"values": payloads, "priority": 0, "delay": delay}
+        new = Members(self._queue, arguments, _ALERT if facts else b"")
+        new.push(self._db, new.items())
         self._know(payloads)
 
     def work(self) -> bool:
@@ -330,7 +341,7 @@ class Client:
         try:
             if was_cancelled(self._queue, self._db, claim.item):
                 raise BatchCancelled
-            interpreter.perform(payload["program"])
+            interpreter.perform(payload.get("program") or [["commit", "alert"]])
         except BatchCancelled:
             self._end(claim, "cancelled", lambda tr: self._cancel_claimed(tr, claim))
         except (Dead, ValueError) as error:

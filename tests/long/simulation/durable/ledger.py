@@ -117,6 +117,8 @@ class Ledger:
         self._last_sent = 0
         """When a signal was sent last, which deletes others whose time is over."""
         self._ticks = Ticks()
+        self._alerts: dict[str, str] = {}
+        """The alert of each dead letter."""
         self._number = 0
         self._entry: Entry | None = None
         self.problems: list[str] = []
@@ -149,6 +151,8 @@ class Ledger:
             self._note_tick(item, tick, payload["schedule"])
         if "batch_of" in payload:
             self._compare_counts(item, job, payload["kwargs"])
+        for dead in payload.get("args", ()):
+            self._note_alert(item, **dead)
         others = self._followed(payload)
         if not all(other is not None and other.may_have_ended for other in others):
             self._say("it was claimed before the jobs that it follows have ended")
@@ -165,6 +169,16 @@ class Ledger:
         unfinished = [job for job in others if job is not self._jobs[item] and job.end is None]
         if unfinished and schedule == ONE_BY_ONE:
             self._say(f"the last item of {schedule!r} has not ended")
+
+    def _note_alert(self, item: str, id: str, job: str, attempts: int, **_: Any) -> None:
+        dead = self._jobs.get(id)
+        if dead is None or dead.end != "dead" or dead.payload["job"] != job:
+            self._say(f"it tells of a dead letter, which is {dead}")
+        elif attempts > len(dead.claims):
+            self._say(f"it tells of {attempts} attempts, and there were {len(dead.claims)} claims")
+        if self._alerts.setdefault(id, item) != item:
+            self._say("another one tells of the dead letter")
+        self.events["alert"] += 1
 
     def _followed(self, payload: dict[str, Any]) -> list[Job | None]:
         """Return the jobs after which a job is to run, as far as they are known."""
@@ -360,6 +374,9 @@ class Ledger:
             if not job.may_have_ended:
                 self._say(f"{item} has not ended: {job}")
             self._compare_effects(item, job)
+            has_alert = "alerts" in job.payload and job.end == "dead"
+            if has_alert != (item in self._alerts):
+                self._say(f"{item} has{' no' * has_alert} alert: {job}")
         self._compare_ends("done", done)
         self._compare_ends("dead", dead)
         for (item, step), results in seen.items():
@@ -372,7 +389,7 @@ class Ledger:
 
     @staticmethod
     def _is_one(job: Job) -> bool:
-        return "schedule" not in job.payload
+        return not {"schedule", "args"} & job.payload.keys()
 
     def _compare_effects(self, item: str, job: Job) -> None:
         stored = {
