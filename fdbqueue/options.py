@@ -32,7 +32,9 @@ __all__ = [
     "QueueSettings",
     "ScheduleOptions",
     "Selecting",
+    "TaskChanges",
     "TaskOptions",
+    "UpdateOptions",
 ]
 
 
@@ -42,6 +44,8 @@ class _EveryPush(TypedDict, total=False):
     ttl: Duration | None
     unique_until: UniqueUntil | None
     unique_for: Duration | None
+    replace: bool
+    at_most: Duration | None
 
 
 class _GroupedPush(_EveryPush, total=False):
@@ -68,10 +72,35 @@ class PushOptions(_GroupedPush, total=False):
         unique_for: Seconds, over 0, from the push until the key is free, even if the item ends
             earlier; instead of `unique_until`. An ended item that is not kept is returned with the
             given value.
+        replace: Whether an item that waits and has the key gets the value and the time of this
+            push; otherwise it stays as it is, and is returned. A retry keeps its time. An item that
+            is claimed, or whose job has stored steps, keeps its value and gives up the key: the
+            push stores another item. So the last value is always to come.
+        at_most: Seconds, from 0, after the first push from which `replace` does not postpone the
+            item any more; by default no limit.
     """
 
     cost: float
     unique: str | None
+
+
+class _Waiting(TypedDict, total=False):
+    group: str | None
+    delay: Duration | None
+    at: datetime | None
+
+
+class UpdateOptions(_Waiting, total=False):
+    """What `update` changes, besides the value. What is left out stays.
+
+    Attributes:
+        priority: A priority of the queue's type. The item goes behind the last one of it.
+        group: Group of the item, or `None` for none. It goes behind the last item of it.
+        delay: Seconds, from 0, from now until the item is available.
+        at: A `datetime` with a time zone, instead of `delay`.
+    """
+
+    priority: Priority
 
 
 class PushManyOptions(_GroupedPush, total=False):
@@ -117,6 +146,16 @@ class TaskOptions(TaskFields, _GroupedPush, total=False):
     """
 
     unique: str | None
+
+
+class TaskChanges(TaskFields, _Waiting, total=False):
+    """What `TaskQueue.update` changes: the `TaskFields`, and `UpdateOptions`.
+
+    Attributes:
+        payload: A JSON value.
+    """
+
+    payload: Any
 
 
 class JobOptions(_EveryPush, total=False):

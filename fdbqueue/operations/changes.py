@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from fdbqueue.errors import WrongState
 from fdbqueue.layout.batches import End, is_link
 from fdbqueue.layout.items import ItemRow, Level, StoredItem
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.layout.values import (
-    with_header,
-)
+from fdbqueue.layout.values import NEVER, with_header
 from fdbqueue.operations.items import Items, Tail
 from fdbqueue.operations.parallel import stored_at
-from fdbqueue.operations.payloads import with_small_row
+from fdbqueue.operations.payloads import with_small_row, write_payload
 from fdbqueue.operations.transitions import Change
 from fdbqueue.types import (
     ENDED,
@@ -24,6 +24,20 @@ from fdbqueue.types import (
 )
 
 _REMOVED = End("removed")
+
+
+class Update(NamedTuple):
+    """The level of a waiting item, and what else of it changes; `None` keeps the payload or time.
+
+    Attributes:
+        id: Identifies the pieces of a large payload.
+        due: When the item is due, in milliseconds since 1970; a time that is past for at once.
+    """
+
+    level: Level
+    payload: bytes | None = None
+    id: bytes = b""
+    due: int | None = None
 
 
 class Changes:
@@ -76,34 +90,44 @@ class Changes:
         item = item.with_header(item.header._replace(followers=followers + len(batches)))
         self._perform(tr, now, [Change("marked", row, row._replace(item=item))])
 
-    def move(
-        self,
-        tr: Transaction,
-        now: int,
-        row: ItemRow,
-        level: Level,
-        tails: dict[bytes, Tail],
-    ) -> bytes:
-        """Move a ready, delayed or dead item to the end of a level; return its new key."""
+    def update(
+        self, tr: Transaction, now: int, row: ItemRow, new: Update, tails: dict[bytes, Tail]
+    ) -> ItemRow:
+        """Change a ready or delayed item; return its row.
+
+        It goes to the end of another level, or keeps its place. Raise `WrongState` for a payload or
+        a time that its job needs as it is.
+        """
         layout, item = self._layout, row.item
-        position, header = layout.position(item.key), item.header
-        attempts: list[KeyValue] = []
-        if header.failed_attempts or row.state == "dead":
-            attempts += tr.get_range(*layout.attempts_range(position))
-        header = header._replace(origin=header.origin or position)
-        tail = tails.get(level.prefix) or Tail(tr.snapshot, level)
-        tails[level.prefix] = tail
-        count = tail.take_count(tr.get_read_version().wait())
-        random = layout.unpack_item_key(item.key)[-1]
-        key = layout.item_key(level.prefix, count, random)
-        value = with_header(header, item.content)
+        key, header, content, due = item.key, item.header, item.content, row.due
+        if header.steps and (new.payload, new.due) != (None, None):
+            raise WrongState(layout.item_id(key, header.origin), "begun")
+        if due == NEVER and new.due is not None:
+            raise WrongState(layout.item_id(key, header.origin), "waiting")
         self._rely_on(tr, row)
-        moved = row._replace(item=StoredItem(key, value, level))
-        self._perform(tr, now, [Change("moved", row, moved)])
-        for stored in attempts:
-            number = layout.unpack_attempt_key(stored.key)[1]
-            tr[layout.attempt_key(layout.position(key), number)] = stored.value
-        return key
+        attempts: list[KeyValue] = []
+        if new.level.prefix != item.level.prefix:
+            position = layout.position(key)
+            if header.failed_attempts:
+                attempts += tr.get_range(*layout.attempts_range(position))
+            header = header._replace(origin=header.origin or position)
+            tail = tails.setdefault(new.level.prefix, Tail(tr.snapshot, new.level))
+            count = tail.take_count(tr.get_read_version().wait())
+            key = layout.item_key(new.level.prefix, count, layout.unpack_item_key(key)[-1])
+        if new.payload is not None:
+            content = write_payload(tr, layout, new.id, new.payload)
+            header = header._replace(unknown=None)
+        if new.due is not None:
+            due = new.due if new.due > now else 0
+        if row.state == "delayed" and not due:
+            header = header._replace(since=now, unknown=None)
+        stored = StoredItem(key, with_header(header, content), new.level)
+        updated = ItemRow("delayed" if due else "ready", stored, row.attempts, due)
+        self._perform(tr, now, [Change("updated", row, updated)])
+        for each in attempts:
+            number = layout.unpack_attempt_key(each.key)[1]
+            tr[layout.attempt_key(layout.position(key), number)] = each.value
+        return updated
 
     # Done items
 

@@ -49,7 +49,7 @@ Why: TypeAlias = Literal[
     "cancelled",
     "removed",
     "trimmed",
-    "moved",
+    "updated",
     "marked",
 ]
 
@@ -92,9 +92,10 @@ TABLE: dict[tuple[Why, State | None, State | None], dict[str, int]] = {
     ("removed", "dead", None): {"removed": 1, "dead": -1},
     ("removed", "done", None): {"done": -1},
     ("trimmed", "done", None): {"done": -1},
-    ("moved", "ready", "ready"): _BACK,
-    ("moved", "delayed", "delayed"): _BACK,
-    ("moved", "dead", "dead"): {},
+    ("updated", "ready", "ready"): _BACK,
+    ("updated", "ready", "delayed"): {"delayed": 1, **_BACK},
+    ("updated", "delayed", "ready"): {"delayed": -1, **_BACK},
+    ("updated", "delayed", "delayed"): _BACK,
     ("marked", "ready", "ready"): {},
     ("marked", "delayed", "delayed"): {},
     ("marked", "claimed", "claimed"): {},

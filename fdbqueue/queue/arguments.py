@@ -143,6 +143,23 @@ def due_time(delay: Duration | None, at: datetime | None) -> int | None:
     return milliseconds() + math.ceil(seconds * 1000) if seconds else None
 
 
+def new_time(options: Mapping[str, Any]) -> int | None:
+    """Return when a changed item is due, in milliseconds; 0 for at once, `None` for no change."""
+    delay, at = options.get("delay"), options.get("at")
+    due = due_time(delay, at)
+    return 0 if due is None and delay is not None else due
+
+
+def postponed_for(options: PushManyOptions) -> float | None:
+    """Return for how many milliseconds pushes may replace an item; `None` for never."""
+    at_most = options.get("at_most")
+    if not validate_flag("replace", options.get("replace", False)):
+        return None
+    if at_most is None:
+        return math.inf
+    return 1000 * validate_seconds("at_most", at_most, below=_MAX_SECONDS)
+
+
 def validate_time(at: object) -> datetime:
     """Return the time at which an item is due.
 
@@ -373,7 +390,8 @@ def new_headers(n: int, options: PushManyOptions) -> list[Header]:
     plain = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
     if cost != 1:
         plain = plain._replace(cost=validate_share("cost", cost))
-    seconds = validate_scope(keys, until, period)
+    replacing = options.get("replace", False), options.get("at_most")
+    seconds = validate_scope(keys, until, period, *replacing)
     if keys is None:
         return [plain] * n
     ends = None if seconds is None else milliseconds() + math.ceil(seconds * 1000)
@@ -393,14 +411,24 @@ def new_headers(n: int, options: PushManyOptions) -> list[Header]:
     ]
 
 
-def validate_scope(unique: object, until: object, period: Duration | None) -> float | None:
+def validate_scope(
+    unique: object,
+    until: object,
+    period: Duration | None,
+    replace: object = False,
+    at_most: object = None,
+) -> float | None:
     """Return for how many seconds a unique key is not free, or `None`."""
+    if at_most is not None and not replace:
+        raise ValueError("at_most needs replace=True, too")
+    if replace and period is not None:
+        raise ValueError("give replace or unique_for, not both")
     if until is not None:
         validate_choice("unique_until", until, UniqueUntil)
     if until is not None and period is not None:
         raise ValueError("give unique_until or unique_for, not both")
-    if unique is None and (until is not None or period is not None):
-        name = "unique_for" if until is None else "unique_until"
+    if unique is None and (until is not None or period is not None or replace):
+        name = "replace" if replace else "unique_for" if until is None else "unique_until"
         raise ValueError(f"{name} needs a key: give unique, too")
     if period is None:
         return None

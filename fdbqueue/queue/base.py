@@ -38,17 +38,27 @@ from fdbqueue.layout.codecs import stored_codec
 from fdbqueue.layout.items import Level, Selection, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NO_HEADER, decode_claim_text, decode_options, encode_claim_text
+from fdbqueue.operations.changes import Update
 from fdbqueue.operations.items import NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.options import reconcile_options
 from fdbqueue.operations.views.groups import GroupInfo as GroupInfo
 from fdbqueue.operations.views.groups import list_groups
-from fdbqueue.options import Filters, GroupSettings, PushManyOptions, QueueSettings, Selecting
+from fdbqueue.options import (
+    Filters,
+    GroupSettings,
+    PushManyOptions,
+    QueueSettings,
+    Selecting,
+    UpdateOptions,
+)
 from fdbqueue.queue.arguments import (
     due_time,
     group_settings,
     new_headers,
+    new_time,
     of_each,
+    postponed_for,
     settings_to_store,
     validate_by,
     validate_claim,
@@ -76,7 +86,6 @@ from fdbqueue.types import (
     ItemInfo,
     MatchCount,
     Options,
-    Priority,
     Progress,
     QueueStats,
     ReadTransaction,
@@ -511,24 +520,25 @@ class BaseQueue(Generic[_T]):
         *,
         state: State | None = None,
         limit: int = 0,
-        to: Priority | None = None,
+        to: UpdateOptions | None = None,
         by: str | None = None,
         **filters: Unpack[Filters],
     ) -> dict[str, bool]:
         """Make the same change of all items that match; return by id whether each was changed.
 
         Each transaction changes up to 100 items, exactly once. An item stays as it is if it has
-        left the state, cannot be decoded or retried, or has the new priority already. Cost: a read
-        of all items, and each single change.
+        left the state, cannot be decoded, retried or updated. Cost: a read of all items, and each
+        single change.
 
         Args:
             db: A database.
             change: `"remove"` (items that are not claimed), `"clear"` (all, with their claims),
                 `"retry"` (delayed and dead), `"release"` (claimed), `"cancel"` (ready, delayed and
-                claimed), or `"reprioritize"` (ready, delayed and dead, not in a FIFO queue).
+                claimed), or `"update"` (ready and delayed).
             state: The state of the items; `None`, which needs a filter, for each of these states.
             limit: The maximum number of items, 0 for all.
-            to: The new priority. Items keep their order.
+            to: The changes of an update, as `fdbqueue.options.UpdateOptions`. Items keep their
+                order.
             by: The client that retries.
             filters: See `fdbqueue.options.Filters`.
 
@@ -541,8 +551,8 @@ class BaseQueue(Generic[_T]):
             [True, True]
         """
         check_database(db)
-        if (change == "reprioritize") != (to is not None):
-            raise ValueError("`to` is the new priority, for 'reprioritize' alone")
+        if (change == "update") != (to is not None):
+            raise ValueError("`to` is what changes, for 'update' alone")
         if state is None and all(value is None for value in filters.values()):
             raise ValueError("give a state, or a filter: None matches every item")
         # Delayed items come first, because they may become ready meanwhile.
@@ -557,8 +567,9 @@ class BaseQueue(Generic[_T]):
             begin = _each(partial(store.remove, state=state))
         elif change == "retry":
             begin = _each(partial(store.retry, state=state, by=validate_by(by)))
-        elif change == "reprioritize":
-            begin = partial(_begin_moves, store, self._move_to(to), to)
+        elif to is not None:
+            validate_options(UpdateOptions, to)
+            begin = partial(_begin_updates, store, self._updating(to))
         each = [self._selection(one, filters) for one in (states if state is None else (state,))]
         return _change_matching(store, db, begin, each, limit)
 
@@ -570,8 +581,8 @@ class BaseQueue(Generic[_T]):
         wanted = validate_filter(kind, validate_state(state), cast("Filters", filters))
         return Selection(state, wanted, after, reverse)
 
-    def _move_to(self, to: Any) -> Callable[[_T], Level]:
-        raise ValueError("the items of this queue have no priorities")
+    def _updating(self, to: Any) -> Callable[[_T], Update]:
+        raise NotImplementedError
 
     # Single items
 
@@ -861,12 +872,15 @@ def new_items(
 ) -> list[NewItem]:
     """Return what a push of these values, each with its priority, stores."""
     n = len(values)
-    due, headers = None, [NO_HEADER] * n
+    due = at_most = None
+    headers = [NO_HEADER] * n
     levels = list(map(store.levels.level, priorities))
     if options:
         validate_options(PushManyOptions, options)
         due = due_time(options.get("delay"), options.get("at"))
-        headers = new_headers(n, options)
+        headers, at_most = new_headers(n, options), postponed_for(options)
+        if due is not None and at_most is not None:
+            due = int(min(due, milliseconds() + at_most))
         group, groups = options.get("group"), options.get("groups")
         if groups is not None:
             if group is not None:
@@ -875,8 +889,8 @@ def new_items(
             levels = list(map(store.levels.in_group, levels, each))
         elif group is not None:
             levels = list(map(store.levels.in_group, levels, repeat(validate_group(group))))
-    payloads = map(store.codec.encode, values)
-    return [*map(NewItem, levels, payloads, uuids(n), repeat(due), headers, values)]
+    payloads, rest = map(store.codec.encode, values), repeat(at_most)
+    return [*map(NewItem, levels, payloads, uuids(n), repeat(due), headers, values, rest)]
 
 
 def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
@@ -903,16 +917,30 @@ def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
     return lambda tr: partial(change, tr)
 
 
-def _begin_moves(
-    store: Store[_T], moved: Callable[[_T], Level], to: Any, tr: Transaction
+def _begin_updates(
+    store: Store[_T], change: Callable[[_T], Update], tr: Transaction
 ) -> Callable[[str], bool]:
-    """Begin the moves of one transaction, which share their `tails`."""
+    """Begin the updates of one transaction, which share their `tails`."""
     tails: dict[bytes, Tail] = {}
+    return lambda item_id: bool(store.update(tr, item_id, change, tails))
 
-    def unless_there(item: _T) -> Level | None:
-        return None if item.priority == to else moved(item)
 
-    return lambda item_id: store.move(tr, item_id, unless_there, tails) is not None
+def updating(
+    store: Store[_T],
+    options: Mapping[str, Any],
+    change: Callable[[_T, Level], tuple[Level, bytes | None]],
+) -> Callable[[_T], Update]:
+    """Return what `options` change of an item, besides the level and payload of `change`."""
+    due, id, levels = new_time(options), uuids(1)[0], store.levels
+    group = validate_group(options.get("group"))
+
+    def update(item: _T) -> Update:
+        before = levels.level_of(item.key)
+        level, payload = change(item, before)
+        into = group if "group" in options else before.group
+        return Update(levels.in_group(level, into), payload, id, due)
+
+    return update
 
 
 def _change_matching(

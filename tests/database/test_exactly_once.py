@@ -178,7 +178,7 @@ def test_every_mutating_method_takes_effect_once(
     broken, fifo = faulty(db, rng, 0.35), Queue(space["fifo"])
     for _ in range(6):
         low, high = queue.push_many(broken, ["low", "high"], priorities=[1, 9])
-        assert queue.reprioritize(broken, low, 5).priority == 5
+        assert queue.update(broken, low, priority=5).priority == 5
         assert queue.remove(broken, high)
         assert queue.pop_max(broken).value == "low"
         queue.push(broken, "cleared")

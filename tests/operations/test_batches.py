@@ -142,7 +142,7 @@ def test_attempts_and_moves_are_no_ends(db: Any, queue: Queue) -> None:
     claim = claimed(db, queue)
     queue.release(db, claim)
     queue.nack(db, claimed(db, queue), delay=0)
-    queue.reprioritize(db, claim.item, 7)
+    queue.update(db, claim.item, priority=7)
     assert counts(db, queue, id) == (1, 0, 0, 0)
     ack(db, queue)
     assert counts(db, queue, id) == (1, 1, 0, 0)

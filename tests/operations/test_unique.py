@@ -81,7 +81,7 @@ def test_an_item_keeps_its_key_through_moves_delays_and_cancellation(
 ) -> None:
     options = {"unique": "k", **scope}
     jobs.push(db, 1, 5, **options)
-    moved = jobs.reprioritize(db, next(jobs.items(db)), 7)
+    moved = jobs.update(db, next(jobs.items(db)), priority=7)
     assert jobs.push(db, 2, **options) == moved
     jobs.nack(db, jobs.claim(db), delay=1000)
     assert jobs.state(db, moved) == "delayed"
@@ -169,7 +169,7 @@ def test_a_key_is_not_free_for_its_period_even_if_the_item_has_ended(
 RETURNED: dict[str, Callable[[Any, PriorityQueue, Any], object]] = {
     "claimed": lambda db, jobs, item: jobs.claim(db),
     "released": lambda db, jobs, item: jobs.release(db, jobs.claim(db)),
-    "moved": lambda db, jobs, item: jobs.reprioritize(db, item, 3),
+    "moved": lambda db, jobs, item: jobs.update(db, item, priority=3),
     "dead": lambda db, jobs, item: jobs.nack(db, jobs.claim(db), dead=True),
     "done": lambda db, jobs, item: jobs.ack(db, jobs.claim(db)),
     "expired": lambda db, jobs, item: expire(db, jobs),
