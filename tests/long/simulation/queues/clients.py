@@ -83,8 +83,8 @@ def _nothing(_: Any) -> None:
     pass
 
 
-def _noted(item: Any) -> str | None:
-    """Return the value of an item: its name and its data, shortened."""
+def _noted(item: Any) -> Any:
+    """Return the value of an item, its name and its data, shortened; `None` for `None`."""
     return item and str(item.value).replace(_LARGE, "+")
 
 

@@ -311,15 +311,9 @@ class Model:
             self._check_full(entry)
             return
         name, _, data = facts["value"].partition(" ")
+        pushed = Span(entry.begun, entry.ended)
         item = Item(
-            *(
-                name,
-                data,
-                facts["id"],
-                facts["priority"],
-                facts["key"],
-                Span(entry.begun, entry.ended),
-            ),
+            *(name, data, facts["id"], facts["priority"], facts["key"], pushed),
             *(entry.stamp, entry.stamp),
             unique=facts.get("unique"),
             expires=_later(entry, facts["ttl"]) if facts.get("ttl") else None,
