@@ -216,8 +216,8 @@ def update(
 ) -> None:
     """Change ready and delayed items of QUEUE, by id or by state.
 
-    The items keep their ids and their order. They go behind the last item of another priority or
-    group, and keep their places otherwise. If an ID is not valid, nothing is changed.
+    The items keep their ids, and ready ones their order. They go behind the last item of another
+    priority or group, and keep their places otherwise. If an ID is not valid, nothing is changed.
 
     Exits with code 1 if an item was not changed.
 
@@ -227,7 +227,7 @@ def update(
       fdbq update jobs --state ready --of-priority 9 --priority 1
 
     Options:
-        value: The new value in JSON, or `-` to read it; takes one ID.
+        value: The new value in JSON, or `-` to read it.
         priority: Integer, or a JSON list for a tuple; in a task queue a name such as `high`.
         state: Change all items in this state.
         of_priority: With --state, only items of this priority.
@@ -235,8 +235,6 @@ def update(
     target: Any = existing_queue(db, queue)
     given = chosen(changes)
     if value is not None:
-        if len(ids) != 1:
-            raise click.UsageError("--value takes one ID")
         target = target if target.kind == "task" else json_queue(target, queue)
         given["payload" if target.kind == "task" else "value"] = read_value(value)
     if priority is not None and target.kind == "task":

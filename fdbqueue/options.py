@@ -73,9 +73,10 @@ class PushOptions(_GroupedPush, total=False):
             earlier; instead of `unique_until`. An ended item that is not kept is returned with the
             given value.
         replace: Whether an item that waits and has the key gets the value and the time of this
-            push; otherwise it stays as it is, and is returned. A retry keeps its time. An item that
-            is claimed, or whose job has stored steps, keeps its value and gives up the key: the
-            push stores another item. So the last value is always to come.
+            push. The key is free once a client claims the item, as with `unique_until="claimed"`:
+            then the push stores another, so the last value is always to come. An item that returns
+            takes the key again if it is free and its job has no stored steps; as a retry, it keeps
+            its time.
         at_most: Seconds, from 0, after the first push from which `replace` does not postpone the
             item any more; by default no limit.
     """

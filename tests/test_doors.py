@@ -105,6 +105,7 @@ def test_a_push_takes_every_option(door: Door, db: Any, jobs: PriorityQueue) -> 
         {"replace": True},
         {"unique": "k", "at_most": 60},
         {"unique": "k", "replace": True, "unique_for": 60},
+        {"unique": "k", "replace": True, "unique_until": "ended"},
     ],
     ids=str,
 )

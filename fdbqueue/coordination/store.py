@@ -23,7 +23,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read, run
 from fdbqueue.errors import LeaseLost, WrongState, error_text
 from fdbqueue.layout.batches import may_be_member
-from fdbqueue.layout.items import ItemRow
+from fdbqueue.layout.items import ItemRow, Level
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
@@ -42,7 +42,6 @@ from fdbqueue.operations.items import (
     ITEM_BYTES,
     Items,
     NewItem,
-    Tail,
 )
 from fdbqueue.operations.jobs.schedules import Schedules
 from fdbqueue.operations.jobs.steps import DurableSteps
@@ -500,17 +499,8 @@ class Store(Generic[_T]):
 
         return self.change(tr, body)
 
-    def update(
-        self,
-        tr: Transactor,
-        item: _T | str,
-        change: Callable[[_T], Update],
-        tails: dict[bytes, Tail] | None = None,
-    ) -> _T:
-        """Change a ready or delayed item; return it; raise `WrongState` or `QueueFull`.
-
-        Updates in one transaction share `tails`.
-        """
+    def update(self, tr: Transactor, item: _T | str, change: Callable[[_T, Level], Update]) -> _T:
+        """Change a ready or delayed item; return it; raise `WrongState` or `QueueFull`."""
         reference = self.codec.reference(item)
         id = item if isinstance(item, str) else item.id
 
@@ -519,10 +509,14 @@ class Store(Generic[_T]):
             if found is None or "update" not in STATES[found.state].changes:
                 raise WrongState(id, "gone" if found is None else found.state)
             payload = read_payload(tr, self.layout, found.item.content)
-            new = change(self.codec.decode(found.item, payload))
+            new = change(self.codec.decode(found.item, payload), found.item.level)
+            if found.item.header.steps and (new.payload, new.due) != (None, None):
+                raise WrongState(id, "begun")
+            if found.due == NEVER and new.due is not None:
+                raise WrongState(id, "waiting")
             if new.level.group not in (None, found.item.level.group):
                 self._bounds.reserve(tr, new.level.group, in_queue=False)
-            updated = self.changes.update(tr, now, found, new, {} if tails is None else tails)
+            updated = self.changes.update(tr, now, found, new)
             return self.codec.decode(updated.item, payload if new.payload is None else new.payload)
 
         return self.change(tr, body)

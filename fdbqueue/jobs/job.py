@@ -74,12 +74,10 @@ class JobSettings:
         if not callable(self.group):
             validate_group(self.group)
         validate_share("cost", self.cost)
-        validate_scope(unique, self.unique_until, self.unique_for, self.replace, self.at_most)
+        validate_scope(unique, self.unique_until, self.unique_for, self.replace)
         validate_choice("on_dead", self.on_dead, OnDead)
-        if self.after and (self.delay is not None or self.at is not None):
-            raise ValueError("give jobs to follow, or a delay or a time, not both")
-        if self.after and self.replace:
-            raise ValueError("give jobs to follow, or replace=True, not both")
+        if self.after and (self.delay is not None or self.at is not None or self.replace):
+            raise ValueError("give jobs to follow, or a delay, a time or replace, not both")
 
 
 class BoundJob(Generic[_Push, _Result]):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fdbqueue.errors import WrongState
 from fdbqueue.layout.batches import End, is_link
 from fdbqueue.layout.items import ItemRow, Level, StoredItem
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.layout.values import NEVER, with_header
+from fdbqueue.layout.values import with_header
 from fdbqueue.operations.items import Items, Tail
 from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.payloads import with_small_row, write_payload
@@ -75,8 +74,7 @@ class Changes:
 
     def run_now(self, tr: Transaction, now: int, row: ItemRow) -> bool:
         """Make a delayed item ready; return true."""
-        item = row.item.with_header(row.item.header._replace(since=now, unknown=None))
-        self._perform(tr, now, [Change("run now", row, ItemRow("ready", item, row.attempts))])
+        self.update(tr, now, row, Update(row.item.level, due=0))
         return True
 
     def join(self, tr: Transaction, now: int, row: ItemRow, batches: list[bytes]) -> None:
@@ -90,20 +88,13 @@ class Changes:
         item = item.with_header(item.header._replace(followers=followers + len(batches)))
         self._perform(tr, now, [Change("marked", row, row._replace(item=item))])
 
-    def update(
-        self, tr: Transaction, now: int, row: ItemRow, new: Update, tails: dict[bytes, Tail]
-    ) -> ItemRow:
+    def update(self, tr: Transaction, now: int, row: ItemRow, new: Update) -> ItemRow:
         """Change a ready or delayed item; return its row.
 
-        It goes to the end of another level, or keeps its place. Raise `WrongState` for a payload or
-        a time that its job needs as it is.
+        It goes to the end of another level, or keeps its place.
         """
         layout, item = self._layout, row.item
         key, header, content, due = item.key, item.header, item.content, row.due
-        if header.steps and (new.payload, new.due) != (None, None):
-            raise WrongState(layout.item_id(key, header.origin), "begun")
-        if due == NEVER and new.due is not None:
-            raise WrongState(layout.item_id(key, header.origin), "waiting")
         self._rely_on(tr, row)
         attempts: list[KeyValue] = []
         if new.level.prefix != item.level.prefix:
@@ -111,8 +102,7 @@ class Changes:
             if header.failed_attempts:
                 attempts += tr.get_range(*layout.attempts_range(position))
             header = header._replace(origin=header.origin or position)
-            tail = tails.setdefault(new.level.prefix, Tail(tr.snapshot, new.level))
-            count = tail.take_count(tr.get_read_version().wait())
+            count = Tail(tr.snapshot, new.level).take_count(tr.get_read_version().wait())
             key = layout.item_key(new.level.prefix, count, layout.unpack_item_key(key)[-1])
         if new.payload is not None:
             content = write_payload(tr, layout, new.id, new.payload)

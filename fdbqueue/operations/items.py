@@ -50,7 +50,6 @@ class NewItem(NamedTuple):
         random: The last part of its key.
         at_most: The milliseconds for which pushes with its unique key may replace and postpone a
             waiting item; `None` if they leave it as it is.
-        frees: The item that gives up the unique key for it.
     """
 
     level: Level
@@ -60,7 +59,6 @@ class NewItem(NamedTuple):
     header: Header = NO_HEADER
     value: Any = None
     at_most: float | None = None
-    frees: ItemRow | None = None
 
 
 class Tail:
@@ -240,14 +238,11 @@ class Items:
         changes: list[Change] = []
         keys: list[bytes] = []
         version = tr.get_read_version().wait()
-        for level, payload, random, due, header, _, _, frees in items:
+        for level, payload, random, due, header, *_ in items:
             key = layout.item_key(level.prefix, tails[level.prefix].take_count(version), random)
             value = write_payload(tr, layout, random, payload, header)
             item = StoredItem(key, value, level)
             row = ItemRow("ready", item, 0) if due is None else ItemRow("delayed", item, 0, due)
-            if frees is not None:
-                freed = frees.with_header(frees.item.header._replace(unique=None))
-                changes.append(Change("marked", frees, freed))
             changes.append(Change("pushed", None, row))
             keys.append(key)
         self.transitions.perform(tr, now, changes)

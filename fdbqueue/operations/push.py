@@ -11,12 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import PushTooLarge
 from fdbqueue.layout.items import ItemRow
-from fdbqueue.layout.values import (
-    NEVER,
-    decode_holder,
-    encode_options,
-    milliseconds_of,
-)
+from fdbqueue.layout.values import NEVER, decode_holder, encode_options, milliseconds_of
 from fdbqueue.operations.changes import Changes, Update
 from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
 from fdbqueue.operations.limits.bounds import Bounds
@@ -49,10 +44,7 @@ class PushRequest(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """The stored item, or the unfinished holder of its unique key (`found`).
-
-    A holder that `is_new` is to give up the key for an item that is not stored yet.
-    """
+    """The stored item, or the unfinished holder of its unique key (`found`)."""
 
     key: bytes
     found: ItemRow | None
@@ -142,7 +134,7 @@ class Pusher:
     ) -> list[Pushed]:
         """Push items, except where another item holds the unique key; return the items for all.
 
-        An item that replaces a waiting holder changes it; another holder gives up its key.
+        An item that replaces a waiting holder changes it.
         Without room, the result is empty, or ends before the first item without room. The
         transaction conflicts with every change of the holders and, with `relies_on_full`, of a full
         queue.
@@ -155,17 +147,12 @@ class Pusher:
             name: self._holder(tr, now, name, value, item)
             for (name, item), value in zip(given, values)
         }
-        free = {
-            name: None if holder is None else holder.found
-            for name, holder in held.items()
-            if holder is None or holder.is_new
-        }
+        free = {name for name, holder in held.items() if holder is None}
         new: list[NewItem] = []
         for item, name in zip(push.items, names):
-            if name is None:
+            if name is None or name in free:
                 new.append(item)
-            elif name in free:  # the first item of a key gets it
-                new.append(item._replace(frees=free.pop(name)))
+                free.discard(name or "")  # the first item of a key gets it
         keys = self.push(tr, now, [push._replace(items=new)])[0] if new else []
         stored = {item.random: key for item, key in zip(new, keys)}
         if len(stored) < len(new) and relies_on_full:
@@ -175,12 +162,10 @@ class Pusher:
         for item, name in zip(push.items, names):
             key = stored.get(item.random)
             holder = None if key is None else Pushed(key, None, is_new=True)
-            if key is None and name is not None:
-                holder = held[name]
-                if holder is None or holder.is_new:
-                    value = tr[layout.unique_key(name)].value
-                    holder = self._holder(tr, now, name, value, item)
-            if holder is None or (key is None and holder.is_new):  # the queue has no room
+            if holder is None and name is not None:
+                row = layout.unique_key(name)
+                holder = held[name] or self._holder(tr, now, name, tr[row].value, item)
+            if holder is None:  # the queue has no room
                 return pushed if push.as_many_as_fit else []
             pushed.append(holder)
         return pushed
@@ -198,25 +183,22 @@ class Pusher:
         # The sweep of the item may have made it a dead letter, which has given up its key.
         if ends is None and (found is None or found.state == "dead"):
             return None
-        if new.at_most is not None:
-            if found and found.state in ("ready", "delayed") and not found.item.header.steps:
-                found = self._replace(tr, now, found, new, new.at_most)
-            elif ends is None:
-                return Pushed(b"", found, is_new=True)
-            else:
-                self._items.unique_keys.end_period(tr, name, ends)
-                return None
+        if new.at_most is not None and found is not None:
+            found = self._replaced(tr, now, found, new, new.at_most)
         return Pushed(self.layout.items + position, found, is_new=False)
 
-    def _replace(
+    def _replaced(
         self, tr: Transaction, now: int, row: ItemRow, new: NewItem, at_most: float
     ) -> ItemRow:
+        """Replace an item if it waits and has not begun; return it."""
+        if row.state not in ("ready", "delayed") or row.item.header.steps:
+            return row
         due = None
         if row.due != NEVER and not row.attempts:  # a retry is not moved, however often this is
             pushed = milliseconds_of(self.layout.unpack_item_key(row.key)[-1])
             due = int(min(new.due or 0, pushed + at_most))
         update = Update(row.item.level, new.payload, new.random, due)
-        return self._changes.update(tr, now, row, update, {})
+        return self._changes.update(tr, now, row, update)
 
 
 def _check_size(tr: Transaction, items: list[NewItem]) -> None:

@@ -154,10 +154,10 @@ def postponed_for(options: PushManyOptions) -> float | None:
     """Return for how many milliseconds pushes may replace an item; `None` for never."""
     at_most = options.get("at_most")
     if not validate_flag("replace", options.get("replace", False)):
+        if at_most is not None:
+            raise ValueError("at_most needs replace=True, too")
         return None
-    if at_most is None:
-        return math.inf
-    return 1000 * validate_seconds("at_most", at_most, below=_MAX_SECONDS)
+    return math.inf if at_most is None else 1000 * validate_seconds("at_most", at_most)
 
 
 def validate_time(at: object) -> datetime:
@@ -386,16 +386,16 @@ def of_each(n: int, name: str, given: Iterable[_T]) -> list[_T]:
 def new_headers(n: int, options: PushManyOptions) -> list[Header]:
     """Return the header of each of `n` new items."""
     ttl, cost, keys = options.get("ttl"), options.get("cost", 1), options.get("unique")
+    replaces = options.get("replace", False)
     until, period = options.get("unique_until"), options.get("unique_for")
     plain = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
     if cost != 1:
         plain = plain._replace(cost=validate_share("cost", cost))
-    replacing = options.get("replace", False), options.get("at_most")
-    seconds = validate_scope(keys, until, period, *replacing)
+    seconds = validate_scope(keys, until, period, replaces)
     if keys is None:
         return [plain] * n
     ends = None if seconds is None else milliseconds() + math.ceil(seconds * 1000)
-    is_held, is_ended = ends is None, ends is None and until != "claimed"
+    is_held, is_ended = ends is None, ends is None and until != "claimed" and not replaces
     return [
         plain
         if key is None
@@ -412,17 +412,11 @@ def new_headers(n: int, options: PushManyOptions) -> list[Header]:
 
 
 def validate_scope(
-    unique: object,
-    until: object,
-    period: Duration | None,
-    replace: object = False,
-    at_most: object = None,
+    unique: object, until: object, period: Duration | None, replace: object = False
 ) -> float | None:
     """Return for how many seconds a unique key is not free, or `None`."""
-    if at_most is not None and not replace:
-        raise ValueError("at_most needs replace=True, too")
-    if replace and period is not None:
-        raise ValueError("give replace or unique_for, not both")
+    if replace and (until == "ended" or period is not None):
+        raise ValueError("replace frees the key with a claim: leave out unique_until, unique_for")
     if until is not None:
         validate_choice("unique_until", until, UniqueUntil)
     if until is not None and period is not None:

@@ -39,7 +39,7 @@ from fdbqueue.layout.items import Level, Selection, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NO_HEADER, decode_claim_text, decode_options, encode_claim_text
 from fdbqueue.operations.changes import Update
-from fdbqueue.operations.items import NewItem, Tail
+from fdbqueue.operations.items import NewItem
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.options import reconcile_options
 from fdbqueue.operations.views.groups import GroupInfo as GroupInfo
@@ -107,8 +107,8 @@ _T = TypeVar("_T", bound=Item | Task)
 _Q = TypeVar("_Q", bound="BaseQueue[Any]")
 _R = TypeVar("_R")
 
-_Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
-"""Begins the changes of one transaction; the result changes an item, if possible."""
+_Change: TypeAlias = Callable[[Transaction, str], object]
+"""Changes an item in a transaction, if possible."""
 
 _HOLDING = ("concurrency", "rate", "in_order")
 """The default settings that may hold a group."""
@@ -537,8 +537,8 @@ class BaseQueue(Generic[_T]):
                 claimed), or `"update"` (ready and delayed).
             state: The state of the items; `None`, which needs a filter, for each of these states.
             limit: The maximum number of items, 0 for all.
-            to: The changes of an update, as `fdbqueue.options.UpdateOptions`. Items keep their
-                order.
+            to: The changes of an update, as `fdbqueue.options.UpdateOptions`. Ready items
+                keep their order.
             by: The client that retries.
             filters: See `fdbqueue.options.Filters`.
 
@@ -560,18 +560,17 @@ class BaseQueue(Generic[_T]):
         if not states or (state is not None and validate_state(state) not in states):
             raise ValueError(f"{change!r} is not a change of {state or 'any'} items")
         store, limit = self._store, validate_number(limit, "limit")
-        begin = _each(store.cancel if change == "cancel" else store.take_back)
+        one: _Change = store.cancel if change == "cancel" else store.take_back
         if change == "clear":
-            begin = _each(partial(_clear_item, store, state))
+            one = partial(_clear_item, store, state)
         elif change == "remove":
-            begin = _each(partial(store.remove, state=state))
+            one = partial(store.remove, state=state)
         elif change == "retry":
-            begin = _each(partial(store.retry, state=state, by=validate_by(by)))
+            one = partial(store.retry, state=state, by=validate_by(by))
         elif to is not None:
-            validate_options(UpdateOptions, to)
-            begin = partial(_begin_updates, store, self._updating(to))
+            one = partial(cast("Any", self).update, **to)
         each = [self._selection(one, filters) for one in (states if state is None else (state,))]
-        return _change_matching(store, db, begin, each, limit)
+        return _change_matching(store, db, one, each, limit)
 
     def _selection(self, state: State, which: Mapping[str, object]) -> Selection:
         """Return which items to look for; raise an error unless the queue can have them."""
@@ -580,9 +579,6 @@ class BaseQueue(Generic[_T]):
         filters.pop("limit", None)
         wanted = validate_filter(kind, validate_state(state), cast("Filters", filters))
         return Selection(state, wanted, after, reverse)
-
-    def _updating(self, to: Any) -> Callable[[_T], Update]:
-        raise NotImplementedError
 
     # Single items
 
@@ -898,9 +894,9 @@ def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
     return next(iter((yield from taken)), None)
 
 
-def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
+def _is_changed(change: _Change, tr: Transaction, item_id: str) -> bool:
     try:
-        return change(item_id)
+        return bool(change(tr, item_id))
     except (QueueFull, WrongState, UndecodableItem):
         return False
 
@@ -912,55 +908,43 @@ def _clear_item(store: Store[Any], state: State | None, tr: Transaction, item_id
     return state != "claimed" and store.remove(tr, item_id, state)
 
 
-def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
-    """Return a beginning whose changes share no state."""
-    return lambda tr: partial(change, tr)
-
-
-def _begin_updates(
-    store: Store[_T], change: Callable[[_T], Update], tr: Transaction
-) -> Callable[[str], bool]:
-    """Begin the updates of one transaction, which share their `tails`."""
-    tails: dict[bytes, Tail] = {}
-    return lambda item_id: bool(store.update(tr, item_id, change, tails))
-
-
-def updating(
+def update_item(
     store: Store[_T],
+    tr: Transactor,
+    item: _T | str,
     options: Mapping[str, Any],
     change: Callable[[_T, Level], tuple[Level, bytes | None]],
-) -> Callable[[_T], Update]:
-    """Return what `options` change of an item, besides the level and payload of `change`."""
-    due, id, levels = new_time(options), uuids(1)[0], store.levels
-    group = validate_group(options.get("group"))
+) -> _T:
+    """Change what `options` say of an item, and the level and payload that `change` returns."""
+    due, id, group = new_time(options), uuids(1)[0], validate_group(options.get("group"))
 
-    def update(item: _T) -> Update:
-        before = levels.level_of(item.key)
+    def update(item: _T, before: Level) -> Update:
         level, payload = change(item, before)
         into = group if "group" in options else before.group
-        return Update(levels.in_group(level, into), payload, id, due)
+        return Update(store.levels.in_group(level, into), payload, id, due)
 
-    return update
+    return store.update(tr, item, update)
 
 
 def _change_matching(
-    store: Store[Any], db: Database, begin: _Begin, each: list[Selection], limit: int
+    store: Store[Any], db: Database, change: _Change, each: list[Selection], limit: int
 ) -> dict[str, bool]:
     results: dict[str, bool] = {}
     found = (info.id for of in each for info in store.reads.matching(db, of, limit))
     # An item that was changed comes once more if it moves to a later priority or state.
     new = islice((id for id in found if not results.get(id)), limit or None)
     while ids := [*dict.fromkeys(islice(new, _CHANGES))]:
-        results |= _change_some(store, db, begin, ids)
+        results |= _change_some(store, db, change, ids)
     return results
 
 
-def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str]) -> dict[str, bool]:
+def _change_some(
+    store: Store[Any], db: Database, change: _Change, ids: list[str]
+) -> dict[str, bool]:
     """Change items in one transaction, or in several if they are too large."""
 
     def body(tr: Transaction) -> dict[str, bool]:
-        change = begin(tr)
-        return {item_id: _is_changed(change, item_id) for item_id in ids}
+        return {item_id: _is_changed(change, tr, item_id) for item_id in ids}
 
     try:
         return run_once(db, body, store.layout.receipts, lambda changed: any(changed.values()))
@@ -968,7 +952,8 @@ def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str])
         half = len(ids) // 2
         if error.code != _TOO_LARGE or not half:
             raise
-    return _change_some(store, db, begin, ids[:half]) | _change_some(store, db, begin, ids[half:])
+    some, others = ids[:half], ids[half:]
+    return _change_some(store, db, change, some) | _change_some(store, db, change, others)
 
 
 def claim_until(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fdb.subspace_impl import Subspace
@@ -13,7 +13,6 @@ from fdbqueue.layout.codecs import codec_name, codec_named
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels, Priorities
 from fdbqueue.layout.rows import ItemCodec
-from fdbqueue.operations.changes import Update
 from fdbqueue.operations.items import Items
 from fdbqueue.options import PushManyOptions, PushOptions, QueueOptions, UpdateOptions
 from fdbqueue.queue.arguments import (
@@ -23,7 +22,7 @@ from fdbqueue.queue.arguments import (
     validate_options,
     validate_wait,
 )
-from fdbqueue.queue.base import BaseQueue, first_of, new_items, updating
+from fdbqueue.queue.base import BaseQueue, first_of, new_items, update_item
 from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.types import (
@@ -109,15 +108,10 @@ class ValueQueue(BaseQueue[Item[V]]):
             >>> changed.value, changed.priority, changed.id == item.id, jobs.state(db, item)
             ({'to': 'bob'}, 1, True, 'ready')
         """
+        validate_options(UpdateOptions, changes)
         payload = None if value is _SAME else self._store.codec.encode(value)
-        return self._store.update(tr, item, self._updating(changes, payload))
-
-    def _updating(
-        self, to: UpdateOptions, payload: bytes | None = None
-    ) -> Callable[[Item[V]], Update]:
-        validate_options(UpdateOptions, to)
-        new = self._store.levels.level(to["priority"]) if "priority" in to else None
-        return updating(self._store, to, lambda item, level: (new or level, payload))
+        new = self._store.levels.level(changes["priority"]) if "priority" in changes else None
+        return update_item(self._store, tr, item, changes, lambda _, level: (new or level, payload))
 
     def _push(
         self, tr: Transactor, value: V, priority: Priority | None, options: PushOptions

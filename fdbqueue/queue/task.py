@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,7 +16,6 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import TaskLevels
 from fdbqueue.layout.rows import TaskRowCodec
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRecord
-from fdbqueue.operations.changes import Update
 from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.options import QueueOptions, TaskChanges, TaskFields, TaskOptions
 from fdbqueue.queue.arguments import (
@@ -25,7 +24,7 @@ from fdbqueue.queue.arguments import (
     validate_options,
     validate_task,
 )
-from fdbqueue.queue.base import BaseQueue, new_items, updating
+from fdbqueue.queue.base import BaseQueue, new_items, update_item
 from fdbqueue.types import ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
 
 if TYPE_CHECKING:
@@ -240,11 +239,9 @@ class TaskQueue(BaseQueue[Task[V]]):
             >>> tasks.update(db, task, priority=1).payload, tasks.peek(db).priority
             ({'invoice': 7}, <TaskPriority.CRITICAL: 1>)
         """
-        return self._store.update(tr, task_id, self._updating(changes))
-
-    def _updating(self, to: Mapping[str, Any]) -> Callable[[Task[V]], Update]:
-        validate_options(TaskChanges, to)
-        given = {name: to[name] for name in _FIELDS if name in to}
+        validate_options(TaskChanges, changes)
+        options: Mapping[str, Any] = changes
+        given = {name: options[name] for name in _FIELDS if name in options}
         validate_task(**given)
         levels, encode = self._store.levels, self._store.codec.encode
         has_record = not given.keys().isdisjoint(TaskRecord._fields)
@@ -255,7 +252,7 @@ class TaskQueue(BaseQueue[Task[V]]):
             payload = encode(record, was_decoded="payload" not in given) if has_record else None
             return levels.level(rank), payload
 
-        return updating(self._store, to, change)
+        return update_item(self._store, tr, task_id, changes, change)
 
 
 @driven

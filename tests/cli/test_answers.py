@@ -59,7 +59,6 @@ MISTAKES = [
     (("rm", "jobs", "--state", "claimed"), "'--state'"),
     (("update", "jobs", "x", "--priority", "1"), "is not the id of an item"),
     (("update", "jobs", "x"), "give what changes"),
-    (("update", "jobs", "--state", "ready", "--value", "1"), "--value takes one ID"),
     (("update", "jobs", "--state", "ready", "--delay=1", "--at=2100-01-01T00:00Z"), "not both"),
     (("limit", "jobs", "--keep-for", "99999999999d"), "at most 10,000,000,000"),
     (("limit", "jobs", "--keep-for", "10ms"), "shorter than a second"),

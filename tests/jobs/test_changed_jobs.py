@@ -61,7 +61,7 @@ def test_the_arguments_and_the_time_of_a_job_with_steps_stay(app: App, name: str
         context.step("charge", lambda: number)
         context.sleep("wait", "1h")
 
-    handle = order.using(unique="k").push(1)
+    handle = order.using(unique="k", replace=True).push(1)
     app.work(name, drain=True)
     queue: Any = app.queue(name)
     for new in ({"value": 1}, {"delay": 0}):

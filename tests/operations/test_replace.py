@@ -54,17 +54,16 @@ def test_a_first_delay_is_within_the_limit(db: Any, queue: PriorityQueue, clock:
     assert queue.pop(db).value == 1
 
 
-@pytest.mark.parametrize("scope", [{}, {"unique_until": "claimed"}, {"unique_until": "ended"}])
 def test_a_claimed_item_keeps_its_value_and_another_is_stored(
-    db: Any, queue: PriorityQueue, scope: dict[str, Any]
+    db: Any, queue: PriorityQueue
 ) -> None:
-    first = queue.push(db, "old", unique="k", replace=True, **scope)
+    first = queue.push(db, "old", unique="k", replace=True)
     claim = queue.claim(db)
-    second = queue.push(db, "new", unique="k", replace=True, **scope)
+    second = queue.push(db, "new", unique="k", replace=True)
     assert (second.is_new, claim.item.value) == (True, "old")
-    assert queue.push(db, "newer", unique="k", replace=True, **scope).id == second.id
+    assert queue.push(db, "newer", unique="k", replace=True).id == second.id
     queue.nack(db, claim, delay=0)  # it returns without the key
-    assert queue.push(db, "newest", unique="k", replace=True, **scope).id == second.id
+    assert queue.push(db, "newest", unique="k", replace=True).id == second.id
     assert {queue.get(db, each).item.value for each in (first, second)} == {"old", "newest"}
     assert_views_agree(db, queue)
     queue.pop_many(db, 2)
@@ -85,21 +84,19 @@ def test_a_retry_gets_the_new_value_and_keeps_its_time(
     assert queue.claim(db).attempt == 2
 
 
-@pytest.mark.parametrize("end", ["dead", "done", "popped", "removed"])
-def test_after_the_end_of_an_item_another_is_stored(
-    db: Any, queue: PriorityQueue, end: str
+@pytest.mark.parametrize("scope", [{}, {"unique_for": "1h"}], ids=str)
+def test_the_scope_of_the_first_push_holds(
+    db: Any, queue: PriorityQueue, scope: dict[str, Any]
 ) -> None:
-    for scope in ({}, {"unique_for": "1h"}):
-        item = queue.push(db, 1, unique="k", **scope)
-        if end in ("dead", "done"):
-            claim = queue.claim(db)
-            queue.ack(db, claim) if end == "done" else queue.nack(db, claim, dead=True)
-        elif end == "removed":
-            queue.remove(db, item)
-        else:
-            queue.pop(db)
-        assert queue.push(db, 2, unique="k", replace=True).is_new
-        assert queue.pop(db).value == 2
+    """An item that another kind of push has stored is replaced only while it waits."""
+    item = queue.push(db, 1, unique="k", **scope)
+    again = queue.push(db, 2, unique="k", replace=True)
+    assert (again.id, again.value) == (item.id, 2)
+    claim = queue.claim(db)
+    again = queue.push(db, 3, unique="k", replace=True)
+    assert (again.id, again.value, again.is_new) == (item.id, 2, False)
+    queue.ack(db, claim)
+    assert queue.push(db, 4, unique="k", replace=True).is_new == (scope == {})
     assert check(db, queue).ok
 
 
@@ -124,7 +121,7 @@ def test_a_task_is_replaced_in_its_place(db: Any, name: str) -> None:
 def test_of_a_claim_and_a_push_that_race_no_value_is_lost(
     db: Any, queue: PriorityQueue, fdb_error: Any, is_first: bool
 ) -> None:
-    item = queue.push(db, "old", unique="k", delay=60)
+    item = queue.push(db, "old", unique="k", replace=True, delay=60)
     come_due(db, queue)
     push, claim = db.create_transaction(), db.create_transaction()
     assert queue.push(push, "new", unique="k", replace=True).id == item.id

@@ -140,7 +140,6 @@ ACTS: dict[Kind, Callable[[World], object]] = {
     ("returned", "claimed", "delayed"): call("release", "claimed", delay=9),
     ("buried", "claimed", "dead"): lambda w: w.bury(),
     ("due", "delayed", "ready"): lambda w: (w.push("delayed"), w.later()),
-    ("run now", "delayed", "ready"): call("retry", "delayed"),
     ("expired", "ready", None): lambda w: (w.push(ttl=900), w.later()),
     ("expired", "delayed", None): lambda w: (w.push("delayed", ttl=900), w.later()),
     ("expired", "claimed", None): lambda w: (w.push("claimed", ttl=900), w.later()),

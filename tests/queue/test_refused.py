@@ -339,7 +339,7 @@ CALLS: dict[str, list[tuple[Any, Call, list[Any]]]] = {
         ("is not a change of done items", change("release", "done"), [None]),
         ("is not a change of ready items", change("explode"), [None]),
         (InvalidPriority, change("update", kind="fifo", to={"priority": 1}), [None]),
-        (NO_OPTION, change("update", to={"value": 1}), [None]),
+        (NO_OPTION, change("update", to={"cost": 1}), [None]),
         ("a fifo queue have no priorities", change("remove", kind="fifo", priority=1), [None]),
         (ALONE, change("update"), [None]),
         (ALONE, change("remove", to={"priority": 1}), [None]),

@@ -141,13 +141,6 @@ class Update(Body):
     priority: Priority | None = Field(None, description="The item goes behind the last one of it.")
 
 
-@with_fields(UpdateOptions)
-class Changes(Body):
-    """What changes of all matching items."""
-
-    priority: Priority | None = None
-
-
 @with_fields(Filters)
 class ChangeAll(Body):
     """A change of all matching items."""
@@ -155,7 +148,7 @@ class ChangeAll(Body):
     change: Literal["remove", "retry", "run_now", "release", "cancel", "update"]
     state: types.State
     limit: Integer = Field(0, ge=0, description="The maximum number of items, 0 for all.")
-    to: Changes | None = Field(None, description="What changes, for `update`.")
+    to: Update | None = Field(None, description="What changes, for `update`.")
 
 
 @with_fields(QueueSettings, QueueOptions)

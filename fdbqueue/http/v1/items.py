@@ -9,7 +9,6 @@ from fastapi import Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
-from fdbqueue.errors import WrongState
 from fdbqueue.http.parameters import (
     AdminOf,
     Counting,
@@ -194,12 +193,9 @@ async def update(
     409 if a client has claimed it, it has ended, or its job has begun.
     """
     handle: Any = await served.queue(name)
-    try:
-        await handle.update(served.db, item_id, **update_arguments(handle.queue, body))
-    except WrongState as error:
-        if error.state == "gone":
-            raise _unknown(item_id) from None
-        raise
+    if await handle.state(served.db, item_id) is None:
+        raise _unknown(item_id)
+    await handle.update(served.db, item_id, **update_arguments(handle.queue, body))
     return Response(status_code=204)
 
 

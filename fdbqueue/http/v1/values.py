@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.errors import QueueFull
-from fdbqueue.http.v1.bodies import Changes, Push, Update
+from fdbqueue.http.v1.bodies import Push, Update
 from fdbqueue.options import PushOptions, TaskChanges, TaskOptions, UpdateOptions
 from fdbqueue.queue.arguments import MAX_TEXT, validate_scope
 from fdbqueue.queue.base import BaseQueue, change_once, store_of
@@ -84,7 +84,7 @@ def exact_priority(queue: AnyQueue, priority: Any) -> Any:
     return priority
 
 
-def update_arguments(queue: AnyQueue, body: Update | Changes) -> dict[str, Any]:
+def update_arguments(queue: AnyQueue, body: Update) -> dict[str, Any]:
     """Return the arguments of an update."""
     kind, given = options_of(queue).kind, body.given()
     known = TaskChanges if kind == "task" else UpdateOptions

@@ -139,7 +139,7 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
     "without batches": ("durable", None, ["operations.items:Memberships.follow"]),
     # Queues, and the processes that serve each other
     "a recovery ends a lease": ("queues", 0, ["layout.values:Lease.left"]),
-    "the value of a push is lost": ("queues", None, ["operations.push:Pusher._replace"]),
+    "the value of a push is lost": ("queues", None, ["operations.push:Pusher._replaced"]),
     "two pushes take the last place": ("queues", None, ["operations.limits.places:Places.take"]),
     "staged for the dead": ("databases", 0, ["coordination.pops:PopRequests.unstage"]),
     # Schedules and batches

@@ -110,6 +110,7 @@ class Item:
         appended: When it was put behind the last item of its priority, as a stamp.
         changed: When it certainly changed last, as a stamp.
         unique: Its unique key, or `None`.
+        freed: The key, if a claim frees it; the item may take it again when it returns.
         lost: The key that another item may have had when this one was put back, or `None`.
         expires: When it expires unless a client takes it before, in milliseconds, or `None`.
         has_place: Whether it took a place below the bound. An item that was put back took none.
@@ -125,6 +126,7 @@ class Item:
     appended: int
     changed: int
     unique: str | None = None
+    freed: str | None = None
     lost: str | None = None
     expires: Span | None = None
     has_place: bool = True
@@ -316,6 +318,7 @@ class Model:
             *(name, data, facts["id"], facts["priority"], facts["key"], pushed),
             *(entry.stamp, entry.stamp),
             unique=facts.get("unique"),
+            freed=facts["unique"] if facts.get("replace") else None,
             expires=_later(entry, facts["ttl"]) if facts.get("ttl") else None,
         )
         item.states = self._pushed(entry, item, State("new"))
@@ -336,13 +339,13 @@ class Model:
         """Note what a push with a unique key tells of earlier items; return whether it is new."""
         facts = entry.facts
         others = [each for each in self._items.values() if each.unique == facts["unique"]]
-        self._sweep(entry, others)
-        replaces = facts.get("replace", False)
+        # A push does not look at items whose keys claims have freed.
+        self._sweep(entry, [each for each in others if not (each.freed and each.may_be("claimed"))])
         if (existing := facts.get("existing")) is None:
-            gone = (*_ENDED, "claimed") if replaces else _ENDED
             for other in others:
-                self._observe(entry, other, lambda state: state.kind in gone, "ended")
-                if other.may_be("claimed") and facts["key"] is not None:  # it gives up its key
+                gone = (*_ENDED, "claimed") if other.freed else _ENDED
+                self._observe(entry, other, partial(_is_one, gone), "ended")
+                if other.may_be("claimed") and facts["key"] is not None:
                     other.unique, other.lost = None, other.unique
             return True
         found = {item.id: item for item in self._items.values()}.get(existing)
@@ -351,8 +354,14 @@ class Model:
             if facts["unique"] not in (item.unique, item.lost):
                 self._problem(entry, f"{item.value} has another unique key")
             item.unique, item.lost = facts["unique"], None
-            wanted = ("ready", "delayed") if replaces else UNFINISHED
-            if self._observe(entry, item, lambda state: state.kind in wanted, "there") and replaces:
+            self._sweep(entry, [item])
+            is_replaced = facts["found"] == facts["value"]
+            waits = ("ready", "delayed")
+            wanted = waits if is_replaced or item.freed else UNFINISHED
+            if facts.get("replace") and not is_replaced:
+                wanted = ("claimed",)
+            seen = self._observe(entry, item, lambda state: state.kind in wanted, "there")
+            if seen and is_replaced:
                 self._rename(item, facts["value"])
                 item.changed = entry.stamp
                 swept = item.states
@@ -575,7 +584,8 @@ class Model:
         self._rename(item, facts["value"])
         item.priority, item.key = facts["priority"], facts["key"]
         # It has the key with which it was popped, also if it has lost that key meanwhile.
-        item.unique, item.lost = facts.get("unique", item.unique), None
+        item.unique = facts.get("unique", item.unique)
+        item.lost = None if item.unique else item.freed
         if any(
             other.may_be(*UNFINISHED)
             for other in self._items.values()
@@ -653,6 +663,10 @@ class Model:
             states = self._shown(entry, item)
             if all(state.kind != kind for state in states):
                 self._problem(entry, f"{item.value} is {kind}, and should be {_texts(states)}")
+
+
+def _is_one(kinds: tuple[str, ...], state: State) -> bool:
+    return state.kind in kinds
 
 
 def _either(after: State, before: State, may: bool, must: bool) -> set[State]:
