@@ -241,13 +241,13 @@ class TaskQueue(BaseQueue[Task[V]]):
         """
         validate_options(TaskChanges, changes)
         options: Mapping[str, Any] = changes
-        given = {name: options[name] for name in _FIELDS if name in options}
+        given: dict[str, Any] = {name: options[name] for name in _FIELDS if name in options}
         validate_task(**given)
         levels, encode = self._store.levels, self._store.codec.encode
         has_record = not given.keys().isdisjoint(TaskRecord._fields)
 
         def change(task: Task[V], level: Level) -> tuple[Level, bytes | None]:
-            fields = {name: getattr(task, name) for name in _FIELDS}
+            fields: dict[str, Any] = {name: getattr(task, name) for name in _FIELDS}
             record, rank = validate_task(**{**fields, **given})
             payload = encode(record, was_decoded="payload" not in given) if has_record else None
             return levels.level(rank), payload
