@@ -16,12 +16,13 @@ import click
 
 from fdbqueue import TaskPriority, existing_queue
 from fdbqueue.errors import QueueFull, WrongState
+from fdbqueue.options import UpdateOptions
 from fdbqueue.types import STATES, Change, Database, PriorityJson, State, states_with
 
-from .arguments import PRIORITY
+from .arguments import PRIORITY, read_value, usage_errors
 from .command import IDS, QUEUE, command
-from .opening import AnyQueue, exact_priority, item_queue, priority_queue
-from .options import argument
+from .opening import AnyQueue, exact_priority, item_queue, json_queue
+from .options import argument, chosen, options_of
 from .output import report_each
 
 _CHANGES: dict[Change, tuple[str, dict[State | None, str]]] = {
@@ -35,7 +36,10 @@ _CHANGES: dict[Change, tuple[str, dict[State | None, str]]] = {
     "release": ("released", {}),
     "cancel": ("cancelled", dict.fromkeys((*STATES, None), "it has ended, or is not in the queue")),
     "remove": ("removed", {"claimed": "it is claimed; `fdbq cancel {queue} {id}` ends it"}),
-    "reprioritize": ("moved", dict.fromkeys(STATES, "it has this priority already")),
+    "update": (
+        "changed",
+        dict.fromkeys(("ready", "delayed"), "its job has begun, it waits, or the group is full"),
+    ),
 }
 """For each change, its past participle and why it fails, by state."""
 
@@ -62,7 +66,7 @@ def _change_items(
 ) -> None:
     """Change items by id, or all items in a state, and print the results.
 
-    `change` replaces the queue's method for one item; `to` is a new priority.
+    `change` replaces the queue's method for one item; `to` is what an update changes.
     """
     for option, wanted in filters.items():
         if wanted is not None and state is None:
@@ -198,39 +202,50 @@ def rm(
     _change_items(db, target, queue, ids, "remove", state, filters)
 
 
-@command(QUEUE, IDS, argument("to", metavar="PRIORITY"))
-def reprioritize(
+@command(QUEUE, IDS, *options_of(UpdateOptions, omit=("priority",)))
+def update(
     db: Database,
     queue: str,
     ids: tuple[str, ...],
-    to: str,
     *,
-    state: Annotated[State | None, states_with("reprioritize")],
-    priority: PriorityJson | None,
+    value: str | None,
+    priority: str | None,
+    state: Annotated[State | None, states_with("update")],
+    of_priority: PriorityJson | None,
+    **changes: Any,
 ) -> None:
-    """Move items of QUEUE behind the last item of PRIORITY, by id or by state.
+    """Change ready and delayed items of QUEUE, by id or by state.
 
-    The items must be ready, delayed or dead. They keep their state, ids and order. If an ID is not
-    valid, nothing is moved. In a task queue, PRIORITY is a name such as `high`. Write `--` before a
-    negative PRIORITY.
+    The items keep their ids, and ready ones their order. They go behind the last item of another
+    priority or group, and keep their places otherwise. If an ID is not valid, nothing is changed.
 
-    Exits with code 1 if an item was not moved.
+    Exits with code 1 if an item was not changed.
 
     \b
     Example:
-      fdbq reprioritize jobs --state dead 1
+      fdbq update jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA --value '{"to": "bob"}' --delay 5m
+      fdbq update jobs --state ready --of-priority 9 --priority 1
 
     Options:
-        state: Move all items in this state.
-        priority: With --state, only items of this priority.
+        value: The new value in JSON, or `-` to read it.
+        priority: Integer, or a JSON list for a tuple; in a task queue a name such as `high`.
+        state: Change all items in this state.
+        of_priority: With --state, only items of this priority.
     """
-    target = existing_queue(db, queue)
-    new: Any
-    if target.kind == "task":
-        new = TaskPriority.__members__.get(to.upper(), to)
-    else:
-        target = priority_queue(target, queue, "`fdbq reprioritize`")
-        new = exact_priority(target, queue, PRIORITY(to))
-    change: Callable[..., object] = partial(target.reprioritize, priority=new)
-    filters = {"priority": exact_priority(target, queue, priority)}
-    _change_items(db, target, queue, ids, "reprioritize", state, filters, change, to=new)
+    target: Any = existing_queue(db, queue)
+    given = chosen(changes)
+    if value is not None:
+        target = target if target.kind == "task" else json_queue(target, queue)
+        given["payload" if target.kind == "task" else "value"] = read_value(value)
+    if priority is not None and target.kind == "task":
+        given["priority"] = TaskPriority.__members__.get(priority.upper(), priority)
+    elif priority is not None:
+        given["priority"] = exact_priority(target, queue, PRIORITY(priority))
+    if given.get("group") == "none":
+        given["group"] = None
+    if not given:
+        raise click.UsageError("give what changes, such as --priority")
+    change: Callable[..., object] = partial(target.update, **given)
+    filters = {"priority": exact_priority(target, queue, of_priority)}
+    with usage_errors():
+        _change_items(db, target, queue, ids, "update", state, filters, change, to=given)

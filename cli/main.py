@@ -26,7 +26,7 @@ _SECTIONS = {
         *("top", "workers", "serve", "info"),
     ),
     "Change items and queues": (
-        *("rm", "reprioritize", "rename-job"),
+        *("rm", "update", "rename-job"),
         *("clear", "limit", "pause", "resume", "rename", "drop"),
     ),
     "Copy and repair": ("import", "export", "backup", "restore", "copy", "check"),
@@ -35,7 +35,7 @@ _SECTIONS = {
 
 _MODULES = {
     "backup": ("restore", "copy"),
-    "changes": ("retry", "release", "cancel", "rm", "reprioritize"),
+    "changes": ("retry", "release", "cancel", "rm", "update"),
     "check": ("info",),
     "main": ("completion",),
     "pop": ("peek",),

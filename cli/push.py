@@ -66,6 +66,7 @@ def push(
             full = queue if error.group is None else f"the group {error.group!r} of {queue}"
             fail(f"{full} is full; nothing was stored")
     if not item.is_new:
-        say(f"fdbq push: nothing was stored; item {item.id} has this key", err=True)
+        done = "it was replaced" if given.get("replace") else "nothing was stored"
+        say(f"fdbq push: {done}; item {item.id} has this key", err=True)
     stored = {"stored": item.is_new} if "unique" in given else {}
     report(item_fields(item, **stored), item.id)

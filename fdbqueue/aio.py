@@ -366,7 +366,7 @@ class PriorityQueue(_ValueHandle[_PriorityQueue[V], V], Generic[V]):
     peek_min = _method(BaseQueue[Item[V]].peek)
     peek_max = _method(_PriorityQueue[V].peek_max)
     peek_many = _method(_PriorityQueue[V].peek_many)
-    reprioritize = _method(_PriorityQueue[V].reprioritize)
+    update = _method(_PriorityQueue[V].update)
 
 
 class Queue(_ValueHandle[_FifoQueue[V], V], Generic[V]):
@@ -379,6 +379,7 @@ class Queue(_ValueHandle[_FifoQueue[V], V], Generic[V]):
     push_many = enqueue_many = _method(_FifoQueue[V].push_many)
     dequeue = _method(BaseQueue[Item[V]].pop)
     dequeue_many = _method(BaseQueue[Item[V]].pop_many)
+    update = _method(_FifoQueue[V].update)
 
 
 class TaskQueue(_Handle[_TaskQueue[V], Task[V]], Generic[V]):
@@ -395,7 +396,7 @@ class TaskQueue(_Handle[_TaskQueue[V], Task[V]], Generic[V]):
     get_task = _method(_TaskQueue[V].get_task)
     counts = _method(_TaskQueue[V].counts)
     get_stats = _method(_TaskQueue[V].get_stats)
-    reprioritize = _method(_TaskQueue[V].reprioritize)
+    update = _method(_TaskQueue[V].update)
 
 
 class Worker:

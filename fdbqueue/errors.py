@@ -482,21 +482,29 @@ class QueueNotFound(FdbqueueError, LookupError):
 
 
 class WrongState(FdbqueueError):
-    """An item in a state in which it cannot be moved. Nothing was changed."""
+    """An item in a state in which it cannot be changed. Nothing was changed.
+
+    Attributes:
+        state: Its state; `"begun"` if its job has stored steps, `"waiting"` if it waits for other
+            jobs or a signal, `"gone"` if it has left the queue.
+    """
 
     id: str
     state: str
 
-    _template = (
-        "item {self.id} is {self.state}, and only ready, delayed or dead items can be moved; "
-        "{self._advice}"
-    )
+    _template = "item {self.id} {self._why}"
 
     @property
-    def _advice(self) -> str:
-        if self.state == "claimed":
-            return "wait until its claim ends, or end the claim with `release`"
-        return "push a new item"
+    def _why(self) -> str:
+        return _REFUSED.get(self.state) or f"is {self.state}; push a new item"
+
+
+_REFUSED = {
+    "claimed": "is claimed; wait until its claim ends, or end the claim with `release`",
+    "begun": "has begun: its steps need its value and its time as they are; cancel it instead",
+    "waiting": "waits for other jobs or a signal, and not for a time; cancel it instead",
+    "gone": "is not in the queue, or no longer; push a new item",
+}
 
 
 class NoResult(FdbqueueError, LookupError):

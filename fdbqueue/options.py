@@ -34,7 +34,9 @@ __all__ = [
     "QueueSettings",
     "ScheduleOptions",
     "Selecting",
+    "TaskChanges",
     "TaskOptions",
+    "UpdateOptions",
 ]
 
 
@@ -44,6 +46,8 @@ class _EveryPush(TypedDict, total=False):
     ttl: Duration | None
     unique_until: UniqueUntil | None
     unique_for: Duration | None
+    replace: bool
+    at_most: Duration | None
 
 
 class _GroupedPush(_EveryPush, total=False):
@@ -70,10 +74,36 @@ class PushOptions(_GroupedPush, total=False):
         unique_for: Seconds, over 0, from the push until the key is free, even if the item ends
             earlier; instead of `unique_until`. An ended item that is not kept is returned with the
             given value.
+        replace: Whether an item that waits and has the key gets the value and the time of this
+            push. The key is free once a client claims the item, as with `unique_until="claimed"`:
+            then the push stores another, so the last value is always to come. An item that returns
+            takes the key again if it is free and its job has no stored steps; as a retry, it keeps
+            its time.
+        at_most: Seconds, from 0, after the first push from which `replace` does not postpone the
+            item any more; by default no limit.
     """
 
     cost: float
     unique: str | None
+
+
+class _Waiting(TypedDict, total=False):
+    group: str | None
+    delay: Duration | None
+    at: datetime | None
+
+
+class UpdateOptions(_Waiting, total=False):
+    """What `update` changes, besides the value. What is left out stays.
+
+    Attributes:
+        priority: A priority of the queue's type. The item goes behind the last one of it.
+        group: Group of the item, or `None` for none. It goes behind the last item of it.
+        delay: Seconds, from 0, from now until the item is available.
+        at: A `datetime` with a time zone, instead of `delay`.
+    """
+
+    priority: Priority
 
 
 class PushManyOptions(_GroupedPush, total=False):
@@ -119,6 +149,16 @@ class TaskOptions(TaskFields, _GroupedPush, total=False):
     """
 
     unique: str | None
+
+
+class TaskChanges(TaskFields, _Waiting, total=False):
+    """What `TaskQueue.update` changes: the `TaskFields`, and `UpdateOptions`.
+
+    Attributes:
+        payload: A JSON value.
+    """
+
+    payload: Any
 
 
 class JobOptions(_EveryPush, total=False):

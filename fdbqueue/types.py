@@ -88,7 +88,7 @@ ItemHeldBy: TypeAlias = Literal[
 OnDead: TypeAlias = Literal["continue", "cancel"]
 """The effect of a batch's dead letter on jobs that have not begun."""
 
-Change: TypeAlias = Literal["remove", "clear", "retry", "release", "cancel", "reprioritize"]
+Change: TypeAlias = Literal["remove", "clear", "retry", "release", "cancel", "update"]
 """A change of all matching items."""
 
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
@@ -133,10 +133,10 @@ class StateMeaning(NamedTuple):
 
 
 STATES: dict[State, StateMeaning] = {
-    "ready": StateMeaning(("remove", "clear", "cancel", "reprioritize")),
-    "delayed": StateMeaning(("remove", "clear", "retry", "cancel", "reprioritize")),
+    "ready": StateMeaning(("remove", "clear", "cancel", "update")),
+    "delayed": StateMeaning(("remove", "clear", "retry", "cancel", "update")),
     "claimed": StateMeaning(("clear", "release", "cancel")),
-    "dead": StateMeaning(("remove", "clear", "retry", "reprioritize"), has_ended=True),
+    "dead": StateMeaning(("remove", "clear", "retry"), has_ended=True),
     "done": StateMeaning(("remove", "clear"), has_ended=True),
 }
 """The states; `layout/keys.py` says how each is stored."""

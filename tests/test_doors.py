@@ -85,6 +85,9 @@ def test_a_push_takes_every_option(door: Door, db: Any, jobs: PriorityQueue) -> 
     hourly = door.push(6, unique="h", unique_for="1h")
     door.pop(9)
     assert door.push(7, unique="h", unique_for="1h") == hourly
+    cart = door.push(8, unique="cart", replace=True, delay=60, at_most="5m")
+    assert door.push(9, unique="cart", replace=True, delay=60, at_most="5m") == cart
+    assert jobs.get(db, cart).item.value == 9
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,10 @@ def test_a_push_takes_every_option(door: Door, db: Any, jobs: PriorityQueue) -> 
         {"unique_for": 60},
         {"unique": "k", "unique_until": "claimed", "unique_for": 60},
         {"delay": 1, "at": LATER},
+        {"replace": True},
+        {"unique": "k", "at_most": 60},
+        {"unique": "k", "replace": True, "unique_for": 60},
+        {"unique": "k", "replace": True, "unique_until": "ended"},
     ],
     ids=str,
 )
@@ -197,14 +204,29 @@ def test_a_change_of_an_item_needs_its_state(
     assert_views_agree(db, jobs)
 
 
-def test_items_are_cancelled_and_moved(door: Door, db: Any, jobs: PriorityQueue) -> None:
+def test_items_that_wait_are_updated(door: Door, db: Any, jobs: PriorityQueue) -> None:
     ids = in_all_states(db, jobs)
-    for state in ("ready", "delayed", "dead"):
-        assert door.change("reprioritize", ids[state], priority=9)
-        assert jobs.get(db, ids[state]).item.priority == 9
-    assert not door.change("reprioritize", ids["claimed"], priority=9)
-    with pytest.raises(Refused, match="ValueError"):
-        door.change("reprioritize", ids["ready"], priority=[1])
+    for state in ("ready", "delayed"):
+        assert door.change("update", ids[state], priority=9, value={"to": "bob"}, group="b")
+        info = jobs.get(db, ids[state])
+        assert (info.state, info.item.priority, info.group) == (state, 9, "b")
+        assert info.item.value == {"to": "bob"}
+    assert door.change("update", ids["ready"], at=LATER, group=None)
+    assert door.change("update", ids["delayed"], delay=0)
+    assert [jobs.state(db, ids[each]) for each in ("ready", "delayed")] == ["delayed", "ready"]
+    assert jobs.get(db, ids["ready"]).group is None
+    for state in ("claimed", "dead", "done"):
+        assert not door.change("update", ids[state], priority=9)
+    jobs.remove(db, ids["done"])
+    assert not door.change("update", ids["done"], value=1)
+    for wrong in ({"priority": [1]}, {"delay": -1}, {"delay": 1, "at": LATER}, {"group": ""}):
+        with pytest.raises(Refused, match="ValueError"):
+            door.change("update", ids["ready"], **wrong)
+    assert_views_agree(db, jobs)
+
+
+def test_items_are_cancelled(door: Door, db: Any, jobs: PriorityQueue) -> None:
+    ids = in_all_states(db, jobs)
     assert [door.change("cancel", ids[state]) for state in ("ready", "claimed", "done")] == [
         *(True, True, False)
     ]
@@ -222,7 +244,7 @@ def test_all_items_in_a_state_are_changed(door: Door, db: Any, jobs: PriorityQue
     jobs.push(db, 4, 5)
     assert door.change_all("retry", "dead") == 1  # of two: the queue is full again
     assert jobs.stats(db).dead == 1
-    assert door.change_all("reprioritize", "ready", to=5) == 2
+    assert door.change_all("update", "ready", to={"priority": 5}) == 3
     assert door.change_all("remove", "ready", priority=5) == 3
     jobs.push_many(db, [5, 6])
     jobs.claim(db, n=2)

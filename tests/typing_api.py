@@ -144,7 +144,7 @@ def fifo(db: Database) -> None:
     assert_type(q.dequeue(db), Item | None)
     q.enqueue(db, 1, priority=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     q.pop_max(db)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-    q.reprioritize(db, "id", 3)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    assert_type(q.update(db, "id", value=3, delay="5m"), Item)
     Queue.named(db, "mail", priorities=int)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
@@ -158,7 +158,8 @@ def task_queue(db: Database, tr: Transaction) -> None:
     assert_type(q.counts(tr), dict[TaskPriority, int])
     assert_type(q.get_stats(tr), TaskStats)
     q.push(db, prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    q.reprioritize(db, "id", prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    assert_type(q.update(db, "id", priority=3, payload=1, group=None), Task)
+    q.update(db, "id", prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 async def asynchronous(db: Database) -> None:

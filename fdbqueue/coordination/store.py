@@ -28,7 +28,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, NOW
-from fdbqueue.operations.changes import Changes
+from fdbqueue.operations.changes import Changes, Update
 from fdbqueue.operations.claims import (
     AckRequest,
     ClaimedItems,
@@ -42,7 +42,6 @@ from fdbqueue.operations.items import (
     ITEM_BYTES,
     Items,
     NewItem,
-    Tail,
 )
 from fdbqueue.operations.jobs.schedules import Schedules
 from fdbqueue.operations.jobs.steps import DurableSteps
@@ -51,6 +50,7 @@ from fdbqueue.operations.limits.places import Places, Slots
 from fdbqueue.operations.maintainers.alerts import Alerts
 from fdbqueue.operations.maintainers.batches import leave_batches
 from fdbqueue.operations.options import LIMITING
+from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.timers import due_after
@@ -120,7 +120,7 @@ class Store(Generic[_T]):
         waiting_claims, left = Waiters(layout, layout.waiting_claims), sweeper.seconds_left
         self._any_claim = Wanted("claim", self.keys_to_watch_claims, left, waiting_claims)
         self.reads = Reads(items, codec, options, changes, sweep, sweeper)
-        pusher = self.pusher = Pusher(items, sweep.find, bounds)
+        pusher = self.pusher = Pusher(items, sweep.find, changes, bounds)
         self._pops = Pops(items, codec)
         receipts = layout.receipts
         push = SharedTransactions[PushRequest, list[bytes]]
@@ -505,35 +505,27 @@ class Store(Generic[_T]):
 
         return self.change(tr, body)
 
-    def move(
-        self,
-        tr: Transactor,
-        item: _T | str,
-        change: Callable[[_T], Level | None],
-        tails: dict[bytes, Tail] | None = None,
-    ) -> tuple[_T, bytes] | None:
-        """Move a ready, delayed or dead item to the end of a level; return it and its new key.
-
-        Return `None` for an unknown item, or if `change(item)` does; raise `WrongState` for an item
-        in another state. Moves in one transaction share `tails`.
-        """
+    def update(self, tr: Transactor, item: _T | str, change: Callable[[_T, Level], Update]) -> _T:
+        """Change a ready or delayed item; return it; raise `WrongState` or `QueueFull`."""
         reference = self.codec.reference(item)
+        id = item if isinstance(item, str) else item.id
 
-        def body(tr: Transaction, now: int) -> tuple[_T, bytes] | None:
+        def body(tr: Transaction, now: int) -> _T:
             found = self._sweep.find(tr, now, reference)
-            if found is None:
-                return None
-            stored = found.item
-            if "reprioritize" not in STATES[found.state].changes:
-                raise WrongState(self.codec.id_of(stored), found.state)
-            before = self.reads.decode(tr, stored)
-            level = change(before)
-            if level is None:
-                return None
-            shared = {} if tails is None else tails
-            return before, self.changes.move(tr, now, found, level, shared)
+            if found is None or "update" not in STATES[found.state].changes:
+                raise WrongState(id, "gone" if found is None else found.state)
+            payload = read_payload(tr, self.layout, found.item.content)
+            new = change(self.codec.decode(found.item, payload), found.item.level)
+            if found.item.header.steps and (new.payload, new.due) != (None, None):
+                raise WrongState(id, "begun")
+            if found.due == NEVER and new.due is not None:
+                raise WrongState(id, "waiting")
+            if new.level.group not in (None, found.item.level.group):
+                self._bounds.reserve(tr, new.level.group, in_queue=False)
+            updated = self.changes.update(tr, now, found, new)
+            return self.codec.decode(updated.item, payload if new.payload is None else new.payload)
 
-        return self.change(tr, body, wrote=bool)
+        return self.change(tr, body)
 
     # All items
 

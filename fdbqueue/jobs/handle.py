@@ -63,6 +63,20 @@ class Handle(Generic[_Result]):
         result: _Result = self._job.arguments.decode_result(stored)
         return result
 
+    def update(self, /, *args: Any, **kwargs: Any) -> None:
+        """Replace the arguments of a job that has not begun.
+
+        The job stays in its place, with its time, group and unique key; `App.queue` has an `update`
+        that changes these. The new arguments are used even if it has failed, but not if it has
+        stored steps.
+
+        Raises:
+            InvalidArguments: The function does not take these arguments.
+            WrongState: The job runs, has stored steps, or has ended.
+        """
+        queue = self._job.app.queue(self.queue)
+        queue.update(self._job.app.db, self.id, value=self._job.bind(*args, **kwargs).value)
+
     def cancel(self) -> bool:
         """Cancel the job; return false if it has ended.
 

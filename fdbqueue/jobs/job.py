@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from fdbqueue.jobs.app import App
 
+_SCOPE = ("unique_until", "unique_for", "replace", "at_most")
+
 _Call = ParamSpec("_Call")
 _Push = ParamSpec("_Push")
 _Returned = TypeVar("_Returned")
@@ -48,6 +50,8 @@ class JobSettings:
     unique: Unique | None = None
     unique_until: UniqueUntil | None = None
     unique_for: Duration | None = None
+    replace: bool = False
+    at_most: Duration | None = None
     group: Group | None = None
     cost: float = 1
     delay: Duration | None = None
@@ -71,10 +75,10 @@ class JobSettings:
         if not callable(self.group):
             validate_group(self.group)
         validate_share("cost", self.cost)
-        validate_scope(unique, self.unique_until, self.unique_for)
+        validate_scope(unique, self.unique_until, self.unique_for, self.replace)
         validate_choice("on_dead", self.on_dead, OnDead)
-        if self.after and (self.delay is not None or self.at is not None):
-            raise ValueError("give jobs to follow, or a delay or a time, not both")
+        if self.after and (self.delay is not None or self.at is not None or self.replace):
+            raise ValueError("give jobs to follow, or a delay, a time or replace, not both")
 
 
 class BoundJob(Generic[_Push, _Result]):
@@ -96,6 +100,13 @@ class BoundJob(Generic[_Push, _Result]):
     def members(self) -> Members:
         """The item to push."""
         return self._pusher.members([self])
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The value of its item."""
+        value = self.stored.value
+        inject(value)
+        return value
 
     def decode_result(self, stored: Any) -> _Result:
         """Return the result of the function, given the JSON form."""
@@ -190,14 +201,11 @@ class JobPusher(Generic[_Push, _Result]):
         scope: dict[str, Any] = {}
         if settings.unique not in (None, False):
             scope["unique"] = map(self._key_of, calls)
-            scope["unique_until"], scope["unique_for"] = settings.unique_until, settings.unique_for
+            scope |= {name: getattr(settings, name) for name in _SCOPE}
         if any(call.group is not None for call in calls):
             scope["groups"] = [call.group for call in calls]
-        values = [call.stored.value for call in calls]
-        for value in values:
-            inject(value)
         return {
-            "values": values,
+            "values": [call.value for call in calls],
             "priority": settings.priority,
             "delay": settings.delay,
             "at": settings.at,

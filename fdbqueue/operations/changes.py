@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from fdbqueue.layout.batches import End, is_link
 from fdbqueue.layout.items import ItemRow, Level, StoredItem
 from fdbqueue.layout.jobs import renamed_call
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.layout.values import (
-    with_header,
-)
+from fdbqueue.layout.values import with_header
 from fdbqueue.operations.items import Items, Tail
 from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.payloads import own_id, read_payload, with_small_row, write_payload
@@ -25,6 +24,20 @@ from fdbqueue.types import (
 )
 
 _REMOVED = End("removed")
+
+
+class Update(NamedTuple):
+    """The level of a waiting item, and what else of it changes; `None` keeps the payload or time.
+
+    Attributes:
+        id: Identifies the pieces of a large payload.
+        due: When the item is due, in milliseconds since 1970; a time that is past for at once.
+    """
+
+    level: Level
+    payload: bytes | None = None
+    id: bytes = b""
+    due: int | None = None
 
 
 class Changes:
@@ -62,8 +75,7 @@ class Changes:
 
     def run_now(self, tr: Transaction, now: int, row: ItemRow) -> bool:
         """Make a delayed item ready; return true."""
-        item = row.item.with_header(row.item.header._replace(since=now, unknown=None))
-        self._perform(tr, now, [Change("run now", row, ItemRow("ready", item, row.attempts))])
+        self.update(tr, now, row, Update(row.item.level, due=0))
         return True
 
     def join(self, tr: Transaction, now: int, row: ItemRow, batches: list[bytes]) -> None:
@@ -77,34 +89,36 @@ class Changes:
         item = item.with_header(item.header._replace(followers=followers + len(batches)))
         self._perform(tr, now, [Change("marked", row, row._replace(item=item))])
 
-    def move(
-        self,
-        tr: Transaction,
-        now: int,
-        row: ItemRow,
-        level: Level,
-        tails: dict[bytes, Tail],
-    ) -> bytes:
-        """Move a ready, delayed or dead item to the end of a level; return its new key."""
+    def update(self, tr: Transaction, now: int, row: ItemRow, new: Update) -> ItemRow:
+        """Change a ready or delayed item; return its row.
+
+        It goes to the end of another level, or keeps its place.
+        """
         layout, item = self._layout, row.item
-        position, header = layout.position(item.key), item.header
-        attempts: list[KeyValue] = []
-        if header.failed_attempts or row.state == "dead":
-            attempts += tr.get_range(*layout.attempts_range(position))
-        header = header._replace(origin=header.origin or position)
-        tail = tails.get(level.prefix) or Tail(tr.snapshot, level)
-        tails[level.prefix] = tail
-        count = tail.take_count(tr.get_read_version().wait())
-        random = layout.unpack_item_key(item.key)[-1]
-        key = layout.item_key(level.prefix, count, random)
-        value = with_header(header, item.content)
+        key, header, content, due = item.key, item.header, item.content, row.due
         self._rely_on(tr, row)
-        moved = row._replace(item=StoredItem(key, value, level))
-        self._perform(tr, now, [Change("moved", row, moved)])
-        for stored in attempts:
-            number = layout.unpack_attempt_key(stored.key)[1]
-            tr[layout.attempt_key(layout.position(key), number)] = stored.value
-        return key
+        attempts: list[KeyValue] = []
+        if new.level.prefix != item.level.prefix:
+            position = layout.position(key)
+            if header.failed_attempts:
+                attempts += tr.get_range(*layout.attempts_range(position))
+            header = header._replace(origin=header.origin or position)
+            count = Tail(tr.snapshot, new.level).take_count(tr.get_read_version().wait())
+            key = layout.item_key(new.level.prefix, count, layout.unpack_item_key(key)[-1])
+        if new.payload is not None:
+            content = write_payload(tr, layout, new.id, new.payload)
+            header = header._replace(unknown=None)
+        if new.due is not None:
+            due = new.due if new.due > now else 0
+        if row.state == "delayed" and not due:
+            header = header._replace(since=now, unknown=None)
+        stored = StoredItem(key, with_header(header, content), new.level)
+        updated = ItemRow("delayed" if due else "ready", stored, row.attempts, due)
+        self._perform(tr, now, [Change("updated", row, updated)])
+        for each in attempts:
+            number = layout.unpack_attempt_key(each.key)[1]
+            tr[layout.attempt_key(layout.position(key), number)] = each.value
+        return updated
 
     def rename_job(self, tr: Transaction, now: int, row: ItemRow, old: str, new: str) -> bool:
         """Give the job of an item another name; return false if it has not the old one.

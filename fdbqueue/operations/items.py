@@ -44,7 +44,13 @@ POPPED, EXPIRED = End("popped"), End("expired")
 
 
 class NewItem(NamedTuple):
-    """An item to push. `random` is the last part of its key."""
+    """An item to push.
+
+    Attributes:
+        random: The last part of its key.
+        at_most: The milliseconds for which pushes with its unique key may replace and postpone a
+            waiting item; `None` if they leave it as it is.
+    """
 
     level: Level
     payload: bytes
@@ -52,6 +58,7 @@ class NewItem(NamedTuple):
     due: int | None = None
     header: Header = NO_HEADER
     value: Any = None
+    at_most: float | None = None
 
 
 class Tail:
@@ -231,7 +238,7 @@ class Items:
         changes: list[Change] = []
         keys: list[bytes] = []
         version = tr.get_read_version().wait()
-        for level, payload, random, due, header, _ in items:
+        for level, payload, random, due, header, *_ in items:
             key = layout.item_key(level.prefix, tails[level.prefix].take_count(version), random)
             value = write_payload(tr, layout, random, payload, header)
             item = StoredItem(key, value, level)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import PushTooLarge
 from fdbqueue.layout.items import ItemRow
-from fdbqueue.layout.values import decode_holder, encode_options
+from fdbqueue.layout.values import NEVER, decode_holder, encode_options, milliseconds_of
+from fdbqueue.operations.changes import Changes, Update
 from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
 from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.options import has_kept
@@ -53,11 +54,12 @@ class Pushed(NamedTuple):
 class Pusher:
     """The pushes of one queue."""
 
-    def __init__(self, items: Items, find_at: FindAt, bounds: Bounds) -> None:
+    def __init__(self, items: Items, find_at: FindAt, changes: Changes, bounds: Bounds) -> None:
         self.layout = items.layout
         self._items = items
         self._options = items.options
         self._find_at = find_at
+        self._changes = changes
         self._bounds = bounds
 
     def note_limited_groups(self, tr: Transaction) -> None:
@@ -132,15 +134,19 @@ class Pusher:
     ) -> list[Pushed]:
         """Push items, except where another item holds the unique key; return the items for all.
 
+        An item that replaces a waiting holder changes it.
         Without room, the result is empty, or ends before the first item without room. The
         transaction conflicts with every change of the holders and, with `relies_on_full`, of a full
         queue.
         """
         layout = self.layout
         names = [item.header.unique_key for item in push.items]
-        given = [name for name in names if name is not None]
-        values = read_all(tr, map(layout.unique_key, given))
-        held = {name: self._holder(tr, now, name, each) for name, each in zip(given, values)}
+        given = [(name, item) for name, item in zip(names, push.items) if name is not None]
+        values = read_all(tr, [layout.unique_key(name) for name, _ in given])
+        held = {
+            name: self._holder(tr, now, name, value, item)
+            for (name, item), value in zip(given, values)
+        }
         free = {name for name, holder in held.items() if holder is None}
         new: list[NewItem] = []
         for item, name in zip(push.items, names):
@@ -158,13 +164,15 @@ class Pusher:
             holder = None if key is None else Pushed(key, None, is_new=True)
             if holder is None and name is not None:
                 row = layout.unique_key(name)
-                holder = held[name] or self._holder(tr, now, name, tr[row].value)
+                holder = held[name] or self._holder(tr, now, name, tr[row].value, item)
             if holder is None:  # the queue has no room
                 return pushed if push.as_many_as_fit else []
             pushed.append(holder)
         return pushed
 
-    def _holder(self, tr: Transaction, now: int, name: str, value: bytes | None) -> Pushed | None:
+    def _holder(
+        self, tr: Transaction, now: int, name: str, value: bytes | None, new: NewItem
+    ) -> Pushed | None:
         if value is None:
             return None
         position, ends = decode_holder(value)
@@ -175,7 +183,22 @@ class Pusher:
         # The sweep of the item may have made it a dead letter, which has given up its key.
         if ends is None and (found is None or found.state == "dead"):
             return None
+        if new.at_most is not None and found is not None:
+            found = self._replaced(tr, now, found, new, new.at_most)
         return Pushed(self.layout.items + position, found, is_new=False)
+
+    def _replaced(
+        self, tr: Transaction, now: int, row: ItemRow, new: NewItem, at_most: float
+    ) -> ItemRow:
+        """Replace an item if it waits and has not begun; return it."""
+        if row.state not in ("ready", "delayed") or row.item.header.steps:
+            return row
+        due = None
+        if row.due != NEVER and not row.attempts:  # a retry is not moved, however often this is
+            pushed = milliseconds_of(self.layout.unpack_item_key(row.key)[-1])
+            due = int(min(new.due or 0, pushed + at_most))
+        update = Update(row.item.level, new.payload, new.random, due)
+        return self._changes.update(tr, now, row, update)
 
 
 def _check_size(tr: Transaction, items: list[NewItem]) -> None:

@@ -145,6 +145,23 @@ def due_time(delay: Duration | None, at: datetime | None) -> int | None:
     return milliseconds() + math.ceil(seconds * 1000) if seconds else None
 
 
+def new_time(options: Mapping[str, Any]) -> int | None:
+    """Return when a changed item is due, in milliseconds; 0 for at once, `None` for no change."""
+    delay, at = options.get("delay"), options.get("at")
+    due = due_time(delay, at)
+    return 0 if due is None and delay is not None else due
+
+
+def postponed_for(options: PushManyOptions) -> float | None:
+    """Return for how many milliseconds pushes may replace an item; `None` for never."""
+    at_most = options.get("at_most")
+    if not validate_flag("replace", options.get("replace", False)):
+        if at_most is not None:
+            raise ValueError("at_most needs replace=True, too")
+        return None
+    return math.inf if at_most is None else 1000 * validate_seconds("at_most", at_most)
+
+
 def validate_time(at: object) -> datetime:
     """Return the time at which an item is due.
 
@@ -371,15 +388,16 @@ def of_each(n: int, name: str, given: Iterable[_T]) -> list[_T]:
 def new_headers(n: int, options: PushManyOptions) -> list[Header]:
     """Return the header of each of `n` new items."""
     ttl, cost, keys = options.get("ttl"), options.get("cost", 1), options.get("unique")
+    replaces = options.get("replace", False)
     until, period = options.get("unique_until"), options.get("unique_for")
     plain = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
     if cost != 1:
         plain = plain._replace(cost=validate_share("cost", cost))
-    seconds = validate_scope(keys, until, period)
+    seconds = validate_scope(keys, until, period, replaces)
     if keys is None:
         return [plain] * n
     ends = None if seconds is None else milliseconds() + math.ceil(seconds * 1000)
-    is_held, is_ended = ends is None, ends is None and until != "claimed"
+    is_held, is_ended = ends is None, ends is None and until != "claimed" and not replaces
     return [
         plain
         if key is None
@@ -395,14 +413,18 @@ def new_headers(n: int, options: PushManyOptions) -> list[Header]:
     ]
 
 
-def validate_scope(unique: object, until: object, period: Duration | None) -> float | None:
+def validate_scope(
+    unique: object, until: object, period: Duration | None, replace: object = False
+) -> float | None:
     """Return for how many seconds a unique key is not free, or `None`."""
+    if replace and (until == "ended" or period is not None):
+        raise ValueError("replace frees the key with a claim: leave out unique_until, unique_for")
     if until is not None:
         validate_choice("unique_until", until, UniqueUntil)
     if until is not None and period is not None:
         raise ValueError("give unique_until or unique_for, not both")
-    if unique is None and (until is not None or period is not None):
-        name = "unique_for" if until is None else "unique_until"
+    if unique is None and (until is not None or period is not None or replace):
+        name = "replace" if replace else "unique_for" if until is None else "unique_until"
         raise ValueError(f"{name} needs a key: give unique, too")
     if period is None:
         return None

@@ -38,17 +38,27 @@ from fdbqueue.layout.codecs import stored_codec
 from fdbqueue.layout.items import Filter, Level, Selection, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NO_HEADER, decode_claim_text, decode_options, encode_claim_text
-from fdbqueue.operations.items import NewItem, Tail
+from fdbqueue.operations.changes import Update
+from fdbqueue.operations.items import NewItem
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.options import reconcile_options
 from fdbqueue.operations.views.groups import GroupInfo as GroupInfo
 from fdbqueue.operations.views.groups import list_groups
-from fdbqueue.options import Filters, GroupSettings, PushManyOptions, QueueSettings, Selecting
+from fdbqueue.options import (
+    Filters,
+    GroupSettings,
+    PushManyOptions,
+    QueueSettings,
+    Selecting,
+    UpdateOptions,
+)
 from fdbqueue.queue.arguments import (
     due_time,
     group_settings,
     new_headers,
+    new_time,
     of_each,
+    postponed_for,
     settings_to_store,
     validate_by,
     validate_claim,
@@ -77,7 +87,6 @@ from fdbqueue.types import (
     ItemInfo,
     MatchCount,
     Options,
-    Priority,
     Progress,
     QueueStats,
     ReadTransaction,
@@ -99,8 +108,8 @@ _T = TypeVar("_T", bound=Item | Task)
 _Q = TypeVar("_Q", bound="BaseQueue[Any]")
 _R = TypeVar("_R")
 
-_Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
-"""Begins the changes of one transaction; the result changes an item, if possible."""
+_Change: TypeAlias = Callable[[Transaction, str], object]
+"""Changes an item in a transaction, if possible."""
 
 _HOLDING = ("concurrency", "rate", "in_order")
 """The default settings that may hold a group."""
@@ -513,24 +522,25 @@ class BaseQueue(Generic[_T]):
         *,
         state: State | None = None,
         limit: int = 0,
-        to: Priority | None = None,
+        to: UpdateOptions | None = None,
         by: str | None = None,
         **filters: Unpack[Filters],
     ) -> dict[str, bool]:
         """Make the same change of all items that match; return by id whether each was changed.
 
         Each transaction changes up to 100 items, exactly once. An item stays as it is if it has
-        left the state, cannot be decoded or retried, or has the new priority already. Cost: a read
-        of all items, and each single change.
+        left the state, cannot be decoded, retried or updated. Cost: a read of all items, and each
+        single change.
 
         Args:
             db: A database.
             change: `"remove"` (items that are not claimed), `"clear"` (all, with their claims),
                 `"retry"` (delayed and dead), `"release"` (claimed), `"cancel"` (ready, delayed and
-                claimed), or `"reprioritize"` (ready, delayed and dead, not in a FIFO queue).
+                claimed), or `"update"` (ready and delayed).
             state: The state of the items; `None`, which needs a filter, for each of these states.
             limit: The maximum number of items, 0 for all.
-            to: The new priority. Items keep their order.
+            to: The changes of an update, as `fdbqueue.options.UpdateOptions`. Ready items
+                keep their order.
             by: The client that retries.
             filters: See `fdbqueue.options.Filters`.
 
@@ -543,25 +553,25 @@ class BaseQueue(Generic[_T]):
             [True, True]
         """
         check_database(db)
-        if (change == "reprioritize") != (to is not None):
-            raise ValueError("`to` is the new priority, for 'reprioritize' alone")
+        if (change == "update") != (to is not None):
+            raise ValueError("`to` is what changes, for 'update' alone")
         if state is None and all(value is None for value in filters.values()):
             raise ValueError("give a state, or a filter: None matches every item")
         states = sorted(states_with(change), key=_IS_LATER)
         if not states or (state is not None and validate_state(state) not in states):
             raise ValueError(f"{change!r} is not a change of {state or 'any'} items")
         store, limit = self._store, validate_number(limit, "limit")
-        begin = _each(store.cancel if change == "cancel" else store.take_back)
+        one: _Change = store.cancel if change == "cancel" else store.take_back
         if change == "clear":
-            begin = _each(partial(_clear_item, store, state))
+            one = partial(_clear_item, store, state)
         elif change == "remove":
-            begin = _each(partial(store.remove, state=state))
+            one = partial(store.remove, state=state)
         elif change == "retry":
-            begin = _each(partial(store.retry, state=state, by=validate_by(by)))
-        elif change == "reprioritize":
-            begin = partial(_begin_moves, store, self._move_to(to), to)
+            one = partial(store.retry, state=state, by=validate_by(by))
+        elif to is not None:
+            one = partial(cast("Any", self).update, **to)
         each = [self._selection(one, filters) for one in (states if state is None else (state,))]
-        return _change_matching(store, db, begin, each, limit)
+        return _change_matching(store, db, one, each, limit)
 
     def _selection(self, state: State, which: Mapping[str, object]) -> Selection:
         """Return which items to look for; raise an error unless the queue can have them."""
@@ -570,9 +580,6 @@ class BaseQueue(Generic[_T]):
         filters.pop("limit", None)
         wanted = validate_filter(kind, validate_state(state), cast("Filters", filters))
         return Selection(state, wanted, after, reverse)
-
-    def _move_to(self, to: Any) -> Callable[[_T], Level]:
-        raise ValueError("the items of this queue have no priorities")
 
     # Single items
 
@@ -862,12 +869,15 @@ def new_items(
 ) -> list[NewItem]:
     """Return what a push of these values, each with its priority, stores."""
     n = len(values)
-    due, headers = None, [NO_HEADER] * n
+    due = at_most = None
+    headers = [NO_HEADER] * n
     levels = list(map(store.levels.level, priorities))
     if options:
         validate_options(PushManyOptions, options)
         due = due_time(options.get("delay"), options.get("at"))
-        headers = new_headers(n, options)
+        headers, at_most = new_headers(n, options), postponed_for(options)
+        if due is not None and at_most is not None:
+            due = int(min(due, milliseconds() + at_most))
         group, groups = options.get("group"), options.get("groups")
         if groups is not None:
             if group is not None:
@@ -876,8 +886,8 @@ def new_items(
             levels = list(map(store.levels.in_group, levels, each))
         elif group is not None:
             levels = list(map(store.levels.in_group, levels, repeat(validate_group(group))))
-    payloads = map(store.codec.encode, values)
-    return [*map(NewItem, levels, payloads, uuids(n), repeat(due), headers, values)]
+    payloads, rest = map(store.codec.encode, values), repeat(at_most)
+    return [*map(NewItem, levels, payloads, uuids(n), repeat(due), headers, values, rest)]
 
 
 def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
@@ -885,9 +895,9 @@ def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
     return next(iter((yield from taken)), None)
 
 
-def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
+def _is_changed(change: _Change, tr: Transaction, item_id: str) -> bool:
     try:
-        return change(item_id)
+        return bool(change(tr, item_id))
     except (QueueFull, WrongState, UndecodableItem):
         return False
 
@@ -899,53 +909,55 @@ def _clear_item(store: Store[Any], state: State | None, tr: Transaction, item_id
     return state != "claimed" and store.remove(tr, item_id, state)
 
 
-def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
-    """Return a beginning whose changes share no state."""
-    return lambda tr: partial(change, tr)
+def update_item(
+    store: Store[_T],
+    tr: Transactor,
+    item: _T | str,
+    options: Mapping[str, Any],
+    change: Callable[[_T, Level], tuple[Level, bytes | None]],
+) -> _T:
+    """Change what `options` say of an item, and the level and payload that `change` returns."""
+    due, id, group = new_time(options), uuids(1)[0], validate_group(options.get("group"))
 
+    def update(item: _T, before: Level) -> Update:
+        level, payload = change(item, before)
+        into = group if "group" in options else before.group
+        return Update(store.levels.in_group(level, into), payload, id, due)
 
-def _begin_moves(
-    store: Store[_T], moved: Callable[[_T], Level], to: Any, tr: Transaction
-) -> Callable[[str], bool]:
-    """Begin the moves of one transaction, which share their `tails`."""
-    tails: dict[bytes, Tail] = {}
-
-    def unless_there(item: _T) -> Level | None:
-        return None if item.priority == to else moved(item)
-
-    return lambda item_id: store.move(tr, item_id, unless_there, tails) is not None
+    return store.update(tr, item, update)
 
 
 def _change_matching(
-    store: Store[Any], db: Database, begin: _Begin, each: list[Selection], limit: int
+    store: Store[Any], db: Database, change: _Change, each: list[Selection], limit: int
 ) -> dict[str, bool]:
     results: dict[str, bool] = {}
     found = (info.id for of in each for info in store.reads.matching(db, of, limit))
     # An item that was changed comes once more if it moves to a later priority or state.
     new = islice((id for id in found if not results.get(id)), limit or None)
     while ids := [*dict.fromkeys(islice(new, _CHANGES))]:
-        results |= _change_some(store, db, begin, ids)
+        results |= _change_some(store, db, change, ids)
     return results
 
 
 def rename_jobs(queue: BaseQueue[Any], db: Database, old: str, new: str) -> dict[str, int]:
     """Rename the stored calls of a job; return how many in each state, and of `schedules`."""
     store, renamed = queue._store, dict[str, int]()
-    begin = _each(partial(store.rename_job, old=old, new=new))
+    one = partial(store.rename_job, old=old, new=new)
     for state in sorted(STATES, key=_IS_LATER):
         each = [Selection(state, Filter(job=old))]
-        renamed[state] = sum(_change_matching(store, db, begin, each, limit=0).values())
+        renamed[state] = sum(_change_matching(store, db, one, each, limit=0).values())
     change = partial(store.schedules.rename_job, old=old, new=new)
     names = read(db, store.schedules.all)
     return renamed | {"schedules": sum(store.change(db, partial(change, name=n)) for n in names)}
 
 
-def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str]) -> dict[str, bool]:
+def _change_some(
+    store: Store[Any], db: Database, change: _Change, ids: list[str]
+) -> dict[str, bool]:
     """Change items in one transaction, or in several if they are too large."""
 
     def body(tr: Transaction) -> dict[str, bool]:
-        change = begin(tr)
-        return {item_id: _is_changed(change, item_id) for item_id in ids}
+        return {item_id: _is_changed(change, tr, item_id) for item_id in ids}
 
     try:
         return run_once(db, body, store.layout.receipts, lambda changed: any(changed.values()))
@@ -953,7 +965,8 @@ def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str])
         half = len(ids) // 2
         if error.code != _TOO_LARGE or not half:
             raise
-    return _change_some(store, db, begin, ids[:half]) | _change_some(store, db, begin, ids[half:])
+    some, others = ids[:half], ids[half:]
+    return _change_some(store, db, change, some) | _change_some(store, db, change, others)
 
 
 def claim_until(

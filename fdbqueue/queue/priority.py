@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fdb.subspace_impl import Subspace
@@ -10,12 +10,11 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.coordination.sans_io import SansIO, driven
 from fdbqueue.coordination.store import Store
 from fdbqueue.layout.codecs import codec_name, codec_named
-from fdbqueue.layout.items import Level
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels, Priorities
 from fdbqueue.layout.rows import ItemCodec
 from fdbqueue.operations.items import Items
-from fdbqueue.options import PushManyOptions, PushOptions, QueueOptions
+from fdbqueue.options import PushManyOptions, PushOptions, QueueOptions, UpdateOptions
 from fdbqueue.queue.arguments import (
     given_options,
     of_each,
@@ -23,7 +22,7 @@ from fdbqueue.queue.arguments import (
     validate_options,
     validate_wait,
 )
-from fdbqueue.queue.base import BaseQueue, first_of, new_items
+from fdbqueue.queue.base import BaseQueue, first_of, new_items, update_item
 from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.types import (
@@ -40,6 +39,9 @@ from fdbqueue.types import (
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+_SAME: Any = object()
 
 
 class ValueQueue(BaseQueue[Item[V]]):
@@ -70,6 +72,46 @@ class ValueQueue(BaseQueue[Item[V]]):
     def steps(self) -> JobSteps[V]:
         """The steps of its jobs, and the signals that they wait for."""
         return JobSteps(self._store)
+
+    def update(
+        self,
+        tr: Transactor,
+        item: Item[V] | str,
+        *,
+        value: V = _SAME,
+        **changes: Unpack[UpdateOptions],
+    ) -> Item[V]:
+        """Change an item that waits: its value, priority, group, or when it is ready; return it.
+
+        It keeps its id, its unique key and its failed attempts; also its place, unless its priority
+        or group changes. The value and time of a job with stored steps stay as its steps have seen
+        them, and a job that waits for others has no time.
+
+        A claim of the item conflicts: it hands out the item before the update, which then raises
+        `WrongState`, or after it. Cost: one read more than to find it, and the writes of a push.
+
+        Args:
+            tr: A transaction or a database.
+            item: A ready or delayed item, or its id.
+            value: The new value.
+            changes: See `fdbqueue.options.UpdateOptions`.
+
+        Raises:
+            WrongState: The item is claimed, dead, done or gone, or its job has begun or waits.
+            QueueFull: The new group is full.
+            InvalidPriority: The priority is not of the queue's type.
+            InvalidValue: The codec does not accept the value.
+
+        Example:
+            >>> item = jobs.push(db, {"to": "ada"}, priority=9, delay=60)
+            >>> changed = jobs.update(db, item, value={"to": "bob"}, priority=1, delay=0)
+            >>> changed.value, changed.priority, changed.id == item.id, jobs.state(db, item)
+            ({'to': 'bob'}, 1, True, 'ready')
+        """
+        validate_options(UpdateOptions, changes)
+        payload = None if value is _SAME else self._store.codec.encode(value)
+        new = self._store.levels.level(changes["priority"]) if "priority" in changes else None
+        return update_item(self._store, tr, item, changes, lambda _, level: (new or level, payload))
 
     def _push(
         self, tr: Transactor, value: V, priority: Priority | None, options: PushOptions
@@ -321,36 +363,6 @@ class PriorityQueue(ValueQueue[V]):
             ['b', 'a']
         """
         return self._store.reads.peek(tr, validate_number(n), max)
-
-    # Change the order
-
-    def reprioritize(
-        self, tr: Transactor, item: Item[V] | str, priority: Priority
-    ) -> Item[V] | None:
-        """Move an item behind the last item of another priority; return it, or `None` if unknown.
-
-        The item keeps its id and its state. Cost: one read more than to find it.
-
-        Raises:
-            InvalidPriority: The priority is not of the queue's type.
-            WrongState: The item is claimed or done.
-
-        Example:
-            >>> item = jobs.push(db, "now urgent", priority=9)
-            >>> moved = jobs.reprioritize(db, item, 1)
-            >>> moved.priority, moved.id == item.id
-            (1, True)
-        """
-        moved = self._store.move(tr, item, self._move_to(priority))
-        if moved is None:
-            return None
-        before, key = moved
-        return Item(before.value, self._store.levels.level_of(key).priority, before.id, key)
-
-    def _move_to(self, to: Any) -> Callable[[Item[V]], Level]:
-        levels = self._store.levels
-        level = levels.level(to)
-        return lambda item: levels.in_group(level, levels.level_of(item.key).group)
 
 
 class Queue(ValueQueue[V]):

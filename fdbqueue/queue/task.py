@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,21 +15,23 @@ from fdbqueue.layout.items import Level
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import TaskLevels
 from fdbqueue.layout.rows import TaskRowCodec
-from fdbqueue.layout.tasks import RANK, TaskCodec
+from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRecord
 from fdbqueue.operations.items import Items, NewItem
-from fdbqueue.options import QueueOptions, TaskFields, TaskOptions
+from fdbqueue.options import QueueOptions, TaskChanges, TaskFields, TaskOptions
 from fdbqueue.queue.arguments import (
     given_options,
     validate_name,
     validate_options,
-    validate_priority,
     validate_task,
 )
-from fdbqueue.queue.base import BaseQueue, new_items
+from fdbqueue.queue.base import BaseQueue, new_items, update_item
 from fdbqueue.types import ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+_FIELDS = (*TaskFields.__annotations__, "payload")
 
 
 def create_deadline(
@@ -123,8 +125,7 @@ class TaskQueue(BaseQueue[Task[V]]):
         return self._store.push(tr, items, as_many_as_fit, raises=not as_many_as_fit)
 
     def _new_item(self, task: Mapping[str, Any]) -> NewItem:
-        known = (*TaskFields.__annotations__, "payload")
-        fields = {name: task[name] for name in known if name in task}
+        fields = {name: task[name] for name in _FIELDS if name in task}
         options: Any = {name: task[name] for name in task if name not in fields}
         validate_options(TaskOptions, options)
         if (unique := options.get("unique")) is not None:
@@ -218,31 +219,40 @@ class TaskQueue(BaseQueue[Task[V]]):
 
     # Change
 
-    def reprioritize(self, tr: Transactor, task_id: str, priority: int) -> bool:
-        """Change the priority of a task; return false if the queue does not have it.
+    def update(self, tr: Transactor, task_id: str, **changes: Unpack[TaskChanges]) -> Task[V]:
+        """Change a task that waits: its fields, its group, or when it is ready; return it.
 
-        Works as `PriorityQueue.reprioritize`; the task goes behind its new equals.
+        Works as `PriorityQueue.update`; the task goes behind its new equals.
+
+        Args:
+            tr: A transaction or a database.
+            task_id: The id of a ready or delayed task.
+            changes: See `fdbqueue.options.TaskChanges`.
 
         Raises:
-            InvalidTask: The priority is not one of a task.
-            WrongState: The task is claimed or done.
+            InvalidTask: A field has an invalid value.
+            WrongState: The task is claimed, dead, done or gone.
+            QueueFull: The new group is full.
 
         Example:
-            >>> task = tasks.push(db, priority=TaskPriority.LOW)
-            >>> tasks.reprioritize(db, task, priority=1), tasks.get_task(db, task).priority
-            (True, <TaskPriority.CRITICAL: 1>)
+            >>> task = tasks.push(db, priority=TaskPriority.LOW, payload={"invoice": 7})
+            >>> tasks.update(db, task, priority=1).payload, tasks.peek(db).priority
+            ({'invoice': 7}, <TaskPriority.CRITICAL: 1>)
         """
-        return self._store.move(tr, task_id, self._move_to(priority)) is not None
+        validate_options(TaskChanges, changes)
+        options: Mapping[str, Any] = changes
+        given: dict[str, Any] = {name: options[name] for name in _FIELDS if name in options}
+        validate_task(**given)
+        levels, encode = self._store.levels, self._store.codec.encode
+        has_record = not given.keys().isdisjoint(TaskRecord._fields)
 
-    def _move_to(self, to: Any) -> Callable[[Task], Level]:
-        levels, first = self._store.levels, int(validate_priority(to))
+        def change(task: Task[V], level: Level) -> tuple[Level, bytes | None]:
+            fields: dict[str, Any] = {name: getattr(task, name) for name in _FIELDS}
+            record, rank = validate_task(**{**fields, **given})
+            payload = encode(record, was_decoded="payload" not in given) if has_record else None
+            return levels.level(rank), payload
 
-        def moved(task: Task) -> Level:
-            level = levels.level_of(task.key)
-            before: Any = level.priority
-            return levels.in_group(levels.level((first, *before[1:])), level.group)
-
-        return moved
+        return update_item(self._store, tr, task_id, changes, change)
 
 
 @driven

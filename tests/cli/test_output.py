@@ -151,9 +151,9 @@ $ rm $q $claimed
 0 removed
 fdbq: $claimed was not removed: it is claimed; `fdbq cancel $q $claimed` ends it
 [1]
-$ reprioritize $q --state ready 0
-0 moved
-fdbq: $ready was not moved: it has this priority already
+$ update $q $claimed --priority 0
+0 changed
+fdbq: $claimed was not changed: it is claimed
 [1]
 $ limit $q --size 1
 ...
@@ -512,9 +512,9 @@ def test_tasks_are_pushed_listed_and_popped(fdbq: Inside, name: str) -> None:
         """
 $ task pop $q
 {"n":2}
-$ reprioritize $q --state ready high
-1 moved
-$ reprioritize $q --state ready urgent
+$ update $q --state ready --priority high
+1 changed
+$ update $q --state ready --priority urgent
 ...CRITICAL...
 [2]
 $ rm $q $third
@@ -541,7 +541,7 @@ $ task push $q 1 --deadline tomorrow
     [
         (("push", "line", "1", "-p", "1"), "is a FIFO queue and does not support --priority"),
         (("peek", "line", "--max"), "is a FIFO queue and does not support --max"),
-        (("reprioritize", "line", "x", "1"), "does not support `fdbq reprioritize`"),
+        (("update", "line", "x", "-p", "1"), "is a FIFO queue and does not support --priority"),
         (("import", "line", "-"), "is a FIFO queue and does not support `fdbq import`"),
         (("rm", "todo", "--state", "ready", "-p", "1"), "is a task queue and does not support --p"),
         (("export", "todo"), "a task queue; use `fdbq task`, or write it with `fdbq backup`"),

@@ -29,7 +29,7 @@ for value, priority in [("c", 3), ("a", 1), ("b", 1)]:
     queue.push(db, value, priority)
 first = queue.pop_min(db)
 queue.put_back(db, [first])
-queue.reprioritize(db, queue.peek_max(db), 0)
+queue.update(db, queue.peek_max(db), priority=0)
 assert [item.value for item in queue.items(db)] == ["c", "a", "b"]
 assert queue.counts(db) == {0: 1, 1: 2} and queue.size(db) == 3
 queue.push(FaultyDatabase(db, after=1.0), "x" * 200_000, 9)

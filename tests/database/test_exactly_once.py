@@ -152,7 +152,7 @@ def test_every_mutating_method_takes_effect_once(
     broken, fifo = faulty(db, rng, 0.35), Queue(space["fifo"])
     for _ in range(6):
         low, high = queue.push_many(broken, ["low", "high"], priorities=[1, 9])
-        assert queue.reprioritize(broken, low, 5).priority == 5
+        assert queue.update(broken, low, priority=5).priority == 5
         assert queue.remove(broken, high)
         assert queue.pop_max(broken).value == "low"
         queue.push(broken, "cleared")
@@ -178,7 +178,7 @@ def test_imports_bounds_batches_and_names_are_as_exact(
         assert push_once(broken, named, f"key {number}", ["once"], [9]) == ids
         named.configure(broken, max_size=8)
         assert sum(unless_full(named.push, broken, n) is not None for n in range(5)) == 3
-        moved = named.change_all(broken, "reprioritize", state="ready", to=7)
+        moved = named.change_all(broken, "update", state="ready", to={"priority": 7})
         assert (len(moved), {*moved.values()}) == (8, {True})
         assert len(named.pop_many(broken, 9)) == 8
         batches = Batches(named)

@@ -797,7 +797,7 @@ def test_each_role_sees_the_buttons_that_it_may_use(
         expect_buttons("admin", "Pause nightly", "Run now nightly", "Remove nightly")
         site.open(name, "items", info.id)
         expect(site.region("Timeline")).to_be_visible()
-        expect_buttons("write", "Retry", "Remove", "Change priority")
+        expect_buttons("write", "Retry", "Remove")
 
 
 # What users stored is text

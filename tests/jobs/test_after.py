@@ -167,7 +167,7 @@ def test_a_job_has_as_many_followers_as_are_allowed_whatever_its_size(
     with pytest.raises(TooManyFollowing, match="100 jobs and batches wait for the job"):
         other.push("one too many")
     assert len(batches_of(jobs.app.db, queue, first.id)) == 100
-    queue.reprioritize(jobs.app.db, first.id, 7)
+    queue.update(jobs.app.db, first.id, priority=7)
     assert check(jobs.app.db, queue).problems == ()
     jobs.app.work(name, f"{name}-other", drain=True)
     assert {outcome(each) for each in followers} == {"done"}

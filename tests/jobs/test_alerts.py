@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue, Queue
-from fdbqueue.admin import check, queue_names
+from fdbqueue.admin import check, queue_names, rename_job
 from fdbqueue.jobs import App, Context, Dead, InvalidArguments, Retry
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import DeadJob
@@ -176,10 +176,10 @@ def test_another_one_after_a_retry_by_hand(shop: Shop) -> None:
         work(shop)
         assert [dead.attempts for dead in shop.alerts()] == [attempts]
         assert shop.queue.retry(shop.db, handle.id)
-    shop.queue.reprioritize(shop.db, handle.id, 7)
+    shop.queue.update(shop.db, handle.id, priority=7)
     work(shop)
     assert [(dead.id, dead.attempts) for dead in shop.alerts()] == [(handle.id, 3)]
-    shop.queue.reprioritize(shop.db, handle.id, 8)  # which moves the dead letter
+    assert rename_job(shop.db, shop.name, shop.send.name, "sent")["dead"] == 1
     assert shop.alerts() == []
 
 

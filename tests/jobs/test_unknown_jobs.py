@@ -142,7 +142,7 @@ CHANGES: dict[str, tuple[float, int, Any]] = {
     "expired and swept": (2 * HOUR, 1, lambda queue, db, item: queue.remove(db, item)),
     "retried": (0, 1, lambda queue, db, item: queue.retry(db, item)),
     "cancelled": (0, 1, lambda queue, db, item: queue.cancel(db, item)),
-    "moved": (0, 2, lambda queue, db, item: queue.reprioritize(db, item, 3)),
+    "moved": (0, 2, lambda queue, db, item: queue.update(db, item, priority=3)),
     "cleared": (0, 0, lambda queue, db, item: queue.clear(db)),
     "dead": (WEEK + 2 * HOUR, 0, lambda queue, db, item: None),
 }

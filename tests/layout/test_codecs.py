@@ -66,7 +66,7 @@ def test_items_of_another_program_are_read_and_put_back(
     queue.put_back(db, [popped])
     assert db[item.key] == stored
     queue.nack(db, queue.claim(db), delay=0)
-    assert queue.reprioritize(db, queue.peek(db), 7).id == queue.pop(db).id
+    assert queue.update(db, queue.peek(db), priority=7).id == queue.pop(db).id
     db[queue.push(db, []).key] = b"[" * 5000 + b"]" * 5000  # no stack has room for it
     with pytest.raises(UndecodableItem):
         queue.pop(db)

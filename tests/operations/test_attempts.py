@@ -108,7 +108,7 @@ def test_a_retried_dead_letter_keeps_its_failed_attempts_and_who_retried_it(
     for error in ("no such host", "busy"):
         queue.nack(db, queue.claim(db), delay=0, error=error)
     assert queue.retry(db, item, by="ada@office")
-    moved = queue.reprioritize(db, item, 5)
+    moved = queue.update(db, item, priority=5)
     info = info_of(db, queue, item)
     assert (info.state, info.attempts, info.error) == ("ready", 0, "busy")
     for attempt in (1, 2):

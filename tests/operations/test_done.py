@@ -201,7 +201,7 @@ def test_a_result_is_waited_for(db: Any, name: str, end: str, asleep: threading.
         assert asleep.wait(60)
         if end == "moved and done":
             asleep.clear()
-            assert queue.reprioritize(db, item, 1)
+            assert queue.update(db, item, priority=1)
             assert asleep.wait(60)  # it looked, and sleeps again
         claim = queue.claim(db)
         if end == "dead":

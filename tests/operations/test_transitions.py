@@ -47,7 +47,7 @@ class World:
         given = {"values": ["x" * 100_000], "priority": 5, "unique": ["k"], "group": "g", **options}
         self.batches.add(db, self.batch, "continue", [Members(queue, given)])
         queue.nack(db, queue.claim(db), delay=0, error="busy")
-        item = queue.reprioritize(db, queue.peek(db), 1)
+        item = queue.update(db, queue.peek(db), priority=1)
         if state == "ready":
             return item
         claim = queue.claim(db, lease=60)
@@ -144,7 +144,6 @@ ACTS: dict[Kind, Callable[[World], object]] = {
     ("returned", "claimed", "delayed"): call("release", "claimed", delay=9),
     ("buried", "claimed", "dead"): lambda w: w.bury(),
     ("due", "delayed", "ready"): lambda w: (w.push("delayed"), w.later()),
-    ("run now", "delayed", "ready"): call("retry", "delayed"),
     ("expired", "ready", None): lambda w: (w.push(ttl=900), w.later()),
     ("expired", "delayed", None): lambda w: (w.push("delayed", ttl=900), w.later()),
     ("expired", "claimed", None): lambda w: (w.push("claimed", ttl=900), w.later()),
@@ -153,8 +152,9 @@ ACTS: dict[Kind, Callable[[World], object]] = {
     **{("removed", state, None): call("remove", state) for state in ("ready", "delayed", "dead")},
     ("removed", "done", None): call("remove", "done"),
     **{
-        ("moved", each, each): call("reprioritize", each, 9)
-        for each in ("ready", "delayed", "dead")
+        ("updated", state, after): call("update", state, priority=9, delay=9 * (after != "ready"))
+        for state in ("ready", "delayed")
+        for after in ("ready", "delayed")
     },
     **{
         ("cancelled", state, after): call("cancel", state)

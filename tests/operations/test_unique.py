@@ -75,6 +75,29 @@ def test_a_push_finds_that_the_item_with_its_key_has_ended(
     assert queue.state(db, item) == ("dead" if end == "dead" else None)
 
 
+@pytest.mark.parametrize("scope", [{}, CLAIMED])
+def test_an_item_keeps_its_key_through_moves_delays_and_cancellation(
+    db: Any, jobs: PriorityQueue, scope: dict[str, Any]
+) -> None:
+    options = {"unique": "k", **scope}
+    jobs.push(db, 1, 5, **options)
+    moved = jobs.update(db, next(jobs.items(db)), priority=7)
+    assert jobs.push(db, 2, **options) == moved
+    jobs.nack(db, jobs.claim(db), delay=1000)
+    assert jobs.state(db, moved) == "delayed"
+    assert jobs.push(db, 3, **options) == moved
+    come_due(db, jobs)
+    assert jobs.claim(db).attempt == 2
+    jobs.release(db, moved.id)
+    assert jobs.push(db, 4, **options) == moved
+    jobs.claim(db)
+    assert jobs.cancel(db, moved.id)
+    lapse(db, jobs)
+    assert jobs.push(db, 5, **options).is_new
+    assert [item.value for item in jobs.pop_many(db, 9)] == [5]
+    assert check(db, jobs).ok
+
+
 # Until claimed
 
 
@@ -146,7 +169,7 @@ def test_a_key_is_not_free_for_its_period_even_if_the_item_has_ended(
 RETURNED: dict[str, Callable[[Any, PriorityQueue, Any], object]] = {
     "claimed": lambda db, jobs, item: jobs.claim(db),
     "released": lambda db, jobs, item: jobs.release(db, jobs.claim(db)),
-    "moved": lambda db, jobs, item: jobs.reprioritize(db, item, 3),
+    "moved": lambda db, jobs, item: jobs.update(db, item, priority=3),
     "dead": lambda db, jobs, item: jobs.nack(db, jobs.claim(db), dead=True),
     "done": lambda db, jobs, item: jobs.ack(db, jobs.claim(db)),
     "expired": lambda db, jobs, item: expire(db, jobs),

@@ -55,7 +55,6 @@ def test_all_items_in_a_state_are_changed(
         (PriorityQueue, "ready"),
         (TaskQueue, "ready"),
         (TaskQueue, "delayed"),
-        (PriorityQueue, "dead"),
     ],
 )
 def test_all_items_in_a_state_get_another_priority_and_keep_their_order(
@@ -66,15 +65,16 @@ def test_all_items_in_a_state_get_another_priority_and_keep_their_order(
     filled(db, queue, state)
     before = [info.id for info in queue.items(db, state=state)]
     first = push(db, queue, "there", priority=2)
-    ended = {first: False} if state == "ready" else {}
-    results = queue.change_all(db, "reprioritize", state=state, to=2)
-    assert results == dict.fromkeys(before, True) | ended
+    there = [first] if state == "ready" else []
+    results = queue.change_all(db, "update", state=state, to={"priority": 2})
+    assert results == dict.fromkeys([*there, *before], True)
     after = [info.id for info in queue.items(db, state=state)]
-    assert after == [*ended, *before]
+    assert after == [*there, *before]
     assert {info.item.priority for info in queue.items(db, state=state)} == {2}
     assert_views_agree(db, queue)
-    again = queue.change_all(db, "reprioritize", state=state, to=2)
-    assert again == dict.fromkeys(after, False)
+    queue.change_all(db, "update", state=state, to={"delay": 3600, "group": "late"})
+    assert {info.id for info in queue.items(db, state="delayed", group="late")} == {*after}
+    assert_views_agree(db, queue)
 
 
 def test_large_items_are_moved_without_their_payloads(db: Any, name: str) -> None:
@@ -82,9 +82,8 @@ def test_large_items_are_moved_without_their_payloads(db: Any, name: str) -> Non
     queue = PriorityQueue.named(db, name)
     ids = [queue.push(db, f"{number}" * 3_000_000, 5).id for number in range(5)]
     counting = CountingDatabase(db)
-    assert queue.change_all(counting, "reprioritize", state="ready", to=1) == dict.fromkeys(
-        ids, True
-    )
+    changed = queue.change_all(counting, "update", state="ready", to={"priority": 1})
+    assert changed == dict.fromkeys(ids, True)
     assert counting.commits == 1
     assert [queue.pop(db).value[0] for _ in ids] == ["0", "1", "2", "3", "4"]
     assert_views_agree(db, queue)

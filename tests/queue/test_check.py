@@ -90,7 +90,7 @@ def test_check_finds_and_repairs_damage(
 
 
 def moved(db: Any, queue: PriorityQueue) -> None:
-    queue.reprioritize(db, queue.push(db, 1), 5)
+    queue.update(db, queue.push(db, 1), priority=5)
 
 
 def failed(db: Any, queue: PriorityQueue) -> None:

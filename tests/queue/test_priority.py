@@ -191,7 +191,7 @@ def test_a_large_payload_is_returned_completely(db: Any, space: Subspace, size: 
     queue.push(db, payload, 1)
     queue.push(db, b"small", 2)
     assert queue.peek(db).value == payload
-    assert queue.reprioritize(db, queue.peek(db), 3).value == payload
+    assert queue.update(db, queue.peek(db), priority=3).value == payload
     assert fdbqueue.admin.check(db, queue).ok
     assert values(queue.pop_many(db, 2)) == [b"small", payload]
     queue.push(db, payload)

@@ -145,7 +145,7 @@ def test_a_priority_of_another_type(
             queue.push(db, "y", priority)
         assert caught.value.priority is priority
         refuses(words, queue.push_many, db, ["y", "z"], priorities=[right, priority])
-        refuses(words, queue.reprioritize, db, item, priority)
+        refuses(words, queue.update, db, item, priority=priority)
     assert [*queue.items(db)] == [item]
 
 
@@ -249,7 +249,7 @@ LEASES: list[Any] = [0, -1, NAN, math.inf, "1", True, None]
 WAITS: list[Any] = [b"5", True, None, "5", -1, NAN]
 LARGE = ["x" * 5_000_000] * 2  # which one transaction does not hold
 LINES = ["", "two\nlines", "x" * 256]
-ALONE = "for 'reprioritize' alone"
+ALONE = "for 'update' alone"
 NO_TRANSACTION = "give a database, not a transaction"
 IN: list[Any] = [lambda db: db.create_transaction()]
 NO_OPTION = "there is no option '"
@@ -316,12 +316,12 @@ CALLS: dict[str, list[tuple[Any, Call, list[Any]]]] = {
         (InvalidItemId, lambda db, q, x: q.jobs.retry(db, x), IDS),
         (InvalidItemId, lambda db, q, x: q.jobs.pushed_at(x), ["nonsense"]),
         (InvalidItemId, lambda db, q, x: q.jobs.remove(db, q.foreign), [""]),
-        (InvalidItemId, lambda db, q, x: q.jobs.reprioritize(db, q.foreign, 1), [""]),
+        (InvalidItemId, lambda db, q, x: q.jobs.update(db, q.foreign, priority=1), [""]),
         (InvalidItemId, lambda db, q, x: q.jobs.put_back(db, [q.foreign]), [""]),
         (InvalidItemId, lambda db, q, x: [*q.jobs.items(db, after=q.foreign)], [""]),
         (InvalidItemId, lambda db, q, x: q.tasks.get_task(db, x), TASK_IDS),
         (InvalidItemId, lambda db, q, x: q.tasks.position(db, x), TASK_IDS),
-        (InvalidItemId, lambda db, q, x: q.tasks.reprioritize(db, x, 2), TASK_IDS),
+        (InvalidItemId, lambda db, q, x: q.tasks.update(db, x, priority=2), TASK_IDS),
         (InvalidItemId, lambda db, q, x: q.tasks.put_back(db, [x]), TASK_IDS),
         (InvalidTask, lambda db, q, x: q.tasks.get_tasks_for_agent(db, x), ["", None]),
         (InvalidTask, lambda db, q, x: q.tasks.get_tasks_for_client(db, x), ["", 7]),
@@ -344,10 +344,11 @@ CALLS: dict[str, list[tuple[Any, Call, list[Any]]]] = {
         ("is not a change of ready items", change("retry"), [None]),
         ("is not a change of done items", change("release", "done"), [None]),
         ("is not a change of ready items", change("explode"), [None]),
-        ("have no priorities", change("reprioritize", kind="fifo", to=1), [None]),
+        (InvalidPriority, change("update", kind="fifo", to={"priority": 1}), [None]),
+        (NO_OPTION, change("update", to={"cost": 1}), [None]),
         ("a fifo queue have no priorities", change("remove", kind="fifo", priority=1), [None]),
-        (ALONE, change("reprioritize"), [None]),
-        (ALONE, change("remove", to=1), [None]),
+        (ALONE, change("update"), [None]),
+        (ALONE, change("remove", to={"priority": 1}), [None]),
         ("None matches every item", change("clear", None, group=None), [None]),
         ("a group is text of 0 to 255 bytes", change("cancel", None, group=7), [None]),
     ],

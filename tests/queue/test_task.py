@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -11,6 +12,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Task, TaskPriority, TaskQueue, create_deadline
 from fdbqueue.admin import check
+from fdbqueue.errors import WrongState
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
 CRITICAL, HIGH, MEDIUM, LOW, DEFERRED = TaskPriority
@@ -70,7 +72,7 @@ def test_a_task_is_returned_as_it_was_pushed(db: Any, tasks: TaskQueue) -> None:
     assert popped == [task]
     assert tasks.get_task(db, task_id) is tasks.state(db, task) is None
     tasks.put_back(db, popped)
-    assert tasks.reprioritize(db, task_id, LOW)
+    assert tasks.update(db, task_id, priority=LOW)
     tasks.put_back(db, popped)  # where it has moved, it is there
     assert [each.id for each in tasks.get_all_tasks(db)] == [last, task_id]
     assert tasks.remove(db, task)
@@ -117,6 +119,30 @@ def test_tasks_are_found_by_agent_and_client(db: Any, tasks: TaskQueue) -> None:
         assert list(tasks.get_tasks_for_client(db, client)) == expected
 
 
+def test_an_update_changes_a_task_and_keeps_its_id(db: Any, tasks: TaskQueue) -> None:
+    first, second = tasks.push_many(
+        db, [{"payload": n, "deadline": NOON, "agent_name": "ada", "cost": 3} for n in range(2)]
+    )
+    before = tasks.get_task(db, second)
+    changed = tasks.update(db, second, priority=CRITICAL)
+    assert before is not None
+    assert tasks.get_task(db, second) == changed == replace(before, priority=CRITICAL)
+    assert [tasks.position(db, each) for each in (first, second)] == [1, 0]
+    assert tasks.update(db, first, priority=CRITICAL)
+    assert tasks.update(db, second, priority=CRITICAL)  # keeps its place
+    assert [task.id for task in tasks.get_tasks_for_agent(db, "ada")] == [second, first]
+    later = tasks.update(db, second, payload="new", agent_name="bob", cost=4, deadline=None)
+    assert later == replace(
+        before, priority=CRITICAL, payload="new", agent_name="bob", cost=4, deadline=None
+    )
+    assert tasks.get_task(db, second) == later
+    assert [tasks.position(db, each) for each in (first, second)] == [0, 1]
+    tasks.pop_many(db, 2)
+    with pytest.raises(WrongState):
+        tasks.update(db, first, priority=HIGH)
+    assert check(db, tasks).ok
+
+
 # Statistics
 
 
@@ -127,7 +153,7 @@ def test_statistics_count_tasks_by_outcome(db: Any, tasks: TaskQueue) -> None:
     ids = [tasks.push(db, priority=1 + n % 2, agent_name="ab"[n % 2]) for n in range(8)]
     assert ids[6:] == [None, None]
     oldest = tasks.get_task(db, ids[0]).created_at
-    tasks.reprioritize(db, ids[0], priority=5)
+    tasks.update(db, ids[0], priority=5)
     tasks.remove(db, ids[1])
     tasks.pop_many(db, 3)
     stats = tasks.get_stats(db)

@@ -81,7 +81,9 @@ class Library:
 
     def change(self, verb: str, id: str, **options: Any) -> bool:
         try:
-            return bool(self._call(verb, id, *options.values()))
+            if "at" in options:
+                options["at"] = datetime.fromisoformat(options["at"])
+            return bool(self._call(verb, id, **options))
         except Refused as refused:
             if isinstance(refused.__cause__, (WrongState, QueueFull)):
                 return False
@@ -192,7 +194,7 @@ class CommandLine:
             flag = "--" + _FLAGS.get(name, name.removeprefix("max_")).replace("_", "-")
             if name == "rate" and value is not None:
                 value = "{}/{}s".format(*value)
-            words.append(f"{flag}={'none' if value is None else value}")
+            words.append(flag if value is True else f"{flag}={'none' if value is None else value}")
         return words
 
     def push(self, value: Json, **options: Any) -> str:
@@ -212,14 +214,14 @@ class CommandLine:
         return found[0] if found else None
 
     def change(self, verb: str, id: str, **options: Any) -> bool:
-        more = map(str, options.values())
-        (answer,) = self._lines(_COMMANDS.get(verb, verb), id, *more, code=(0, 1))
+        if "value" in options:
+            options["value"] = json.dumps(options["value"])
+        (answer,) = self._lines(_COMMANDS.get(verb, verb), id, *self._flags(options), code=(0, 1))
         return any(value is True for value in answer.values())
 
-    def change_all(self, verb: str, state: str, *, to: int | None = None, **filters: Any) -> int:
-        more = [] if to is None else [str(to)]
-        flags = self._flags({"state": state, **filters})
-        answers = self._lines(_COMMANDS.get(verb, verb), *flags, *more, code=(0, 1))
+    def change_all(self, verb: str, state: str, *, to: Any = (), **filters: Any) -> int:
+        flags = self._flags({"state": state, **filters, **dict(to)})
+        answers = self._lines(_COMMANDS.get(verb, verb), *flags, code=(0, 1))
         return sum(True in answer.values() for answer in answers)
 
     def result(self, id: str) -> Json:
@@ -346,7 +348,8 @@ class Http:
         path, refusals = f"/items/{id}", (404, 409, 429)
         if verb == "remove":
             return self._send("DELETE", path, refusals=refusals) is not None
-        if verb == "reprioritize":
+        if verb == "update":
+            options = {"item" if name == "value" else name: options[name] for name in options}
             return self._send("PATCH", path, options, refusals=refusals) is not None
         return self._send("POST", f"{path}/{verb}", options or None, refusals) is not None
 

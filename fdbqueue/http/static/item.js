@@ -104,7 +104,7 @@ function linkButton() {
 function itemButtons(queue, info, refresh) {
   const made = [linkButton()];
   if (!can("write")) return made;
-  if (info.priority !== null && ["ready", "delayed", "dead"].includes(info.state)) {
+  if (info.priority !== null && ["ready", "delayed"].includes(info.state)) {
     made.push(button("Change priority", async () => {
       await ask({
         title: "Change the priority",

@@ -27,8 +27,10 @@ from fdbqueue.options import (
     QueueOptions,
     QueueSettings,
     ScheduleOptions,
+    TaskChanges,
     TaskFields,
     TaskOptions,
+    UpdateOptions,
 )
 
 
@@ -133,20 +135,22 @@ class Release(OfClaim):
     delay: Duration | None = Field(None, description="Seconds until the item is ready again.")
 
 
-class Move(Body):
-    """The new place of an item."""
+@with_fields(UpdateOptions, TaskChanges, without={"payload"})
+class Update(Body):
+    """What changes of an item that waits."""
 
-    priority: Priority
+    item: JsonValue = Field(None, description="The new value; for a task its payload.")
+    priority: Priority | None = Field(None, description="The item goes behind the last one of it.")
 
 
 @with_fields(Filters)
 class ChangeAll(Body):
     """A change of all matching items."""
 
-    change: Literal["remove", "retry", "run_now", "release", "cancel", "reprioritize"]
+    change: Literal["remove", "retry", "run_now", "release", "cancel", "update"]
     state: types.State
     limit: Integer = Field(0, ge=0, description="The maximum number of items, 0 for all.")
-    to: Priority | None = Field(None, description="The new priority, for `reprioritize`.")
+    to: Update | None = Field(None, description="What changes, for `update`.")
 
 
 @with_fields(QueueSettings, QueueLimits, QueueOptions)

@@ -25,7 +25,13 @@ from fdbqueue.http.responses import json_response
 from fdbqueue.http.security import grant_of
 from fdbqueue.http.served import Handle, Served, ServedQueues, call_waiting, client_of
 from fdbqueue.http.v1 import answers, bodies
-from fdbqueue.http.v1.values import change_report, exact_priority, found_info, options_of, steps_of
+from fdbqueue.http.v1.values import (
+    change_report,
+    exact_priority,
+    found_info,
+    steps_of,
+    update_arguments,
+)
 from fdbqueue.queue.arguments import decode_json, json_bytes
 from fdbqueue.queue.batches import Batches, batch_as_json, batches_of
 from fdbqueue.queue.overview import as_json
@@ -222,14 +228,18 @@ async def cancel(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
 
 
 @router.patch("/queues/{name}/items/{item_id}", status_code=204)
-async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.Move) -> Response:
-    """Move a ready, delayed or dead item behind the last of a priority; it keeps its id."""
+async def update(
+    served: ServedQueues, name: WriteOf, item_id: str, body: bodies.Update
+) -> Response:
+    """Change a ready or delayed item: the given fields. It keeps its id.
+
+    With another priority or group it goes behind the last one there, otherwise it keeps its place.
+    409 if a client has claimed it, it has ended, or its job has begun.
+    """
     handle: Any = await served.queue(name)
-    if options_of(handle.queue).kind == "fifo":
-        raise HTTPException(409, "the items of a FIFO queue have no priorities")
-    priority = exact_priority(handle.queue, body.priority)
-    if not await handle.reprioritize(served.db, item_id, priority):
+    if await handle.state(served.db, item_id) is None:
         raise _unknown(item_id)
+    await handle.update(served.db, item_id, **update_arguments(handle.queue, body))
     return Response(status_code=204)
 
 
@@ -240,12 +250,12 @@ async def change_all(
     """Change all matching items, 100 per transaction.
 
     The changes are `remove`, `retry` (dead letters), `run_now` (delayed items), `release` (claimed
-    items), `cancel` and `reprioritize`.
+    items), `cancel` and `update`.
     """
     handle = await served.queue(name)
     given = body.model_dump()
-    for field in ("priority", "to"):
-        given[field] = exact_priority(handle.queue, given[field])
+    given["priority"] = exact_priority(handle.queue, given["priority"])
+    given["to"] = body.to and update_arguments(handle.queue, body.to)
     retried = _RETRIES.get(body.change)
     if retried not in (None, body.state) and given["to"] is None:
         raise ValueError(f"{body.change!r} is not a change of {body.state} items")

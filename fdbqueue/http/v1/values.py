@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.errors import QueueFull
-from fdbqueue.http.v1.bodies import Push
-from fdbqueue.options import PushOptions, TaskOptions
+from fdbqueue.http.v1.bodies import Push, Update
+from fdbqueue.options import PushOptions, TaskChanges, TaskOptions, UpdateOptions
 from fdbqueue.queue.arguments import MAX_TEXT, validate_scope
 from fdbqueue.queue.base import BaseQueue, change_once, store_of
 from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
@@ -82,6 +82,20 @@ def exact_priority(queue: AnyQueue, priority: Any) -> Any:
     if priority is not None and options_of(queue).kind == "priority":
         return store_of(queue).levels.from_json(priority)
     return priority
+
+
+def update_arguments(queue: AnyQueue, body: Update) -> dict[str, Any]:
+    """Return the arguments of an update."""
+    kind, given = options_of(queue).kind, body.given()
+    known = TaskChanges if kind == "task" else UpdateOptions
+    if unknown := given.keys() - {"item", *known.__annotations__}:
+        raise HTTPException(422, f"{min(unknown)}: an item of a {kind} queue has no such field")
+    if "item" in given:
+        json_queue(queue)
+        given["payload" if kind == "task" else "value"] = given.pop("item")
+    if "priority" in given:
+        given["priority"] = exact_priority(queue, given["priority"])
+    return given
 
 
 # Pushing

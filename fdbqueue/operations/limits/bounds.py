@@ -105,10 +105,12 @@ class Bounds:
             tr.add(self._layout.total_rejected, encode_count(rejected))
         return fitting
 
-    def reserve(self, tr: Transaction, group: str | None) -> None:
-        """Take a place for one item; raise `QueueFull`."""
+    def reserve(self, tr: Transaction, group: str | None, *, in_queue: bool = True) -> None:
+        """Take a place for one item in its group and in the queue; raise `QueueFull`."""
         options = self._items.options.read(tr)
         rooms = {} if options is None else self._rooms(tr, options, [group])
+        if not in_queue:
+            rooms.pop(None, None)
         for each, room in rooms.items():
             if not room.left:
                 self._rely_on_full(tr, each)

@@ -36,11 +36,13 @@ from fdbqueue.layout.jobs import BatchClosed, StoredStep, decode_step, encode_st
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     NO_HEADER,
+    PIECES,
     UNDECODABLE,
     Header,
     decode_metadata,
     encode_metadata,
     header_of,
+    pieces_id,
     with_header,
 )
 from fdbqueue.operations.limits.places import Places
@@ -357,7 +359,8 @@ def make_ready(
     (due,), value = decode_metadata(stored)
     header, content = header_of(value)
     if kind == "then":
-        random = layout.unpack_item_key(layout.items + position)[-1]
+        own = layout.unpack_item_key(layout.items + position)[-1]
+        random = pieces_id(content) if content.startswith(PIECES) else own
         payload = with_counts(read_payload(tr, layout, content), counts)
         value = write_payload(tr, layout, random, payload, header)
     tr.clear(layout.timer_key(layout.dues, due, position))

@@ -101,7 +101,9 @@ class Groups:
                     self._begin_turn(tr, level)
             for why, before, after, _ in changes:
                 if before is not None and before.state == "delayed":
-                    self._note_available(tr, now, before.item)
+                    where = None if after is None else (after.state, after.key)
+                    if where != ("delayed", before.key):
+                        self._note_available(tr, now, before.item)
                 if why == "failed" and after is not None and after.state == "delayed":
                     self._note_failed(tr, now, after)
             for group, n in freed.items():

@@ -40,6 +40,8 @@ class OwnedRows:
     def _delete(self, tr: Transaction, before: ItemRow, after: ItemRow | None) -> None:
         layout, item = self._layout, before.item
         header, position = item.header, layout.position(item.key)
+        if item.is_in_pieces and (after is None or after.item.content != item.content):
+            tr.clear_range(*layout.range_of(layout.pieces_prefix(item.content)))
         if after is not None and after.key == before.key:
             self._end_waits(tr, position, header, after.item.header)
             return
@@ -47,8 +49,6 @@ class OwnedRows:
             tr.clear_range(*layout.attempts_range(position))
         if before.finished_at:
             tr.clear(layout.returned + position)
-        if item.is_in_pieces and (after is None or after.item.content != item.content):
-            tr.clear_range(*layout.range_of(layout.pieces_prefix(item.content)))
         if after is not None:
             return  # moved, with its steps
         if header.origin is not None:

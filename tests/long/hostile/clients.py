@@ -231,10 +231,11 @@ class Jobs:
 
     async def change(self, rng: random.Random) -> None:
         value, item = await self._any(rng)
-        with self.ledger.operation("reprioritize", self.name, [value]) as operation:
+        with self.ledger.operation("update", self.name, [value]) as operation:
             priority = rng.randrange(PRIORITIES)
             with suppress(WrongState):
-                if item is not None and await self.queue.reprioritize(self.db, item, priority):
+                if item is not None:
+                    await self.queue.update(self.db, item, priority=priority)
                     operation.done()
 
     async def _any(self, rng: random.Random) -> tuple[str, Any]:

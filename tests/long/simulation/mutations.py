@@ -141,6 +141,7 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
     "without alerts": ("durable", None, ["coordination.store:Alerts.follow"]),
     # Queues, and the processes that serve each other
     "a recovery ends a lease": ("queues", 0, ["layout.values:Lease.left"]),
+    "the value of a push is lost": ("queues", None, ["operations.push:Pusher._replaced"]),
     "two pushes take the last place": ("queues", None, ["operations.limits.places:Places.take"]),
     "staged for the dead": ("databases", 0, ["coordination.pops:PopRequests.unstage"]),
     # Schedules and batches
@@ -168,6 +169,10 @@ _UNSEEN: dict[str, tuple[str, list[str]]] = {
     "two sweeps end a timer": (
         "queues",
         ["operations.sweep:Sweep._end_timers", "operations.claims:ClaimedItems.end_over"],
+    ),
+    "an update passes a claim": (
+        "queues",
+        ["operations.sweep:Sweep.find", "operations.changes:Changes._rely_on"],
     ),
     "two items have a unique key": ("queues", ["operations.push:Pusher.push_unique"]),
     "two pops take a turn": ("groups", ["operations.limits.turns:Turns.first"]),

@@ -280,7 +280,7 @@ class Client:
         self._queue.cancel(self._db, act.values[0])
 
     def _move(self, act: Act) -> None:
-        self._queue.reprioritize(self._db, act.values[0], act.priority)
+        self._queue.update(self._db, act.values[0], priority=act.priority)
 
     def _retry(self, act: Act) -> None:
         self._queue.retry(self._db, act.values[0])

@@ -21,6 +21,9 @@ _LEASES = (0.5, 1, 1, 5, 20)
 _DELAYS = (0, 0, 0, 0.5, 3, 10)
 _TTLS = (None, None, None, 1, 5, 20)
 _STATES = ("ready", "delayed", "claimed", "dead")
+_LIMITS = (None, 0, 2, 15)
+_LARGE = "+" * 20_000
+_UPDATES = ((), ("priority",), ("delay",), ("priority", "delay"))
 _KEPT = 10
 """How many of its last items a client remembers."""
 
@@ -78,6 +81,15 @@ class Storm:
 
 def _nothing(_: Any) -> None:
     pass
+
+
+def _noted(item: Any) -> Any:
+    """Return the value of an item, its name and its data, shortened; `None` for `None`."""
+    return item and str(item.value).replace(_LARGE, "+")
+
+
+def _name(item: Any) -> str:
+    return str(item.value).partition(" ")[0]
 
 
 class Step(NamedTuple):
@@ -139,7 +151,7 @@ class Session:
             partial(self._of_own, "remove", "remove"): 0.7,
             partial(self._of_own, "cancel", "cancel"): 0.7,
             partial(self._of_own, "run_now", "retry", state="delayed"): 0.5,
-            self._reprioritize: 0.7,
+            self._update: 1.5,
             self._put_back: 1,
             partial(self._of_dead, "retry", "retry"): 1,
             partial(self._of_dead, "drop", "remove"): 0.2,
@@ -179,22 +191,26 @@ class Session:
         return self.random.randrange(n)
 
     def _push(self) -> Step:
-        """Push an item, perhaps with a delay, an expiry or a unique key."""
-        draw, priority = self.random, self._priority()
+        """Push an item, perhaps with a delay, an expiry or a unique key, to replace another."""
+        draw, priority, data = self.random, self._priority(), self._data()
         unique = draw.choice([None, None, None, "a", "b"])
         options = {"delay": draw.choice(_DELAYS), "ttl": draw.choice(_TTLS), "unique": unique}
+        if unique is not None and draw.random() < 0.5:
+            options |= {"replace": True, "at_most": draw.choice(_LIMITS)}
 
         def body(attempt: Attempt) -> Any:
             self._number += 1  # also for another attempt: both may take effect
-            value = f"{self._name}{self._number}"
+            value = f"{self._name}{self._number} {data}"
             push = partial(unless_full, self.queue.push)
             item = attempt.call(push, attempt.tr, value, priority, **options)
             attempt.note(
                 "push",
-                value=value,
+                value=value.replace(_LARGE, "+"),
                 priority=priority,
                 key=None if item is None else item.key.hex(),
-                existing=None if item is None or item.value == value else item.value,
+                id=item and item.id,
+                existing=None if item is None or item.is_new else item.id,
+                found=_noted(item),
                 **options,
             )
             return item
@@ -212,7 +228,7 @@ class Session:
         def body(attempt: Attempt) -> Any:
             pop = self.queue.pop_max if at_max else self.queue.pop_min
             item = attempt.call(pop, attempt.tr)
-            attempt.note("pop", value=item and item.value, at_max=at_max)
+            attempt.note("pop", value=_noted(item), at_max=at_max)
             return item
 
         def remember(item: Any) -> None:
@@ -233,7 +249,7 @@ class Session:
         def body(attempt: Attempt) -> None:
             tr = attempt.tr.snapshot if snapshot else attempt.tr
             item = attempt.call(getattr(self.queue, peek), tr)
-            attempt.note("peek", snapshot=snapshot, value=item and item.value, at_max=at_max)
+            attempt.note("peek", snapshot=snapshot, value=_noted(item), at_max=at_max)
 
         return Step(body)
 
@@ -244,7 +260,7 @@ class Session:
         item = self.random.choice(self._popped)
         header = Header(*item.metadata)
         facts = {name: getattr(header, name) for name in ("attempts", "expires", "unique")}
-        facts |= {"value": item.value, "priority": item.priority, "key": item.key.hex()}
+        facts |= {"value": _noted(item), "priority": item.priority, "key": item.key.hex()}
 
         def body(attempt: Attempt) -> None:
             attempt.call(self.queue.put_back, attempt.tr, [item])
@@ -265,7 +281,7 @@ class Session:
             claim = attempt.call(self.queue.claim, attempt.tr, **options)
             attempt.note(
                 "claim",
-                values=[item.value for item in claim.items] if claim else [],
+                values=[_noted(item) for item in claim.items] if claim else [],
                 attempts=claim.attempts if claim else [],
                 token=claim.token.hex() if claim else "",
                 lease=lease,
@@ -295,8 +311,8 @@ class Session:
             try:
                 attempt.call(getattr(self.queue, verb), attempt.tr, claim, **facts)
             except LeaseLost as error:
-                (lost,) = (each.value for each in claim.items if each.id == error.item_id)
-            values = [item.value for item in claim.items]
+                (lost,) = (_name(each) for each in claim.items if each.id == error.item_id)
+            values = [_name(item) for item in claim.items]
             attempt.note(verb, values=values, token=claim.token.hex(), lost=lost, **facts)
             return lost is None
 
@@ -316,7 +332,7 @@ class Session:
 
         def body(attempt: Attempt) -> None:
             done = attempt.call(getattr(self.queue, method), attempt.tr, item, **options)
-            attempt.note(verb, value=item.value, done=done)
+            attempt.note(verb, value=_name(item), done=done)
 
         return Step(body)
 
@@ -334,26 +350,32 @@ class Session:
                 done = attempt.call(getattr(self.queue, method), attempt.tr, item, state="dead")
             except QueueFull:
                 is_full = True
-            attempt.note(verb, value=item.value, done=done, is_full=is_full)
+            attempt.note(verb, value=_name(item), done=done, is_full=is_full)
 
         return Step(body)
 
-    def _reprioritize(self) -> Step | None:
-        """Move an item that this session has pushed."""
+    def _data(self) -> str:
+        """Return the part of a value that an update replaces."""
+        return f"{self._name}{self.random.randrange(10**6)}{self.random.choice(['', '', _LARGE])}"
+
+    def _update(self) -> Step | None:
+        """Change the value, the priority or the time of an item that this session has pushed."""
         if not self._items:
             return None
-        item, priority = self.random.choice(self._items), self._priority()
+        draw, item = self.random, self.random.choice(self._items)
+        options = {"priority": self._priority(), "delay": draw.choice(_DELAYS)}
+        given: dict[str, Any] = {each: options[each] for each in draw.choice(_UPDATES)}
+        value = {} if draw.random() < 0.5 else {"value": f"{_name(item)} {self._data()}"}
 
         def body(attempt: Attempt) -> None:
-            outcome, key = "gone", ""
+            outcome, key, updated = "updated", "", None
             try:
-                moved = attempt.call(self.queue.reprioritize, attempt.tr, item, priority)
-                if moved is not None:
-                    outcome, key = "moved", moved.key.hex()
+                updated = attempt.call(self.queue.update, attempt.tr, item, **given, **value)
+                key = updated.key.hex()
             except WrongState as error:
                 outcome = error.state
-            facts = {"outcome": outcome, "priority": priority, "key": key}
-            attempt.note("reprioritize", value=item.value, **facts)
+            facts = {"of": _name(item), "outcome": outcome, "key": key, "is_new": bool(value)}
+            attempt.note("update", value=_noted(updated) or _name(item), **facts, **given)
 
         return Step(body)
 
@@ -389,7 +411,7 @@ class Session:
             stats = queue.stats(tr)
             infos = {state: queue.items(tr, state=state) for state in _STATES}
             return {
-                state: [info.item.value for info in found] for state, found in infos.items()
+                state: [_noted(info.item) for info in found] for state, found in infos.items()
             }, stats
 
     def back_up(self) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 VERSIONS = 1_000
@@ -100,12 +101,16 @@ class Item:
     """What is known of an item.
 
     Attributes:
-        value: Its value, which no other item has.
+        value: The first word of its value, which no other item has.
+        data: The rest of its value, which an update changes.
+        id: Its id.
         priority: Its priority: a number, or a list of numbers.
         key: Its key, which sorts by arrival within a priority.
+        pushed: When it was pushed, in milliseconds.
         appended: When it was put behind the last item of its priority, as a stamp.
         changed: When it certainly changed last, as a stamp.
         unique: Its unique key, or `None`.
+        freed: The key, if a claim frees it; the item may take it again when it returns.
         lost: The key that another item may have had when this one was put back, or `None`.
         expires: When it expires unless a client takes it before, in milliseconds, or `None`.
         has_place: Whether it took a place below the bound. An item that was put back took none.
@@ -113,11 +118,15 @@ class Item:
     """
 
     value: str
+    data: str
+    id: str
     priority: Any
     key: str
+    pushed: Span
     appended: int
     changed: int
     unique: str | None = None
+    freed: str | None = None
     lost: str | None = None
     expires: Span | None = None
     has_place: bool = True
@@ -149,6 +158,8 @@ class Model:
         self._max_attempts = max_attempts
         self._items: dict[str, Item] = {}
         self._ended: dict[str, Item] = {}
+        self._names: dict[str, str] = {}
+        """The present names of items that were replaced, by their earlier ones."""
         self.problems: list[str] = []
 
     def replay(self, entries: Iterable[Entry]) -> None:
@@ -205,10 +216,26 @@ class Model:
         self._ended[item.value] = self._items.pop(item.value)
 
     def _known(self, entry: Entry, value: str) -> Item | None:
-        item = self._items.get(value) or self._ended.get(value)
+        """Return an item, given its name or its value, which has to be that of the last update."""
+        name, _, data = value.partition(" ")
+        while name in self._names:
+            name = self._names[name]
+        item = self._items.get(name) or self._ended.get(name)
         if item is None:
-            self._problem(entry, f"{value} was never pushed")
+            self._problem(entry, f"{name} was never pushed")
+        elif data and data != item.data:
+            self._problem(entry, f"{name} has the data {data}, and not {item.data}")
         return item
+
+    def _rename(self, item: Item, value: str) -> None:
+        """Give an item another value."""
+        name, _, item.data = value.partition(" ")
+        if name != item.value:
+            self._names[item.value] = name
+            self._names.pop(name, None)
+            items = self._items if item.value in self._items else self._ended
+            items[name] = items.pop(item.value)
+            item.value = name
 
     # Leases and delays that are over, and items that have expired
 
@@ -285,14 +312,16 @@ class Model:
         if facts["key"] is None:
             self._check_full(entry)
             return
+        name, _, data = facts["value"].partition(" ")
+        pushed = Span(entry.begun, entry.ended)
         item = Item(
-            *(facts["value"], facts["priority"], facts["key"], entry.stamp, entry.stamp),
+            *(name, data, facts["id"], facts["priority"], facts["key"], pushed),
+            *(entry.stamp, entry.stamp),
             unique=facts.get("unique"),
+            freed=facts["unique"] if facts.get("replace") else None,
             expires=_later(entry, facts["ttl"]) if facts.get("ttl") else None,
         )
-        item.states = {State("ready")}
-        if facts["delay"]:
-            item.states = {State("delayed", due=_later(entry, facts["delay"]))}
+        item.states = self._pushed(entry, item, State("new"))
         if item.value in self._items or item.value in self._ended:
             self._problem(entry, f"{item.value} was pushed again")
         self._items[item.value] = item
@@ -310,18 +339,53 @@ class Model:
         """Note what a push with a unique key tells of earlier items; return whether it is new."""
         facts = entry.facts
         others = [each for each in self._items.values() if each.unique == facts["unique"]]
-        self._sweep(entry, others)
+        # A push does not look at items whose keys claims have freed.
+        self._sweep(entry, [each for each in others if not (each.freed and each.may_be("claimed"))])
         if (existing := facts.get("existing")) is None:
             for other in others:
-                self._observe(entry, other, lambda state: state.kind in _ENDED, "ended")
+                gone = (*_ENDED, "claimed") if other.freed else _ENDED
+                self._observe(entry, other, partial(_is_one, gone), "ended")
+                if other.may_be("claimed") and facts["key"] is not None:
+                    other.unique, other.lost = None, other.unique
             return True
-        item = self._known(entry, existing)
+        found = {item.id: item for item in self._items.values()}.get(existing)
+        item = found or self._known(entry, facts["found"])
         if item is not None:
             if facts["unique"] not in (item.unique, item.lost):
-                self._problem(entry, f"{existing} has another unique key")
+                self._problem(entry, f"{item.value} has another unique key")
             item.unique, item.lost = facts["unique"], None
-            self._observe(entry, item, lambda state: state.kind in UNFINISHED, "unfinished")
+            self._sweep(entry, [item])
+            is_replaced = facts["found"] == facts["value"]
+            waits = ("ready", "delayed")
+            wanted = waits if is_replaced or item.freed else UNFINISHED
+            if facts.get("replace") and not is_replaced:
+                wanted = ("claimed",)
+            seen = self._observe(entry, item, lambda state: state.kind in wanted, "there")
+            if seen and is_replaced:
+                self._rename(item, facts["value"])
+                item.changed = entry.stamp
+                swept = item.states
+                item.states = {after for each in swept for after in self._pushed(entry, item, each)}
         return False
+
+    def _pushed(self, entry: Entry, item: Item, state: State) -> set[State]:
+        """Return the possible states after a push that gives an item its time.
+
+        A retry keeps its time. A push that replaces does not postpone an item beyond its limit.
+        """
+        delay, at_most = entry.facts["delay"] or 0, entry.facts.get("at_most")
+        if state.attempts:
+            return {state}
+        due = _later(entry, delay)
+        if at_most is not None:
+            low, high = (each + 1_000 * at_most for each in item.pushed)
+            due = Span(min(due.low, low), min(due.high, high))
+        if not delay:
+            return {State("ready")}
+        is_new = state.kind == "new"
+        may, must = due.low <= entry.ended, due.high <= entry.begun
+        after = State("delayed", due=due)
+        return {after} if is_new else _either(State("ready"), after, may, must)
 
     def _check_full(self, entry: Entry) -> None:
         possible = [item for item in self._items.values() if item.may_be(*UNFINISHED)]
@@ -429,7 +493,7 @@ class Model:
                 if self._observe(entry, item, lambda state: state.token == token, "held")
             ]
         for item in items:
-            if item.value == entry.facts["lost"]:
+            if item is self._known(entry, entry.facts["lost"]):
                 self._observe(entry, item, lambda state: state.token != token, "lost")
         return []
 
@@ -488,30 +552,40 @@ class Model:
             item.expires = Span(entry.begun, entry.ended)
             self._change(entry, item, _cancelled)
 
-    def _reprioritize(self, entry: Entry) -> None:
+    def _update(self, entry: Entry) -> None:
         facts = entry.facts
-        item = self._known(entry, facts["value"])
+        item = self._known(entry, facts["of"] if facts["is_new"] else facts["value"])
         if item is None:
             return
         self._sweep(entry, [item])
-        if facts["outcome"] != "moved":
-            self._observe(entry, item, lambda state: state.kind == facts["outcome"], "not moved")
-        elif self._observe(
-            entry, item, lambda state: state.kind in ("ready", "delayed", "dead"), "moved"
-        ):
-            item.priority, item.key = facts["priority"], facts["key"]
-            item.appended = item.changed = entry.stamp
+        if facts["outcome"] != "updated":
+            self._observe(entry, item, lambda state: state.kind == facts["outcome"], "not updated")
+            return
+        if not self._observe(entry, item, lambda state: state.kind in ("ready", "delayed"), "set"):
+            return
+        self._rename(item, facts["value"])
+        if (delay := facts.get("delay")) is not None:
+            due = _later(entry, delay) if delay else _NEVER
+            kind = "delayed" if delay else "ready"
+            item.states = {State(kind, state.attempts, due=due) for state in item.states}
+        item.changed = entry.stamp
+        if facts.get("priority", item.priority) != item.priority:
+            item.priority, item.key, item.appended = facts["priority"], facts["key"], entry.stamp
             self._append(entry, item)
+        elif facts["key"] != item.key:
+            self._problem(entry, f"{item.value} did not keep its place")
 
     def _put_back(self, entry: Entry) -> None:
         """Let an item that had ended return to where it was popped from."""
         facts = entry.facts
-        item = self._known(entry, facts["value"])
+        item = self._known(entry, facts["value"].partition(" ")[0])
         if item is None or item.value in self._items:
             return
+        self._rename(item, facts["value"])
         item.priority, item.key = facts["priority"], facts["key"]
         # It has the key with which it was popped, also if it has lost that key meanwhile.
-        item.unique, item.lost = facts.get("unique", item.unique), None
+        item.unique = facts.get("unique", item.unique)
+        item.lost = None if item.unique else item.freed
         if any(
             other.may_be(*UNFINISHED)
             for other in self._items.values()
@@ -541,7 +615,9 @@ class Model:
             return
         rest = [other for other in self._items.values() if other is not item and item.unique]
         others = [other for other in rest if other.unique == item.unique]
-        may_have_key = [*others, *(other for other in rest if other.lost == item.unique)]
+        keys = {item.unique, item.lost} - {None}
+        all_others = [other for other in self._items.values() if other is not item]
+        may_have_key = [each for each in all_others if keys & {each.unique, each.lost}]
         self._sweep(entry, [item])
         if entry.facts["is_full"]:
             self._observe(entry, item, lambda state: state.kind == "dead", "dead")
@@ -566,7 +642,10 @@ class Model:
 
     def _audit(self, entry: Entry) -> None:
         """Compare all items, as they are stored, and the counters of one read version."""
-        listed: dict[str, list[str]] = entry.facts["values"]
+        whole: dict[str, list[str]] = entry.facts["values"]
+        for value in chain.from_iterable(whole.values()):
+            self._known(entry, value)
+        listed = {kind: [value.partition(" ")[0] for value in whole[kind]] for kind in whole}
         counts: dict[str, int] = entry.facts["counts"]
         for kind, values in listed.items():
             if counts[kind] != len(values):
@@ -584,6 +663,10 @@ class Model:
             states = self._shown(entry, item)
             if all(state.kind != kind for state in states):
                 self._problem(entry, f"{item.value} is {kind}, and should be {_texts(states)}")
+
+
+def _is_one(kinds: tuple[str, ...], state: State) -> bool:
+    return state.kind in kinds
 
 
 def _either(after: State, before: State, may: bool, must: bool) -> set[State]:
