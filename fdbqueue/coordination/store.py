@@ -461,15 +461,26 @@ class Store(Generic[_T]):
         """Return a claimed item, ending its claim."""
         return self._change_if(tr, item, "claimed", self.claimed.take_back)
 
-    def cancel(self, tr: Transactor, item: _T | str) -> bool:
-        """End a ready or delayed item, or mark a claimed one."""
-        return self._change_if(tr, item, None, self._cancel)
+    def cancel(
+        self, tr: Transactor, item: _T | str, force: bool = False, children: bool = False
+    ) -> bool:
+        """End an item, or let its job learn that it is cancelled."""
+        cancel = partial(self._cancel, force=force, children=children)
+        return self._change_if(tr, item, None, cancel)
 
-    def _cancel(self, tr: Transaction, now: int, found: ItemRow) -> bool:
+    def _cancel(
+        self, tr: Transaction, now: int, found: ItemRow, force: bool, children: bool
+    ) -> bool:
+        header = found.item.header
+        if "cancel" not in STATES[found.state].changes:
+            return False
+        if not force and header.cancelled is not None:
+            return True
         if found.state == "claimed":
-            return self.claimed.cancel(tr, now, found)
-        can_cancel = "cancel" in STATES[found.state].changes
-        return can_cancel and self.changes.cancel(tr, now, found)
+            return self.claimed.cancel(tr, now, found, force)
+        if header.has_begun and not force:
+            return self.changes.tell(tr, now, found, children)
+        return self.changes.cancel(tr, now, found)
 
     def watch_cancelled(self, db: Database, claims: list[Claim]) -> tuple[Future, list[bool]]:
         """Return a watch of cancellations, and which claims are cancelled."""

@@ -62,13 +62,20 @@ class Handle(Generic[_Result]):
         result: _Result = self._job.arguments.decode_result(stored)
         return result
 
-    def cancel(self) -> bool:
+    def cancel(self, *, force: bool = False, children: bool = False) -> bool:
         """Cancel the job; return false if it has ended.
 
-        A waiting job ends at once. A running job is told (`Context.cancelled`), and does not run
-        again, however it ends.
+        A job that has not begun ends at once. A running job is told (`Context.cancelled`), and does
+        not run again if it has no steps. A job with steps goes on: the step at which it stands
+        raises `JobCancelled`, so that it can compensate. See `PriorityQueue.cancel`.
+
+        Args:
+            force: Whether to end the job now, in any case.
+            children: Whether to cancel the jobs that it runs in its steps, too, and to let it go on
+                when they have ended.
         """
-        return self._job.app.queue(self.queue).cancel(self._job.app.db, self.id)
+        queue, db = self._job.app.queue(self.queue), self._job.app.db
+        return queue.cancel(db, self.id, force=force, children=children)
 
     def state(self) -> State | None:
         """Return the state of its item; `None` if it has left the queue."""

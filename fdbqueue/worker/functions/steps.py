@@ -30,7 +30,7 @@ from fdbqueue.errors import (
     error_classes,
     error_text,
 )
-from fdbqueue.layout.jobs import StepKind, StoredStep, is_over
+from fdbqueue.layout.jobs import JobCancelled, StepKind, StoredStep, is_over
 from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
 from fdbqueue.queue.steps import ClaimedSteps, Signal
@@ -63,7 +63,7 @@ _MAX_GATHERED = 1_000
 _RESULTS: tuple[StepKind, ...] = ("step", "commit")
 _NO_FAILURES: tuple[type[BaseException], ...] = (
     *(Outcome, LeaseLost),
-    *(Suspended, asyncio.CancelledError, GeneratorExit),
+    *(Suspended, JobCancelled, asyncio.CancelledError, GeneratorExit),
 )
 
 

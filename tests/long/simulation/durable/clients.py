@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from fdb.subspace_impl import Subspace
@@ -21,7 +22,7 @@ import fdbqueue
 from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.errors import LeaseLost, QueueNotFound, error_classes
 from fdbqueue.jobs import Context, Dead
-from fdbqueue.layout.jobs import BatchClosed, StoredSchedule, StoredStep
+from fdbqueue.layout.jobs import BatchClosed, JobCancelled, StoredSchedule, StoredStep
 from fdbqueue.layout.values import Report
 from fdbqueue.operations.jobs.schedules import PUNCTUAL
 from fdbqueue.queue.base import end_cancelled, store_of
@@ -29,13 +30,14 @@ from fdbqueue.queue.batches import Batches, Members, push_after, was_cancelled
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, ItemInfo, OnDead, State, Transaction
 from fdbqueue.worker.context import HeldLease
-from fdbqueue.worker.outcomes import BatchCancelled, Suspended
+from fdbqueue.worker.outcomes import Suspended
 from tests.long.simulation.durable.programs import (
     SHARED_KEYS,
     SIGNAL,
     ChildJob,
     Interpreter,
     program,
+    undo,
 )
 from tests.long.simulation.durable.ticks import SCHEDULES
 from tests.long.simulation.log import Log
@@ -105,12 +107,14 @@ class Storm:
 class _LoggedStore:
     """The store of a queue whose changes also write an entry to the log.
 
-    The entry has the facts that are set before a change, and what `results` adds for its result.
+    The entry has the facts that are set before a change, and what `results` adds for its result; or
+    the step at which a job learns that it is cancelled.
     """
 
-    def __init__(self, store: Any, log: Log) -> None:
+    def __init__(self, store: Any, log: Log, owner: dict[str, Any]) -> None:
         self._store = store
         self._log = log
+        self._owner = owner
         self.facts: dict[str, Any] = {}
         self.result: Callable[[Any], dict[str, Any]] = lambda _: {}
 
@@ -122,7 +126,10 @@ class _LoggedStore:
 
         def logged(tr: Transaction, now: int) -> Any:
             result = body(tr, now=now)
-            self._log.note(tr, "steps", now=now, **self.facts, **self.result(result))
+            if told := getattr(body, "keywords", {}).get("cancelled_step"):
+                self._log.note(tr, "told", step=told, **self._owner)
+            else:
+                self._log.note(tr, "steps", now=now, **self.facts, **self.result(result))
             return result
 
         return self._store.change(db, logged, *options)
@@ -143,17 +150,17 @@ class LoggedLease(HeldLease):
     def extend(self, report: Report) -> None:
         """Do nothing."""
 
-    def steps(self, report: Callable[[], Report]) -> ClaimedSteps:
+    def steps(self, report: Callable[[], Report], is_told: Callable[[], bool]) -> ClaimedSteps:
         """Return the steps of the job."""
-        return LoggedSteps(self.log, self.store, self.db, self.claim, self.seconds, report)
+        return LoggedSteps(self.log, self.store, self.db, self.claim, self.seconds, report, is_told)
 
 
 class LoggedSteps(ClaimedSteps):
     """The steps of a claimed job, each change of which writes an entry to the log."""
 
     def __init__(self, log: Log, store: Any, db: Any, claim: Claim, *options: Any) -> None:
-        self._logged = _LoggedStore(store, log)
         self._owner = {"item": claim.item.id, "token": claim.token.hex()}
+        self._logged = _LoggedStore(store, log, self._owner)
         super().__init__(self._logged, db, claim, *options)
 
     def _note(self, result: Callable[[Any], dict[str, Any]], **facts: Any) -> None:
@@ -277,7 +284,11 @@ class Client:
         self._n += 1
         job = f"{self._name}-{self._n}"
         self.storm.pushed[job] = False
-        return {"job": job, "program": program(self._chance, self.storm.scale), **facts}
+        programs = {
+            "program": program(self._chance, self.storm.scale),
+            "undo": undo(self._chance, self.storm.scale),
+        }
+        return {"job": job, **programs, **facts}
 
     def _know(self, payloads: list[dict[str, Any]]) -> None:
         self.storm.pushed.update((each["job"], True) for each in payloads)
@@ -329,9 +340,11 @@ class Client:
         )
         try:
             if was_cancelled(self._queue, self._db, claim.item):
-                raise BatchCancelled
-            interpreter.perform(payload["program"])
-        except BatchCancelled:
+                raise JobCancelled
+            interpreter.perform(payload["program"], payload.get("undo", []))
+            if context.has_learned:
+                raise JobCancelled
+        except JobCancelled:
             self._end(claim, "cancelled", lambda tr: self._cancel_claimed(tr, claim))
         except (Dead, ValueError) as error:
             is_dead = isinstance(error, Dead)
@@ -357,19 +370,28 @@ class Client:
         self.change(body)
 
     def cancel(self) -> None:
-        """Cancel any job."""
+        """Cancel any job, perhaps with those that it runs."""
         others = self._unfinished()
         if not others:
             return
         item = self._chance.choice(others).item
+        options = {name: self._chance.random() < 0.3 for name in ("force", "children")}
 
         def body(tr: Transaction) -> None:
-            info = self._queue.get(tr, item)
-            if self._queue.cancel(tr, item):
-                state = info and info.state
-                self.log.note(tr, "cancel", item=item.id, state=state, payload=_shown_payload(item))
+            told = self._with_children(tr, item.id) if options["children"] else [item.id]
+            infos = [self._queue.get(tr, id) for id in told]
+            if self._queue.cancel(tr, item, **options):
+                for info in filter(None, infos):
+                    facts = {"state": info.state, "payload": _shown_payload(info.item), **options}
+                    self.log.note(tr, "cancel", item=info.id, **facts)
 
         self.change(body)
+
+    def _with_children(self, tr: Transaction, id: str) -> list[str]:
+        """Return the ids of the jobs that a job runs, one in the other, and its own."""
+        steps = self._queue.steps.all(tr, id)
+        runs = [step.key for step in steps if (step.kind, step.state) == ("run", "waiting")]
+        return [*chain.from_iterable(self._with_children(tr, each) for each in runs), id]
 
     def _all(self) -> list[ItemInfo]:
         """Return all jobs that have not ended."""
