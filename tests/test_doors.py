@@ -210,6 +210,8 @@ def test_items_are_cancelled_and_moved(door: Door, db: Any, jobs: PriorityQueue)
     ]
     assert jobs.get(db, ids["ready"]).outcome == "cancelled"
     assert jobs.get(db, ids["claimed"]).cancelling
+    assert door.change("cancel", ids["claimed"], force=True, children=True)
+    assert jobs.get(db, ids["claimed"]).outcome == "cancelled"
     assert_views_agree(db, jobs)
 
 

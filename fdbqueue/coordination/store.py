@@ -399,14 +399,13 @@ class Store(Generic[_T]):
 
         self.change(tr, body)
 
-    def extend(self, tr: Transactor, extension: Extension, lease: float) -> None:
-        """Renew a claim's lease."""
-        self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease))
+    def extend(self, tr: Transactor, extension: Extension, lease: float, **fields: Any) -> None:
+        """Renew a claim's lease; `fields` change the headers."""
+        self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease, **fields))
 
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
         """Record that a claim's item runs alone; renew the lease."""
-        extend = partial(self.claimed.extend, extension=(claim, None), lease=lease, alone=NOW)
-        self.change(db, extend)
+        self.extend(db, (claim, None), lease, alone=NOW)
 
     def ack_each(self, db: Database, requests: Sequence[AckRequest]) -> list[LeaseLost | None]:
         """Acknowledge claims; return the errors."""
@@ -465,22 +464,20 @@ class Store(Generic[_T]):
         self, tr: Transactor, item: _T | str, force: bool = False, children: bool = False
     ) -> bool:
         """End an item, or let its job learn that it is cancelled."""
-        cancel = partial(self._cancel, force=force, children=children)
-        return self._change_if(tr, item, None, cancel)
 
-    def _cancel(
-        self, tr: Transaction, now: int, found: ItemRow, force: bool, children: bool
-    ) -> bool:
-        header = found.item.header
-        if "cancel" not in STATES[found.state].changes:
-            return False
-        if not force and header.cancelled is not None:
-            return True
-        if found.state == "claimed":
-            return self.claimed.cancel(tr, now, found, force)
-        if header.has_begun and not force:
-            return self.changes.tell(tr, now, found, children)
-        return self.changes.cancel(tr, now, found)
+        def change(tr: Transaction, now: int, found: ItemRow) -> bool:
+            header = found.item.header
+            if "cancel" not in STATES[found.state].changes:
+                return False
+            if header.cancelled is not None and not force:
+                return True
+            if found.state == "claimed":
+                return self.claimed.cancel(tr, now, found, force)
+            if header.has_begun and not force:
+                return self.changes.tell(tr, now, found, children)
+            return self.changes.cancel(tr, now, found)
+
+        return self._change_if(tr, item, None, change)
 
     def watch_cancelled(self, db: Database, claims: list[Claim]) -> tuple[Future, list[bool]]:
         """Return a watch of cancellations, and which claims are cancelled."""

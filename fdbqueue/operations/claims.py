@@ -464,7 +464,7 @@ class ClaimedItems:
         header = row.item.header
         first = header.origin or self._layout.position(row.key)
         self.take_back_starts(tr, now, claim)
-        if is_cancelled(tr, self._layout, header, first):
+        if not header.has_begun and is_cancelled(tr, self._layout, header, first):
             self._end_cancelled(tr, now, claim, [row])
         elif longest is not None and passed >= longest:
             self.bury(tr, now, claim, why)

@@ -677,13 +677,12 @@ class BaseQueue(Generic[_T]):
             True
         """
         validate_flag("force", force)
-        with_children = validate_flag("children", children)
         steps: Any = JobSteps(self._store)
-        for step in steps.all(tr, item) if with_children else ():
+        for step in steps.all(tr, item) if validate_flag("children", children) else ():
             if (step.kind, step.state) == ("run", "waiting"):
                 queue = self.existing(tr, step.queue) if step.queue else self
                 queue.cancel(tr, step.key, force=force, children=True)
-        return self._store.cancel(tr, item, force, children)
+        return self._store.cancel(tr, item, force=force, children=children)
 
     def remove(self, tr: Transactor, item: _T | str, *, state: State | None = None) -> bool:
         """Remove an item; return false if it is claimed or unknown, or not in `state`.

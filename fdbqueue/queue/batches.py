@@ -358,7 +358,8 @@ def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:
     Cost: a read, if a dead letter cancels its batch or it has waited for others; else none.
     """
     header = header_of_item(item)
-    if not (header.awaits or any(each.cancels for each in memberships_of(header.batch))):
+    cancels = header.awaits or any(each.cancels for each in memberships_of(header.batch))
+    if header.has_begun or not cancels:
         return False
     store = store_of(queue)
     first = store.codec.reference(item)

@@ -217,9 +217,8 @@ class ClaimedSteps:
         try:
             return act()
         except JobCancelled as cancelled:
-            extend = partial(self._store.claimed.extend, extension=(self._claim, self._report()))
-            at = partial(extend, lease=self._lease, cancelled_step=cancelled.step)
-            self._store.change(self._db, at)
+            extension = (self._claim, self._report())
+            self._store.extend(self._db, extension, self._lease, cancelled_step=cancelled.step)
             self.has_raised = True
             raise
 

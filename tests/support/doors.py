@@ -81,6 +81,8 @@ class Library:
 
     def change(self, verb: str, id: str, **options: Any) -> bool:
         try:
+            if verb == "cancel":
+                return bool(self._call(verb, id, **options))
             return bool(self._call(verb, id, *options.values()))
         except Refused as refused:
             if isinstance(refused.__cause__, (WrongState, QueueFull)):
@@ -213,6 +215,8 @@ class CommandLine:
 
     def change(self, verb: str, id: str, **options: Any) -> bool:
         more = map(str, options.values())
+        if verb == "cancel":
+            more = (f"--{option}" for option in options)
         (answer,) = self._lines(_COMMANDS.get(verb, verb), id, *more, code=(0, 1))
         return any(value is True for value in answer.values())
 

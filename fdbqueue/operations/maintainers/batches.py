@@ -275,8 +275,6 @@ def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> Non
 
 def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes) -> bool:
     """Return whether an item's own batch, or an awaited one, keeps it from beginning."""
-    if header.has_begun:
-        return False
     batches = [each for each in memberships_of(header.batch) if each.cancels]
     awaited = get_batch(tr, own, first) if header.awaits else None
     if awaited is not None and awaited.kind == "after" and awaited.cancelled:

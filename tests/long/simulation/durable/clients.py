@@ -126,13 +126,20 @@ class _LoggedStore:
 
         def logged(tr: Transaction, now: int) -> Any:
             result = body(tr, now=now)
-            if told := getattr(body, "keywords", {}).get("cancelled_step"):
-                self._log.note(tr, "told", step=told, **self._owner)
-            else:
-                self._log.note(tr, "steps", now=now, **self.facts, **self.result(result))
+            self._log.note(tr, "steps", now=now, **self.facts, **self.result(result))
             return result
 
         return self._store.change(db, logged, *options)
+
+    def extend(self, db: Any, extension: Any, lease: float, *, cancelled_step: str) -> None:
+        """Store the step at which a job learns that it is cancelled."""
+        fields = {"extension": extension, "lease": lease, "cancelled_step": cancelled_step}
+
+        def told(tr: Transaction, now: int) -> None:
+            self._store.claimed.extend(tr, now, **fields)
+            self._log.note(tr, "told", step=cancelled_step, **self._owner)
+
+        self._store.change(db, told)
 
 
 def _shown(name: str, step: StoredStep) -> list[Any]:
