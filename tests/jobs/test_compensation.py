@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fdbqueue import transactional
 from fdbqueue.admin import check
 from fdbqueue.errors import NoResult
 from fdbqueue.jobs import App, Context, JobCancelled, Retry
@@ -165,4 +166,116 @@ def test_a_compensation_that_fails_or_dies_is_retried_from_the_same_step(
     handle.cancel()
     assert drain(app).outcomes() == ["failed", "lost", "cancelled"]
     assert runs == ["refund", *["attempt"] * 3, "tell"]
+    assert ended(handle)[:2] == ("done", "cancelled")
+
+
+def test_a_compensation_that_dies_goes_on_after_a_retry(app: App, name: str) -> None:
+    runs: list[str] = []
+
+    @app.job(queue=name, retry=Retry(attempts=1))
+    def job(context: Context) -> None:
+        try:
+            context.step("charge", handle.cancel)
+            context.sleep("stand", 0)
+        except JobCancelled:
+            runs.append("undo")
+            if len(runs) == 1:
+                raise OSError("no answer") from None
+
+    handle = job.push()
+    assert drain(app).outcomes() == ["dead"]
+    assert app.queue(name).retry(app.db, handle.id)
+    assert drain(app).outcomes() == ["cancelled"]
+    assert (runs, ended(handle)[:2]) == (["undo"] * 2, ("done", "cancelled"))
+
+
+def test_a_job_that_comes_to_no_further_step_is_done(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def job(context: Context) -> bool:
+        return context.step("charge", handle.cancel)
+
+    handle = job.push()
+    assert drain(app).outcomes() == ["done"]
+    assert (ended(handle)[:2], handle.result()) == (("done", "done"), True)
+
+
+@pytest.mark.parametrize("when", ["suspended", "running", "compensating"])
+def test_force_ends_a_job_at_once(app: App, name: str, when: str) -> None:
+    undone: list[str] = []
+
+    def force() -> None:
+        assert handle.cancel(force=True)
+        assert handle.state() == "done"
+
+    @app.job(queue=name)
+    def job(context: Context) -> None:
+        context.step("charge", str)
+        try:
+            if when == "running":
+                context.step("force", force)
+            context.wait("stand")
+        except JobCancelled:
+            context.sleep("cool off", "1h")
+            undone.append("all")
+
+    handle = job.push()
+    drain(app)
+    if when == "compensating":
+        assert handle.cancel()
+        drain(app)
+    if when != "running":
+        assert handle.state() == "delayed"
+        force()
+    drain(app)
+    assert not handle.cancel(force=True)
+    assert ended(handle)[:2] == ("done", "cancelled")
+    assert undone == []
+    with pytest.raises(ValueError, match="True or False"):
+        app.queue(name).cancel(app.db, handle.id, force="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("children", [True, False])
+@pytest.mark.parametrize("in_transaction", [True, False])
+def test_a_job_compensates_after_the_jobs_that_it_runs_by_option(
+    app: App, name: str, children: bool, in_transaction: bool
+) -> None:
+    done: list[str] = []
+
+    @app.job(queue=f"{name}-children")
+    def child(context: Context, number: int) -> None:
+        try:
+            context.step("begin", str)
+            context.wait("stand", key=str(number))
+            done.append(f"child {number}")
+        except JobCancelled:
+            context.step("undo", done.append, f"undo child {number}")
+
+    @app.job(queue=name)
+    def parent(context: Context) -> None:
+        try:
+            later = child.using(delay="1h").bind(2)
+            context.gather("children", [child.bind(0), child.bind(1), later])
+        except JobCancelled:
+            context.step("undo", done.append, "undo parent")
+
+    handle = parent.push()
+    app.work(name, drain=True)
+    app.work(f"{name}-children", drain=True)  # two of them begin
+    queue = app.queue(name)
+    if in_transaction:
+        transactional(lambda tr: queue.cancel(tr, handle.id, children=children))(app.db)
+    else:
+        assert handle.cancel(children=children)
+    assert handle.info().cancelling
+    assert handle.state() == ("delayed" if children else "ready")
+    app.work(name, drain=True)
+    assert done == ([] if children else ["undo parent"])
+    app.work(f"{name}-children", drain=True)
+    for number in range(2):
+        app.signal(app.db, "stand", key=str(number), queue=f"{name}-children")
+    app.work(f"{name}-children", drain=True)
+    app.work(name, drain=True)
+    ends = ["undo child 0", "undo child 1"] if children else ["child 0", "child 1"]
+    assert sorted(set(done) - {"undo parent"}) == ends
+    assert done.index("undo parent") == (2 if children else 0)
     assert ended(handle)[:2] == ("done", "cancelled")

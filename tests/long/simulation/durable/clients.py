@@ -44,7 +44,7 @@ from tests.long.simulation.log import Log
 
 ACTS = {
     **{"work": 20, "push": 3, "signal": 8, "sweep": 2, "schedule": 6, "batch": 8},
-    **{"follow": 2, "cancel": 2},
+    **{"follow": 2, "cancel": 4},
 }
 _RECEIPTS, _LOG = "receipts", "log"
 _KEPT = 100_000
