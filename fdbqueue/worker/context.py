@@ -227,10 +227,10 @@ class Context(Steps):
         """Call `function(tr, ...)` in the transaction that ends the job.
 
         The function's writes, its pushes and the end of the job take effect together, exactly once,
-        or not at all if the job fails or its lease was lost. The transaction may run several times:
-        the function must not sleep, commit or create identities. If it takes longer than five
-        seconds, the attempt fails with `HandlerTooSlow`. Several functions run in the order of the
-        calls.
+        or not at all if the job fails, learns that it is cancelled, or its lease was lost. The
+        transaction may run several times: the function must not sleep, commit or create identities.
+        If it takes longer than five seconds, the attempt fails with `HandlerTooSlow`. Several
+        functions run in the order of the calls.
 
         Args:
             function: A plain function. It sees the context variables of this call.

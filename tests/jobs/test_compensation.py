@@ -231,7 +231,7 @@ def test_force_ends_a_job_at_once(app: App, name: str, when: str) -> None:
     assert ended(handle)[:2] == ("done", "cancelled")
     assert undone == []
     with pytest.raises(ValueError, match="True or False"):
-        app.queue(name).cancel(app.db, handle.id, force="no")  # type: ignore[arg-type]
+        app.queue(name).cancel(app.db, handle.id, force="no")
 
 
 @pytest.mark.parametrize("children", [True, False])

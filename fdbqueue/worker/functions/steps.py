@@ -205,6 +205,7 @@ class Stepper:
             DuplicateStep: The job has come to another step of this name.
             StepFailed: The function has raised an exception.
             Dead: The result does not fit the annotation, is not JSON, or exceeds 90,000 bytes.
+            JobCancelled: The job is cancelled. Every kind of step raises it, once in an attempt.
             TooManySteps: The job has 10,000 steps.
             LeaseLost: Another worker may have the job.
         """
@@ -392,7 +393,7 @@ class Steps(Stepper):
         """Push another job, suspend this one until that has ended, and return its result.
 
         The other job is pushed once. It has its own attempts, delays and time-outs, and runs also
-        if this job is cancelled.
+        if this job is cancelled, unless `cancel(children=True)` cancels both.
 
         Args:
             name: The name of the step.
