@@ -159,19 +159,28 @@ def release(
 
 
 @command(QUEUE, argument("ids", metavar="ID...", nargs=-1, required=True))
-def cancel(db: Database, queue: str, ids: tuple[str, ...]) -> None:
+def cancel(
+    db: Database, queue: str, ids: tuple[str, ...], *, force: bool = False, children: bool = False
+) -> None:
     """Cancel jobs of QUEUE, whether they wait or run.
 
-    A waiting job ends at once. A running job is told by its worker, and does not run again. A queue
-    that keeps done items keeps both as done.
+    A job that has not begun ends at once. A running job is told by its worker. A job with steps
+    goes on, to undo what it has done; any other does not run again. A queue that keeps done items
+    keeps all of them as done.
 
     Exits with code 1 if a job has ended or is unknown.
 
     \b
     Example:
       fdbq cancel jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+
+    Options:
+        force: End the jobs now, in any case.
+        children: Also cancel the jobs that they run in their steps.
     """
-    _change_items(db, existing_queue(db, queue), queue, ids, "cancel")
+    target = existing_queue(db, queue)
+    change = partial(target.cancel, force=force, children=children)
+    _change_items(db, target, queue, ids, "cancel", change=change)
 
 
 @command(QUEUE, IDS)

@@ -457,7 +457,7 @@ class ItemInfo:
         claimed_at: When that client claimed it, by its clock.
         lease_ends: When the lease of a claimed item ends, unless extended.
         died_at: When it became a dead letter.
-        cancelling: Whether it was cancelled and is still claimed.
+        cancelling: Whether it was cancelled and has not ended.
         finished_at: When a done item ended.
         outcome: How a done item ended.
         result: A done item's stored result.
@@ -572,7 +572,7 @@ class QueueStats(ByState):
         total_failed: Attempts that failed, including ended leases.
         total_retried: Failed items that returned for another attempt, and retried dead letters.
         total_expired: Items that expired before they were taken.
-        total_removed: Items removed, or cancelled while waiting, and dropped dead letters.
+        total_removed: Items removed, or cancelled before they began, and dropped dead letters.
         total_died: Items that became dead letters.
         total_put_back: Popped items that were put back.
         total_rejected: Items for which the queue had no room.

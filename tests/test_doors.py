@@ -232,6 +232,8 @@ def test_items_are_cancelled(door: Door, db: Any, jobs: PriorityQueue) -> None:
     ]
     assert jobs.get(db, ids["ready"]).outcome == "cancelled"
     assert jobs.get(db, ids["claimed"]).cancelling
+    assert door.change("cancel", ids["claimed"], force=True, children=True)
+    assert jobs.get(db, ids["claimed"]).outcome == "cancelled"
     assert_views_agree(db, jobs)
 
 

@@ -401,14 +401,13 @@ class Store(Generic[_T]):
 
         self.change(tr, body)
 
-    def extend(self, tr: Transactor, extension: Extension, lease: float) -> None:
-        """Renew a claim's lease."""
-        self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease))
+    def extend(self, tr: Transactor, extension: Extension, lease: float, **fields: Any) -> None:
+        """Renew a claim's lease; `fields` change the headers."""
+        self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease, **fields))
 
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
         """Record that a claim's item runs alone; renew the lease."""
-        extend = partial(self.claimed.extend, extension=(claim, None), lease=lease, alone=NOW)
-        self.change(db, extend)
+        self.extend(db, (claim, None), lease, alone=NOW)
 
     def ack_each(self, db: Database, requests: Sequence[AckRequest]) -> list[LeaseLost | None]:
         """Acknowledge claims; return the errors."""
@@ -463,15 +462,24 @@ class Store(Generic[_T]):
         """Return a claimed item, ending its claim."""
         return self._change_if(tr, item, "claimed", self.claimed.take_back)
 
-    def cancel(self, tr: Transactor, item: _T | str) -> bool:
-        """End a ready or delayed item, or mark a claimed one."""
-        return self._change_if(tr, item, None, self._cancel)
+    def cancel(
+        self, tr: Transactor, item: _T | str, force: bool = False, children: bool = False
+    ) -> bool:
+        """End an item, or let its job learn that it is cancelled."""
 
-    def _cancel(self, tr: Transaction, now: int, found: ItemRow) -> bool:
-        if found.state == "claimed":
-            return self.claimed.cancel(tr, now, found)
-        can_cancel = "cancel" in STATES[found.state].changes
-        return can_cancel and self.changes.cancel(tr, now, found)
+        def change(tr: Transaction, now: int, found: ItemRow) -> bool:
+            header = found.item.header
+            if "cancel" not in STATES[found.state].changes:
+                return False
+            if header.cancelled is not None and not force:
+                return True
+            if found.state == "claimed":
+                return self.claimed.cancel(tr, now, found, force)
+            if header.has_begun and not force:
+                return self.changes.tell(tr, now, found, children)
+            return self.changes.cancel(tr, now, found)
+
+        return self._change_if(tr, item, None, change)
 
     def watch_cancelled(self, db: Database, claims: list[Claim]) -> tuple[Future, list[bool]]:
         """Return a watch of cancellations, and which claims are cancelled."""
@@ -516,7 +524,7 @@ class Store(Generic[_T]):
                 raise WrongState(id, "gone" if found is None else found.state)
             payload = read_payload(tr, self.layout, found.item.content)
             new = change(self.codec.decode(found.item, payload), found.item.level)
-            if found.item.header.steps and (new.payload, new.due) != (None, None):
+            if found.item.header.has_begun and (new.payload, new.due) != (None, None):
                 raise WrongState(id, "begun")
             if found.due == NEVER and new.due is not None:
                 raise WrongState(id, "waiting")

@@ -11,6 +11,7 @@ from fdbqueue.jobs.errors import (
 from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry
+from fdbqueue.queue.steps import JobCancelled
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import (
     ChildFailed,
@@ -33,6 +34,7 @@ __all__ = [
     "Handle",
     "InvalidArguments",
     "Job",
+    "JobCancelled",
     "Retry",
     "RetryIn",
     "Snooze",

@@ -77,13 +77,20 @@ class Handle(Generic[_Result]):
         queue = self._job.app.queue(self.queue)
         queue.update(self._job.app.db, self.id, value=self._job.bind(*args, **kwargs).value)
 
-    def cancel(self) -> bool:
+    def cancel(self, *, force: bool = False, children: bool = False) -> bool:
         """Cancel the job; return false if it has ended.
 
-        A waiting job ends at once. A running job is told (`Context.cancelled`), and does not run
-        again, however it ends.
+        A job that has not begun ends at once. A running job is told (`Context.cancelled`), and does
+        not run again if it has no steps. A job with steps goes on: the step at which it stands
+        raises `JobCancelled`, so that it can compensate. See `PriorityQueue.cancel`.
+
+        Args:
+            force: Whether to end the job now, in any case.
+            children: Whether to cancel the jobs that it runs in its steps, too, and to let it go on
+                when they have ended.
         """
-        return self._job.app.queue(self.queue).cancel(self._job.app.db, self.id)
+        queue, db = self._job.app.queue(self.queue), self._job.app.db
+        return queue.cancel(db, self.id, force=force, children=children)
 
     async def __aiter__(self) -> AsyncIterator[ItemInfo]:
         """Yield everything about the job now, and when its state, progress or log changes.

@@ -254,6 +254,22 @@ class TooManyFollowing(FdbqueueError):
     )
 
 
+class JobCancelled(BaseException):
+    """The job is cancelled, and stands at this step. No `except Exception` catches it.
+
+    Catch it, or use `finally`, to compensate with further steps. The job then ends as cancelled,
+    whether it returns or raises `JobCancelled` again. An attempt that fails or dies meanwhile is
+    retried as usual: done steps return their results, and the same step raises `JobCancelled`.
+
+    Attributes:
+        step: The name of the step.
+    """
+
+    def __init__(self, step: str = "") -> None:
+        self.step = step
+        super().__init__(f"cancelled in the step {step!r}" if step else "cancelled")
+
+
 class TooManySteps(FdbqueueError):
     """The job has reached the step limit.
 

@@ -108,7 +108,7 @@ class Header(NamedTuple):
         unique: The unique key that it holds until it ends, or `None`.
         origin: Its first position, which its id encodes, if it was moved.
         since: When it became ready, unless at its push.
-        cancelled: When it was cancelled while claimed.
+        cancelled: When it was cancelled while claimed, or after its job had begun.
         key: Its unique key, if a claim frees it or its period ends it. While the item holds a key
             that a claim frees, `unique` is the same.
         key_ends: When that key's period ends; `None` if a claim frees it.
@@ -125,6 +125,7 @@ class Header(NamedTuple):
         unknown: When a worker that does not know its job first met it, since its last claim.
         step: The step in which its job is suspended.
         alert: The job that is pushed when it becomes a dead letter, as `StoredAlert`.
+        cancelled_step: The step in which its job learns that it is cancelled.
     """
 
     attempts: int = 0
@@ -149,6 +150,17 @@ class Header(NamedTuple):
     unknown: int | None = None
     step: str = ""
     alert: bytes = b""
+    cancelled_step: str = ""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its job has come to a step, so that it runs on if it is cancelled."""
+        return bool(self.steps or self.cancelled_step)
+
+    @property
+    def ends_with_claim(self) -> bool:
+        """Whether it was cancelled while claimed, and has no steps."""
+        return self.cancelled is not None and not self.has_begun
 
     @property
     def failed_attempts(self) -> int:
@@ -220,10 +232,15 @@ def payload_size(content: bytes) -> int:
     return int.from_bytes(content[begin : begin + _SIZE_BYTES], "big")
 
 
+def header_of_item(item: object) -> Header:
+    """Return the header of a claimed item."""
+    metadata: Any = getattr(item, "metadata", NO_HEADER)
+    return NO_HEADER if metadata is NO_HEADER else Header(*metadata)
+
+
 def runs_alone(item: object) -> bool:
     """Return whether a claimed item must run alone in its worker."""
-    metadata: Any = getattr(item, "metadata", NO_HEADER)
-    return metadata is not NO_HEADER and Header(*metadata).alone != 0
+    return header_of_item(item).alone != 0
 
 
 def encode_holder(position: bytes, key_ends: int | None) -> bytes:

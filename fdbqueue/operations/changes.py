@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fdbqueue.layout.batches import End, is_link
 from fdbqueue.layout.items import ItemRow, Level, StoredItem
 from fdbqueue.layout.jobs import renamed_call
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.layout.values import with_header
+from fdbqueue.layout.values import NEVER, with_header
 from fdbqueue.operations.items import Items, Tail
 from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.payloads import own_id, read_payload, with_small_row, write_payload
@@ -68,14 +68,31 @@ class Changes:
         self._perform(tr, now, [Change("cancelled", row, done, _REMOVED)])
         return True
 
+    def tell(self, tr: Transaction, now: int, row: ItemRow, after_children: bool) -> bool:
+        """Cancel a waiting job that has begun: it runs once more to learn so; return true.
+
+        With `after_children`, a job that runs others goes on when they have ended.
+        """
+        header = row.item.header
+        told: dict[str, Any] = {"cancelled": now, "cancelled_step": header.step, "waits": b""}
+        runs_others = row.due == NEVER and not header.waits
+        if row.state == "delayed" and not (after_children and runs_others):
+            return self.run_now(tr, now, row, **told)
+        self._rely_on(tr, row)
+        marked = row.with_header(header._replace(**told))
+        self._perform(tr, now, [Change("marked", row, marked)])
+        return True
+
     def _rely_on(self, tr: Transaction, row: ItemRow) -> None:
         """Conflict with clients that take an item found by a snapshot read."""
         if row.state == "ready":
             tr.add_read_conflict_key(row.key)
 
-    def run_now(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Make a delayed item ready; return true."""
-        self.update(tr, now, row, Update(row.item.level, due=0))
+    def run_now(self, tr: Transaction, now: int, row: ItemRow, **fields: Any) -> bool:
+        """Make a delayed item ready; `fields` change its header. Return true."""
+        header = row.item.header._replace(since=now, unknown=None, **fields)
+        ready = ItemRow("ready", row.item.with_header(header), row.attempts)
+        self._perform(tr, now, [Change("updated", row, ready)])
         return True
 
     def join(self, tr: Transaction, now: int, row: ItemRow, batches: list[bytes]) -> None:

@@ -246,10 +246,10 @@ class ClaimedItems:
         return False
 
     def begin_look(self, tr: Transaction, claims: list[Claim]) -> Callable[[], list[bool]]:
-        """Start to read whether each claim was cancelled."""
+        """Start to read whether each claim of one item was cancelled, or has ended."""
         begun = [(claim, self._begin(tr, claim)) for claim in claims]
         return lambda: [
-            any(row.item.header.cancelled is not None for row in self._stored(*each))
+            all(row.item.header.cancelled is not None for row in self._stored(*each))
             for each in begun
         ]
 
@@ -327,13 +327,14 @@ class ClaimedItems:
         changes: list[Change] = []
         for row in rows:
             outcome: Outcome = "done" if request.discarded is None else "discarded"
-            if request.cancelled or row.item.header.cancelled is not None:
-                outcome = "cancelled"
+            item = row.item
+            if request.cancelled or item.header.ends_with_claim:
+                outcome, item = "cancelled", item.with_header(item.header._replace(waits=b""))
             done = None
             if keeps:
                 done = ItemRow(
                     "done",
-                    row.item,
+                    item,
                     row.attempts,
                     finished_at=now,
                     outcome=outcome,
@@ -349,12 +350,12 @@ class ClaimedItems:
     # Cancel
 
     def _uncancelled(self, tr: Transaction, now: int, claim: Claim) -> list[ItemRow]:
-        """Return a claim's items, without the cancelled ones, which end."""
+        """Return a claim's items, without cancelled ones that have no steps, which end."""
         rows = self._claimed(claim, self._begin(tr, claim))
-        cancelled = [row for row in rows if row.item.header.cancelled is not None]
+        cancelled = [row for row in rows if row.item.header.ends_with_claim]
         if cancelled:
             self._end_cancelled(tr, now, claim, cancelled)
-        return [row for row in rows if row.item.header.cancelled is None]
+        return [row for row in rows if not row.item.header.ends_with_claim]
 
     def _end_cancelled(
         self, tr: Transaction, now: int, claim: Claim, rows: list[ItemRow], log: str = ""
@@ -363,10 +364,15 @@ class ClaimedItems:
         request = AckRequest(claim, log=log, cancelled=True)
         self._perform(tr, now, self._ended(now, request, rows, options))
 
-    def cancel(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Mark a claimed item to end with its claim; wake its worker; return true."""
-        marked = row.with_header(row.item.header._replace(cancelled=now))
-        self._perform(tr, now, [Change("marked", row, marked)])
+    def cancel(self, tr: Transaction, now: int, row: ItemRow, force: bool) -> bool:
+        """Mark a claimed item, or end it now with `force`; wake its worker; return true."""
+        if force:
+            lease = begin_lease(tr.snapshot, self._layout, row)() or NO_LEASE
+            over: Claim = Claim((), (), (), row.token, lease.client)
+            self._end_cancelled(tr, now, over, [row], lease.report.log)
+        else:
+            marked = row.with_header(row.item.header._replace(cancelled=now))
+            self._perform(tr, now, [Change("marked", row, marked)])
         tr.add(self._layout.cancel_counter, ONE)
         return True
 
@@ -458,7 +464,7 @@ class ClaimedItems:
         header = row.item.header
         first = header.origin or self._layout.position(row.key)
         self.take_back_starts(tr, now, claim)
-        if is_cancelled(tr, self._layout, header, first):
+        if not header.has_begun and is_cancelled(tr, self._layout, header, first):
             self._end_cancelled(tr, now, claim, [row])
         elif longest is not None and passed >= longest:
             self.bury(tr, now, claim, why)
@@ -549,7 +555,7 @@ class ClaimedItems:
                 end = tr.get_read_version().wait() + left * VERSIONS // 1000
                 after = row._replace(lease_end=end, lease=timer.value)
                 renewed.append(Change("extended", row, after))
-            elif row.item.header.cancelled is not None:
+            elif row.item.header.ends_with_claim:
                 over: Claim = Claim((), (), (), row.token, lease.client)
                 self._end_cancelled(tr, now, over, [row], lease.report.log)
             else:

@@ -178,8 +178,8 @@ class Failures:
         if read.value is not None:
             last = decode_attempt(read.value)
             tr[attempt_key] = encode_attempt(last._replace(retried_at=now, retried_by=by))
-        # The item may have expired since, or was cancelled, but the caller wants to retry it.
-        header = header._replace(attempts=0, expires=None, unique=unique, since=now, cancelled=None)
+        # The item may have expired since, but the caller wants to retry it.
+        header = header._replace(attempts=0, expires=None, unique=unique, since=now)
         item = dead.item.with_header(header._replace(earlier_attempts=number))
         self._perform(tr, now, [Change("retried", dead, ItemRow("ready", item, 0))])
         return True

@@ -191,7 +191,7 @@ class Pusher:
         self, tr: Transaction, now: int, row: ItemRow, new: NewItem, at_most: float
     ) -> ItemRow:
         """Replace an item if it waits and has not begun; return it."""
-        if row.state not in ("ready", "delayed") or row.item.header.steps:
+        if row.state not in ("ready", "delayed") or row.item.header.has_begun:
             return row
         due = None
         if row.due != NEVER and not row.attempts:  # a retry is not moved, however often this is

@@ -76,6 +76,7 @@ from fdbqueue.queue.arguments import (
     validate_state,
     validate_wait,
 )
+from fdbqueue.queue.steps import JobSteps
 from fdbqueue.types import (
     STATES,
     Change,
@@ -654,18 +655,42 @@ class BaseQueue(Generic[_T]):
         state = None if state is None else validate_state(state)
         return self._store.retry(tr, item, state, validate_by(by))
 
-    def cancel(self, tr: Transactor, item: _T | str) -> bool:
-        """Cancel a job: end its item, or tell its worker; return false if it has ended.
+    def cancel(
+        self, tr: Transactor, item: _T | str, *, force: bool = False, children: bool = False
+    ) -> bool:
+        """Cancel a job; return false if it has ended.
 
-        A claimed item ends with its claim, however that ends; a `Worker` learns of it by a watch
-        and tells the handler (`Context.cancelled`). A queue that keeps done items keeps it, with
-        the outcome `"cancelled"`.
+        - A job that has not begun ends at once.
+        - A claimed item without steps ends with its claim, however that ends. A `Worker` learns of
+          it by a watch and tells the handler (`Context.cancelled`).
+        - A job with steps goes on, at once if it sleeps or waits, and the step at which it stands
+          raises `JobCancelled`: the job can compensate with further steps, and then ends. If it
+          comes to no further step, it ends as done.
+
+        A queue that keeps done items keeps the cancelled ones, with the outcome `"cancelled"`. To
+        cancel a job again changes nothing. Cost: as `remove`; with `children` a read, and as much
+        again for each of them.
+
+        Args:
+            tr: A transaction or a database.
+            item: The item, or its id.
+            force: Whether to end the job now, in any case, without a chance to compensate. A worker
+                that runs it can store nothing more.
+            children: Whether to cancel the jobs that it runs in its steps, too. It goes on when
+                they have ended. On a database, each is cancelled in its own transaction, before the
+                job; after an error, call again.
 
         Example:
             >>> jobs.cancel(db, jobs.push(db, "send"))
             True
         """
-        return self._store.cancel(tr, item)
+        validate_flag("force", force)
+        steps: Any = JobSteps(self._store)
+        for step in steps.all(tr, item) if validate_flag("children", children) else ():
+            if (step.kind, step.state) == ("run", "waiting"):
+                queue = self.existing(tr, step.queue) if step.queue else self
+                queue.cancel(tr, step.key, force=force, children=True)
+        return self._store.cancel(tr, item, force=force, children=children)
 
     def remove(self, tr: Transactor, item: _T | str, *, state: State | None = None) -> bool:
         """Remove an item; return false if it is claimed or unknown, or not in `state`.

@@ -27,7 +27,7 @@ from fdbqueue.layout.jobs import StoredAlert as StoredAlert
 from fdbqueue.layout.jobs import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.jobs import encode_alert as encode_alert
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import NEVER, NO_HEADER, Header
+from fdbqueue.layout.values import NEVER, Header, header_of_item
 from fdbqueue.operations.items import BATCH_BYTES, ITEM_BYTES, NewItem
 from fdbqueue.operations.maintainers.batches import (
     all_memberships,
@@ -374,10 +374,9 @@ def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:
 
     Cost: a read, if a dead letter cancels its batch or it has waited for others; else none.
     """
-    if item.metadata is NO_HEADER:  # as of most items
-        return False
-    header = Header(*item.metadata)
-    if not (header.awaits or any(each.cancels for each in memberships_of(header.batch))):
+    header = header_of_item(item)
+    cancels = header.awaits or any(each.cancels for each in memberships_of(header.batch))
+    if header.has_begun or not cancels:
         return False
     store = store_of(queue)
     first = store.codec.reference(item)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.codecs import encode_returned
+from fdbqueue.layout.jobs import JobCancelled as JobCancelled
 from fdbqueue.layout.jobs import NamedStep, StepKind, StepState, StoredSignal, StoredStep
 from fdbqueue.layout.jobs import TooManyWaiting as TooManyWaiting
 from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
@@ -31,6 +32,8 @@ from fdbqueue.types import (
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
+
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,25 +181,46 @@ class ClaimedSteps:
         claim: Claim,
         lease: float,
         report: Callable[[], Report],
+        is_told: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._db = db
         self._claim = claim
         self._lease = lease
         self._report = report
+        self._is_told = is_told
         self._left: int | None = None  # stored steps that this run has not come to
         self._unstored: list[NamedStep] = []
         self.is_suspended = False
         """True once the job has given up its claim."""
+        self.has_raised = False
+        """True once this attempt has raised `JobCancelled`."""
 
     def find(self, name: str) -> StoredStep | None:
-        """Return the step of this name, or `None`; raise `LeaseLost`."""
-        if self._left == 0:
+        """Return the step of this name, or `None`; raise `LeaseLost` or `JobCancelled`."""
+        if self._left == 0 and not self._is_told():
             return None
-        begin = self._store.steps.begin
-        found, n = read(self._db, lambda tr: begin(tr, self._claim, name))
+        found, n = self._telling(lambda: read(self._db, lambda tr: self._look(tr, name)))
         self._left = (n if self._left is None else self._left) - (found is not None)
         return found
+
+    def _look(self, tr: ReadTransaction, name: str) -> tuple[StoredStep | None, int]:
+        found, header = self._store.steps.begin(tr, self._claim, name)
+        if header.cancelled is not None and not self.has_raised:
+            is_over = found is not None and found.state != "waiting"
+            if not is_over or name == header.cancelled_step:
+                raise JobCancelled(name)
+        return found, header.steps
+
+    def _telling(self, act: Callable[[], _R]) -> _R:
+        """Act; store the step that raises `JobCancelled`, before the job learns of it."""
+        try:
+            return act()
+        except JobCancelled as cancelled:
+            extension = (self._claim, self._report())
+            self._store.extend(self._db, extension, self._lease, cancelled_step=cancelled.step)
+            self.has_raised = True
+            raise
 
     def add(self, name: str, step: StoredStep) -> None:
         """Store a step together with the next one."""
@@ -217,7 +241,7 @@ class ClaimedSteps:
         """Run `body(tr)` in a transaction that also stores what it returns as the result."""
 
         def once(tr: Transaction, now: int) -> StoredStep:
-            known, _ = self._store.steps.begin(tr, self._claim, name)
+            known, _ = self._look(tr, name)
             if known is not None and known.state == "done":
                 return known
             value = body(tr)
@@ -225,7 +249,7 @@ class ClaimedSteps:
             self._put(tr, now, NamedStep(name, step))
             return step
 
-        step = self._store.change(self._db, once)
+        step = self._telling(partial(self._store.change, self._db, once))
         self._unstored.clear()
         return step
 
@@ -236,7 +260,7 @@ class ClaimedSteps:
             steps = [*self._unstored, NamedStep(name, step)]
             self._store.steps.suspend(tr, now, self._claim, steps, name, step.due)
 
-        self._store.change(self._db, body)
+        self._telling(partial(self._store.change, self._db, body))
         self.is_suspended = True
 
     def wait(self, name: str, step: StoredStep, signal: str) -> StoredStep | None:
@@ -247,7 +271,7 @@ class ClaimedSteps:
             extension = (self._claim, self._report())
             return self._store.steps.wait(tr, now, extension, steps, signal, lease=self._lease)
 
-        ended = self._store.change(self._db, body)
+        ended = self._telling(partial(self._store.change, self._db, body))
         self._unstored.clear()
         self.is_suspended = ended is None
         return ended
@@ -275,7 +299,9 @@ class ClaimedSteps:
                 tr, now, self._claim, self._unstored, names, batch, push_in
             )
 
-        ended = self._store.change(self._db, body)
+        if names and self._is_told():
+            self.find(names[0])
+        ended = self._telling(partial(self._store.change, self._db, body))
         self.is_suspended = ended is None
         if ended is not None and self._left is not None:
             self._left -= len(ended)
@@ -284,7 +310,8 @@ class ClaimedSteps:
     def _put(self, tr: Transaction, now: int, step: NamedStep) -> None:
         steps = [*self._unstored, step]
         extension = (self._claim, self._report())
-        self._store.steps.store(tr, now, extension, steps, lease=self._lease)
+        if self._store.steps.store(tr, now, extension, steps, lease=self._lease):
+            self._left = -1  # so each later step is looked for
 
 
 def _public(step: NamedStep, queue: str | None) -> Step:

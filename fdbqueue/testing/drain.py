@@ -23,6 +23,7 @@ from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.jobs.job import Job
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import store_of
+from fdbqueue.queue.steps import JobCancelled
 from fdbqueue.testing.clock import Clock
 from fdbqueue.types import ENDED, Database, Item, ItemInfo, stored_job
 from fdbqueue.worker.context import Context
@@ -279,7 +280,7 @@ class _TestThread:
                 future.set_result(context.run(function, *arguments))
             except BaseException as error:
                 future.set_exception(error)
-                if not isinstance(error, (Exception, Suspended)):
+                if not isinstance(error, (Exception, Suspended, JobCancelled)):
                     raise
 
         self._calls.put(run)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 from fdbqueue.database.binding import Guard
 from fdbqueue.database.clock import Since, milliseconds
-from fdbqueue.layout.values import NO_REPORT, Report, utc_time
+from fdbqueue.layout.values import NO_REPORT, Report, header_of_item, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, Database, Progress, Transaction
@@ -61,9 +61,9 @@ class HeldLease:
         self.store.extend(self.db, (self.claim, report), self.seconds)
         self.since = since
 
-    def steps(self, report: Callable[[], Report]) -> ClaimedSteps:
+    def steps(self, report: Callable[[], Report], is_told: Callable[[], bool]) -> ClaimedSteps:
         """Return the steps of the job."""
-        return ClaimedSteps(self.store, self.db, self.claim, self.seconds, report)
+        return ClaimedSteps(self.store, self.db, self.claim, self.seconds, report, is_told)
 
 
 class Cancelled:
@@ -125,8 +125,9 @@ class Context(Steps, Generic[_State_co]):
         max_attempts: The number of attempts after which the job becomes a dead letter, or `None`.
         cancelled: An event that tells the handler to end soon: `is_set()`, `wait(seconds)`, or
             `await` it. Its `reason` is `"cancelled"`, `"timeout"` or `"shutdown"`. A cancelled job
-            does not run again, however the handler ends. Otherwise the job is done if the handler
-            returns; after a shutdown, an error gives it back without counting the attempt.
+            without steps does not run again, however the handler ends; a step raises
+            `JobCancelled`. Otherwise the job is done if the handler returns; after a shutdown, an
+            error gives it back without counting the attempt.
     """
 
     def __init__(
@@ -142,6 +143,9 @@ class Context(Steps, Generic[_State_co]):
         self.attempt = lease.claim.attempt
         self.max_attempts = max_attempts
         self.cancelled = Cancelled()
+        self._header = header_of_item(self.item)
+        if self._header.cancelled is not None:  # in an earlier attempt, or while it waited
+            self.cancelled.set("cancelled")
         self._lease = lease
         self._results = results
         self.endings: list[Ending] = []
@@ -160,9 +164,20 @@ class Context(Steps, Generic[_State_co]):
         """True once the job has given up its claim."""
         return "_attempt" in self.__dict__ and self._attempt.claimed.is_suspended
 
+    @property
+    def has_steps(self) -> bool:
+        """True once the job has come to a step, in this attempt or an earlier one."""
+        return self._header.has_begun or "_attempt" in self.__dict__
+
+    @property
+    def has_learned(self) -> bool:
+        """True once a step has raised `JobCancelled`."""
+        return "_attempt" in self.__dict__ and self._attempt.claimed.has_raised
+
     @cached_property
     def _attempt(self) -> AttemptSteps:  # most jobs have no steps
-        return AttemptSteps(self._lease.steps(lambda: self.report), self.item.id, self._results)
+        steps = self._lease.steps(lambda: self.report, self.cancelled.is_set)
+        return AttemptSteps(steps, self.item.id, self._results)
 
     @cached_property
     def aio(self) -> AioSteps:
@@ -223,10 +238,10 @@ class Context(Steps, Generic[_State_co]):
         """Call `function(tr, ...)` in the transaction that ends the job.
 
         The function's writes, its pushes and the end of the job take effect together, exactly once,
-        or not at all if the job fails or its lease was lost. The transaction may run several times:
-        the function must not sleep, commit or create identities. If it takes longer than five
-        seconds, the attempt fails with `HandlerTooSlow`. Several functions run in the order of the
-        calls.
+        or not at all if the job fails, learns that it is cancelled, or its lease was lost. The
+        transaction may run several times: the function must not sleep, commit or create identities.
+        If it takes longer than five seconds, the attempt fails with `HandlerTooSlow`. Several
+        functions run in the order of the calls.
 
         Args:
             function: A plain function. It sees the context variables of this call.

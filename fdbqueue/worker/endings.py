@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fdbqueue.errors import LeaseLost, error_classes, error_text
 from fdbqueue.queue.base import end_cancelled
+from fdbqueue.queue.steps import JobCancelled
 from fdbqueue.types import Transaction
 from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.invocation import outcome_of
 from fdbqueue.worker.outcomes import (
-    BatchCancelled,
     Dead,
     Discard,
     HandlerExited,
@@ -43,6 +43,8 @@ _OUTCOMES = {
     "lost": ("lost", logging.WARNING),
 }
 """The field of the report that counts each outcome, and the level of its log record."""
+
+_DECIDED = (Outcome, JobCancelled)
 
 _MAX_TOGETHER = 200  # jobs that one transaction acknowledges
 
@@ -176,7 +178,7 @@ class Endings(Part):
         if self.handler.coroutines.is_orphan:  # which another thread may notice only later
             self.shutdown.begin()
         is_late = job.late is not None
-        if self.shutdown.has_begun and not is_late and not isinstance(failure, Outcome):
+        if self.shutdown.has_begun and not is_late and not isinstance(failure, _DECIDED):
             self.interrupted([job], error_text(failure))
             return
         text, give_back, kept = self._decided(job, failure)
@@ -193,12 +195,12 @@ class Endings(Part):
         self, job: HeldJob, failure: BaseException
     ) -> tuple[str, Callable[[], object], BaseException]:
         """Return the outcome of a failed attempt, a call that gives back its job, and its error."""
-        outcome, error = _outcome_of(job, failure)
         queue, store, claim, log = job.source.queue, job.source.store, job.claim, job.report.log
+        if isinstance(failure, JobCancelled):
+            return "cancelled", partial(end_cancelled, queue, self.db, claim, log), failure
+        outcome, error = _outcome_of(job, failure)
         if isinstance(outcome, Snooze):
             return "snoozed", partial(queue.release, self.db, claim, delay=outcome.after), error
-        if isinstance(outcome, BatchCancelled):
-            return "cancelled", partial(end_cancelled, queue, self.db, claim, log), error
         if isinstance(outcome, Discard):
             text = str(outcome) if outcome is error else error_text(error, str(outcome))
             return "discarded", partial(queue.ack, self.db, claim, discarded=text, log=log), error

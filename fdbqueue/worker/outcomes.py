@@ -86,13 +86,6 @@ class Dead(Outcome):
         super().__init__(reason or "dead")
 
 
-class BatchCancelled(Discard):
-    """The batch of the job was cancelled, or a job that it follows was not done."""
-
-    def __init__(self) -> None:
-        super().__init__("its batch was cancelled, or a job that it follows was not done")
-
-
 class Spent(Dead):
     """The attempts of the job were used up before this claim."""
 

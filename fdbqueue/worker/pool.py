@@ -116,8 +116,9 @@ class HeldJob(Tries):
 
     @property
     def was_cancelled(self) -> bool:
-        """True if a client has cancelled it."""
-        return self.context is not None and self.context.cancelled.reason == "cancelled"
+        """True if a client has cancelled it, and it has no steps."""
+        of = self.context
+        return of is not None and of.cancelled.reason == "cancelled" and not of.has_steps
 
     @property
     def report(self) -> Report:

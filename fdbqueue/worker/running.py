@@ -18,11 +18,12 @@ from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.layout.batches import may_be_member
 from fdbqueue.queue.arguments import validate_result
 from fdbqueue.queue.batches import was_cancelled
+from fdbqueue.queue.steps import JobCancelled
 from fdbqueue.types import Transaction
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.invocation import Invocation
-from fdbqueue.worker.outcomes import BatchCancelled, Dead, HandlerExited, Suspended
+from fdbqueue.worker.outcomes import Dead, HandlerExited, Suspended
 from fdbqueue.worker.pool import HeldJob, Part
 from fdbqueue.worker.telemetry import Log, span
 
@@ -75,7 +76,7 @@ class Running(Part):
                 _log.info("%s %s: it returned after its time was over", job.source.name, job.name)
             else:
                 self.endings.interrupted([job])
-        except Exception as failure:
+        except (Exception, JobCancelled) as failure:
             if context.is_suspended:  # an error has replaced what told its function so
                 text = "%s %s raised an error when it was suspended, and goes on all the same: %s"
                 _log.warning(text, job.source.name, job.name, error_text(failure), exc_info=True)
@@ -96,7 +97,7 @@ class Running(Part):
             # This process may have been stopped for a while: make sure the claim still holds.
             context.extend()
         if was_cancelled(source.queue, self.db, job.item):
-            raise BatchCancelled
+            raise JobCancelled
         call = job.call = self.handler.call(context)
         if job.is_lone:
             source.store.begin_alone(self.db, job.claim, job.lease.seconds)
@@ -108,6 +109,8 @@ class Running(Part):
             job.returned = self._guarded(job, handle)
             if context.is_suspended:  # and its function has caught what told it so
                 raise Suspended(call.name)
+            if context.has_learned:
+                raise JobCancelled
             if not context.endings:
                 return False
 
@@ -191,7 +194,7 @@ class Running(Part):
         try:
             with InThisProcess(job.job_name):
                 return function()
-        except (Exception, Suspended):
+        except (Exception, Suspended, JobCancelled):
             raise
         except BaseException as error:
             raise HandlerExited(error) from error

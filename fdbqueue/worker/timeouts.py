@@ -168,7 +168,7 @@ class Upkeep(Part):
         watch.on_ready(lambda _: self._to_look.set())
         self._watches[source] = watch
         for job, is_cancelled in zip(running, cancelled):
-            if is_cancelled and job.context is not None:
+            if is_cancelled and job.context is not None and not job.is_ending:
                 job.context.cancelled.set("cancelled")
 
     def _renew(self) -> None:

@@ -139,6 +139,7 @@ def test_the_jobs_of_a_cancelled_job_run_and_its_steps_show_it(app: App, name: s
     handle = parent.push()
     app.work(name, drain=True)
     assert handle.cancel()
+    app.work(name, drain=True)
     report = app.work(f"{name}-later", drain=True)
     assert (report.done, rows_of_batches(app, name)) == (2, 0)
     queue = app.queue(name)

@@ -370,7 +370,7 @@ def test_a_worker_that_lost_its_claim_stores_no_step(app: App, name: str) -> Non
 def test_a_job_with_steps_can_be_cancelled(
     app: App, name: str, keep: int | None, when: str
 ) -> None:
-    """While it runs, it ends where it would be suspended. It stays if the queue keeps done jobs."""
+    """It ends where it is, or would be, suspended. It stays if the queue keeps done jobs."""
     queue = app.queue(name)
     queue.configure(app.db, keep=keep)
 
@@ -386,6 +386,7 @@ def test_a_job_with_steps_can_be_cancelled(
     if when == "suspended":
         assert rows_of_steps(app, name) == 3
         assert handle.cancel()
+        app.work(drain=True)
     assert app.signal(app.db, "shipped", key=handle.id) == 0
     assert check(app.db, queue).problems == ()
     if keep is not None:

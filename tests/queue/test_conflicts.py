@@ -112,7 +112,11 @@ CASES: list[tuple[Callable[[Any, Any], Any], str, list[str], list[str]]] = [
         *(ordered, POP),
         [
             *("q.push(tr, 2, 0)", POP, CLAIM, "q.remove(tr, first)", "q.put_back(tr, [before])"),
-            *("q.update(tr, first, priority=9)", "q.update(tr, last, priority=1)", "q.clear(tr) is None"),
+            *(
+                "q.update(tr, first, priority=9)",
+                "q.update(tr, last, priority=1)",
+                "q.clear(tr) is None",
+            ),
         ],
         [
             *("q.push(tr, 2, 5)", "q.push(tr, 2, 1, delay=60)", "q.pop_max(tr)"),

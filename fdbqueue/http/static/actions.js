@@ -35,8 +35,8 @@ const ACTIONS = [
   },
   {
     name: "cancel", icon: "cancel", label: "Cancel", past: "cancelled", states: ["ready", "delayed", "claimed"], danger: true, no: "Go back",
-    effect: ["It does not run again. If it runs, its worker is told to stop. It stays as done if the queue keeps done items.",
-      "They do not run again. If one runs, its worker is told to stop. They stay as done if the queue keeps done items."],
+    effect: ["If it runs, its worker is told to stop. A job with steps goes on, to undo what it has done; any other does not run again.",
+      "If one runs, its worker is told to stop. Jobs with steps go on, to undo what they have done; others do not run again."],
     single: (queue, id) => post(`${itemPath(queue, id)}/cancel`),
   },
   {

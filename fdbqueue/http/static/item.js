@@ -176,7 +176,7 @@ function holder(info) {
     "Held by ", h("strong", {}, info.claimed_by || "an unknown client"),
     info.claimed_at && [" for ", age(info.claimed_at), ", since ", clock(info.claimed_at)],
     info.lease_ends && [". The lease ends ", ago(info.lease_ends), ", at ", clock(info.lease_ends), ", unless the client extends it."]),
-    info.cancelling && h("p", {}, "It was cancelled: its worker is told, and it does not run again."),
+    info.cancelling && h("p", {}, "It was cancelled, and its worker is told."),
     progressBar(info)));
 }
 

@@ -197,6 +197,13 @@ class RetryFrom(Body):
     )
 
 
+class Cancel(Body):
+    """How to cancel a job."""
+
+    force: bool = Field(False, description="Whether to end it now, in any case.")
+    children: bool = Field(False, description="Whether to cancel the jobs that it runs, too.")
+
+
 class NewSignal(Body):
     """A signal for waiting jobs."""
 

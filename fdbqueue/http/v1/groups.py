@@ -94,7 +94,7 @@ async def clear_group(served: ServedQueues, name: AdminOf, group: _Group) -> Res
 
 @router.post(f"{_PATH}/{{group}}/cancel", response_model=answers.Changed)
 async def cancel_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
-    """Remove a group's ready and delayed items; let claimed ones end with their claims."""
+    """Cancel the items of a group, as `POST .../items/{item_id}/cancel` does."""
     return await _change(served, name, group, "cancel")
 
 

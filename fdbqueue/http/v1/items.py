@@ -220,10 +220,16 @@ async def release(served: ServedQueues, name: WriteOf, item_id: str) -> Response
 
 
 @router.post("/queues/{name}/items/{item_id}/cancel", status_code=204)
-async def cancel(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
-    """End a ready or delayed item as cancelled; let a claimed one end with its claim."""
-    handle = await served.queue(name)
-    changed = await handle.cancel(served.db, item_id)
+async def cancel(
+    served: ServedQueues, name: WriteOf, item_id: str, body: bodies.Cancel | None = None
+) -> Response:
+    """Cancel a job.
+
+    An item that has not begun ends at once, a claimed one with its claim. A job with steps goes on:
+    the step at which it stands raises `JobCancelled`, so that it can compensate.
+    """
+    handle, options = await served.queue(name), body.model_dump() if body else {}
+    changed = await handle.cancel(served.db, item_id, **options)
     return await _changed(served, handle, item_id, changed, "it has ended")
 
 

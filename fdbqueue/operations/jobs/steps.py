@@ -7,11 +7,11 @@ a signal makes ready.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from fdbqueue.layout.batches import StoredBatch
 from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.jobs import (
+    JobCancelled,
     NamedStep,
     StoredSignal,
     StoredStep,
@@ -23,7 +23,7 @@ from fdbqueue.layout.jobs import (
     encode_step,
     is_over,
 )
-from fdbqueue.layout.values import MAX_PAYLOAD, NEVER
+from fdbqueue.layout.values import MAX_PAYLOAD, NEVER, Header
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.claims import ClaimedItems, Extension
 from fdbqueue.operations.items import Items
@@ -63,10 +63,12 @@ class DurableSteps:
 
     # Under the claim of the job
 
-    def begin(self, tr: ReadTransaction, claim: Claim, name: str) -> tuple[StoredStep | None, int]:
-        """Return a claimed job's step, if any, and its number of steps; raise `LeaseLost`."""
+    def begin(
+        self, tr: ReadTransaction, claim: Claim, name: str
+    ) -> tuple[StoredStep | None, Header]:
+        """Return a claimed job's step, if any, and its header; raise `LeaseLost`."""
         row = self._claimed.claimed(tr, claim)
-        return self._get(tr, self._layout.position(row.key), name), row.item.header.steps
+        return self._get(tr, self._layout.position(row.key), name), row.item.header
 
     def store(
         self,
@@ -76,10 +78,12 @@ class DurableSteps:
         steps: list[NamedStep],
         *,
         lease: float,
-    ) -> None:
-        """Store steps of a claimed job, and renew its lease."""
-        n = self._put(tr, self._claimed.claimed(tr, extension[0]), steps)
+    ) -> bool:
+        """Store steps of a claimed job, and renew its lease; return whether it is cancelled."""
+        row = self._claimed.claimed(tr, extension[0])
+        n = self._put(tr, row, steps)
         self._claimed.extend(tr, now, extension, lease=lease, steps=n)
+        return row.item.header.cancelled is not None
 
     def suspend(
         self,
@@ -93,15 +97,16 @@ class DurableSteps:
     ) -> None:
         """Store a claimed job's steps, and end the claim until it is due; `None` for never.
 
-        A cancelled job ends instead. `name` is the suspending step, `wait` its signal.
+        Raise `JobCancelled` if the job was cancelled, and has not learned so.
+        `name` is the suspending step, `wait` its signal.
         """
         row = self._claimed.claimed(tr, claim)
+        if row.item.header.cancelled is not None and not row.item.header.cancelled_step:
+            raise JobCancelled(name)
         # A client has claimed it before it expired, so it does not expire meanwhile.
-        fields: dict[str, Any] = {"waits": wait, "expires": None, "step": name}
-        if row.item.header.cancelled is None:
-            fields["steps"] = self._put(tr, row, steps)
-            if wait:  # the same signal again, if it was not sent
-                tr[self._layout.signal_waits + wait] = b""
+        fields = {"waits": wait, "expires": None, "step": name, "steps": self._put(tr, row, steps)}
+        if wait:  # the same signal again, if it was not sent
+            tr[self._layout.signal_waits + wait] = b""
         self._claimed.release(tr, now, claim, NEVER if due is None else due, **fields)
 
     def wait(

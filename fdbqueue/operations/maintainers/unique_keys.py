@@ -88,7 +88,7 @@ class UniqueKeys:
 
 def _freed_by(row: ItemRow | None) -> str | None:
     header = NO_HEADER if row is None or row.state in ENDED else row.item.header
-    return None if header.unique or header.steps else header.held_while_waiting
+    return None if header.unique or header.has_begun else header.held_while_waiting
 
 
 def _held_by(row: ItemRow | None) -> str | None:

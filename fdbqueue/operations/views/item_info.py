@@ -115,7 +115,7 @@ class ItemInfos(Generic[_T]):
                 claimed_at=claimed,
                 lease_ends=lease and utc_time(lease.clock_end),
                 died_at=utc_time(found.died_at) if state == "dead" else None,
-                cancelling=state == "claimed" and header.cancelled is not None,
+                cancelling=state not in ENDED and header.cancelled is not None,
                 finished_at=utc_time(found.finished_at) if is_done else None,
                 outcome=found.outcome if is_done else None,
                 result=None if returned is None else decode_json(returned.value),

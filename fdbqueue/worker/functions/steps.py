@@ -30,7 +30,7 @@ from fdbqueue.errors import (
     error_classes,
     error_text,
 )
-from fdbqueue.layout.jobs import StepKind, StoredStep, is_over
+from fdbqueue.layout.jobs import JobCancelled, StepKind, StoredStep, is_over
 from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
 from fdbqueue.queue.steps import ClaimedSteps, Signal
@@ -63,7 +63,7 @@ _MAX_GATHERED = 1_000
 _RESULTS: tuple[StepKind, ...] = ("step", "commit")
 _NO_FAILURES: tuple[type[BaseException], ...] = (
     *(Outcome, LeaseLost),
-    *(Suspended, asyncio.CancelledError, GeneratorExit),
+    *(Suspended, JobCancelled, asyncio.CancelledError, GeneratorExit),
 )
 
 
@@ -205,6 +205,7 @@ class Stepper:
             DuplicateStep: The job has come to another step of this name.
             StepFailed: The function has raised an exception.
             Dead: The result does not fit the annotation, is not JSON, or exceeds 90,000 bytes.
+            JobCancelled: The job is cancelled. Every kind of step raises it, once in an attempt.
             TooManySteps: The job has 10,000 steps.
             LeaseLost: Another worker may have the job.
         """
@@ -392,7 +393,7 @@ class Steps(Stepper):
         """Push another job, suspend this one until that has ended, and return its result.
 
         The other job is pushed once. It has its own attempts, delays and time-outs, and runs also
-        if this job is cancelled.
+        if this job is cancelled, unless `cancel(children=True)` cancels both.
 
         Args:
             name: The name of the step.

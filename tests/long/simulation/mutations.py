@@ -418,6 +418,15 @@ def _follows_at_once() -> None:
     _change(batches, "NEVER", lambda _: None)
 
 
+@_found_by("durable")
+def _uncompensated() -> None:
+    """A cancelled job ends with its claim, although it has begun."""
+    from fdbqueue.layout.values import Header
+
+    ends = property(lambda self: self.cancelled is not None)
+    _change(Header, "ends_with_claim", lambda _: ends)
+
+
 @_found_by("groups")
 def _weights_do_not_count() -> None:
     from fdbqueue.layout.items import GroupSettings

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from fdb.subspace_impl import Subspace
@@ -21,7 +22,7 @@ import fdbqueue
 from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.errors import LeaseLost, QueueNotFound, error_classes
 from fdbqueue.jobs import Context, Dead
-from fdbqueue.layout.jobs import BatchClosed, StoredSchedule, StoredStep
+from fdbqueue.layout.jobs import BatchClosed, JobCancelled, StoredSchedule, StoredStep
 from fdbqueue.layout.values import Report
 from fdbqueue.operations.jobs.schedules import PUNCTUAL
 from fdbqueue.queue.base import end_cancelled, store_of
@@ -36,20 +37,21 @@ from fdbqueue.queue.batches import (
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, ItemInfo, OnDead, State, Transaction
 from fdbqueue.worker.context import HeldLease
-from fdbqueue.worker.outcomes import BatchCancelled, Suspended
+from fdbqueue.worker.outcomes import Suspended
 from tests.long.simulation.durable.programs import (
     SHARED_KEYS,
     SIGNAL,
     ChildJob,
     Interpreter,
     program,
+    undo,
 )
 from tests.long.simulation.durable.ticks import SCHEDULES
 from tests.long.simulation.log import Log
 
 ACTS = {
     **{"work": 20, "push": 3, "signal": 8, "sweep": 2, "schedule": 6, "batch": 8},
-    **{"follow": 2, "cancel": 2},
+    **{"follow": 2, "cancel": 4},
 }
 _RECEIPTS, _LOG = "receipts", "log"
 _KEPT = 100_000
@@ -113,12 +115,14 @@ class Storm:
 class _LoggedStore:
     """The store of a queue whose changes also write an entry to the log.
 
-    The entry has the facts that are set before a change, and what `results` adds for its result.
+    The entry has the facts that are set before a change, and what `results` adds for its result; or
+    the step at which a job learns that it is cancelled.
     """
 
-    def __init__(self, store: Any, log: Log) -> None:
+    def __init__(self, store: Any, log: Log, owner: dict[str, Any]) -> None:
         self._store = store
         self._log = log
+        self._owner = owner
         self.facts: dict[str, Any] = {}
         self.result: Callable[[Any], dict[str, Any]] = lambda _: {}
 
@@ -134,6 +138,16 @@ class _LoggedStore:
             return result
 
         return self._store.change(db, logged, *options)
+
+    def extend(self, db: Any, extension: Any, lease: float, *, cancelled_step: str) -> None:
+        """Store the step at which a job learns that it is cancelled."""
+        fields = {"extension": extension, "lease": lease, "cancelled_step": cancelled_step}
+
+        def told(tr: Transaction, now: int) -> None:
+            self._store.claimed.extend(tr, now, **fields)
+            self._log.note(tr, "told", step=cancelled_step, **self._owner)
+
+        self._store.change(db, told)
 
 
 def _shown(name: str, step: StoredStep) -> list[Any]:
@@ -151,17 +165,17 @@ class LoggedLease(HeldLease):
     def extend(self, report: Report) -> None:
         """Do nothing."""
 
-    def steps(self, report: Callable[[], Report]) -> ClaimedSteps:
+    def steps(self, report: Callable[[], Report], is_told: Callable[[], bool]) -> ClaimedSteps:
         """Return the steps of the job."""
-        return LoggedSteps(self.log, self.store, self.db, self.claim, self.seconds, report)
+        return LoggedSteps(self.log, self.store, self.db, self.claim, self.seconds, report, is_told)
 
 
 class LoggedSteps(ClaimedSteps):
     """The steps of a claimed job, each change of which writes an entry to the log."""
 
     def __init__(self, log: Log, store: Any, db: Any, claim: Claim, *options: Any) -> None:
-        self._logged = _LoggedStore(store, log)
         self._owner = {"item": claim.item.id, "token": claim.token.hex()}
+        self._logged = _LoggedStore(store, log, self._owner)
         super().__init__(self._logged, db, claim, *options)
 
     def _note(self, result: Callable[[Any], dict[str, Any]], **facts: Any) -> None:
@@ -285,7 +299,11 @@ class Client:
         self._n += 1
         job = f"{self._name}-{self._n}"
         self.storm.pushed[job] = False
-        return {"job": job, "program": program(self._chance, self.storm.scale), **facts}
+        programs = {
+            "program": program(self._chance, self.storm.scale),
+            "undo": undo(self._chance, self.storm.scale),
+        }
+        return {"job": job, **programs, **facts}
 
     def _know(self, payloads: list[dict[str, Any]]) -> None:
         self.storm.pushed.update((each["job"], True) for each in payloads)
@@ -340,9 +358,12 @@ class Client:
         )
         try:
             if was_cancelled(self._queue, self._db, claim.item):
-                raise BatchCancelled
-            interpreter.perform(payload.get("program") or [["commit", "alert"]])
-        except BatchCancelled:
+                raise JobCancelled
+            program = payload.get("program") or [["commit", "alert"]]
+            interpreter.perform(program, payload.get("undo", []))
+            if context.has_learned:
+                raise JobCancelled
+        except JobCancelled:
             self._end(claim, "cancelled", lambda tr: self._cancel_claimed(tr, claim))
         except (Dead, ValueError) as error:
             is_dead = isinstance(error, Dead)
@@ -368,19 +389,28 @@ class Client:
         self.change(body)
 
     def cancel(self) -> None:
-        """Cancel any job."""
+        """Cancel any job, perhaps with those that it runs."""
         others = self._unfinished()
         if not others:
             return
         item = self._chance.choice(others).item
+        options = {name: self._chance.random() < 0.3 for name in ("force", "children")}
 
         def body(tr: Transaction) -> None:
-            info = self._queue.get(tr, item)
-            if self._queue.cancel(tr, item):
-                state = info and info.state
-                self.log.note(tr, "cancel", item=item.id, state=state, payload=_shown_payload(item))
+            told = self._with_children(tr, item.id) if options["children"] else [item.id]
+            infos = [self._queue.get(tr, id) for id in told]
+            if self._queue.cancel(tr, item, **options):
+                for info in filter(None, infos):
+                    facts = {"state": info.state, "payload": _shown_payload(info.item), **options}
+                    self.log.note(tr, "cancel", item=info.id, **facts)
 
         self.change(body)
+
+    def _with_children(self, tr: Transaction, id: str) -> list[str]:
+        """Return the ids of the jobs that a job runs, one in the other, and its own."""
+        steps = self._queue.steps.all(tr, id)
+        runs = [step.key for step in steps if (step.kind, step.state) == ("run", "waiting")]
+        return [*chain.from_iterable(self._with_children(tr, each) for each in runs), id]
 
     def _all(self) -> list[ItemInfo]:
         """Return all jobs that have not ended."""

@@ -62,7 +62,10 @@ class Job:
         is_woken: Whether something has woken it, or it was not suspended.
         awaited: The steps whose jobs it waits for.
         effects: How often each of its commits took effect.
-        is_cancelled: Whether it was cancelled while it was claimed.
+        cancelled: The number of the entry that cancelled it, unless that ended it; else 0.
+        has_begun: Whether it has come to a step, so that it runs on if it is cancelled.
+        stands: The step in which it is suspended, or learns that it is cancelled.
+        told: The last claim under which it learned so.
         end: How it has ended.
         result: What it has returned.
     """
@@ -75,14 +78,17 @@ class Job:
     is_woken: bool = True
     awaited: list[str] = field(default_factory=list)
     effects: Counter[str] = field(default_factory=Counter)
-    is_cancelled: bool = False
+    cancelled: int = 0
+    has_begun: bool = False
+    stands: str = ""
+    told: str = ""
     end: str | None = None
     result: Any = None
 
     @property
     def may_have_ended(self) -> bool:
         """Whether it has ended, or does so when its lease is over."""
-        return self.end is not None or self.is_cancelled
+        return self.end is not None or (self.cancelled > 0 and not self.has_begun)
 
 
 class Sent(NamedTuple):
@@ -141,12 +147,12 @@ class Ledger:
         job = self._jobs.setdefault(item, Job(payload))
         if job.end is not None:
             self._say(f"it was claimed, and is {job.end}")
-        if not job.is_woken and (job.due is None or job.due > now + self._spread):
+        if job.told and self._has_left(item, job):
+            pass  # the end of a job that it has left wakes it
+        elif not job.is_woken and (job.due is None or job.due > now + self._spread):
             self._say("it was claimed, and nothing has woken it")
-        for step in job.awaited:
-            child = self._child(item, step)
-            if child is None or not child.may_have_ended:
-                self._say(f"it was claimed before the job of {step!r} has ended")
+        else:
+            self._compare_awaited(item, job)
         if tick is not None:
             self._note_tick(item, tick, payload["schedule"])
         if "batch_of" in payload:
@@ -162,6 +168,19 @@ class Ledger:
         job.payload = payload
         job.token, job.claims[token] = token, self._number
         job.is_woken, job.awaited = True, []
+        if not job.cancelled:
+            job.stands = ""
+
+    def _has_left(self, item: str, job: Job) -> bool:
+        """Return whether a job was cancelled while it ran others, which run on."""
+        left = (other.payload.get("parent", ("", "")) for other in self._jobs.values())
+        return any(of == item and not {step} & {*job.steps, *job.awaited} for of, step in left)
+
+    def _compare_awaited(self, item: str, job: Job) -> None:
+        for step in job.awaited:
+            child = self._child(item, step)
+            if child is None or not child.may_have_ended:
+                self._say(f"it was claimed before the job of {step!r} has ended")
 
     def _note_tick(self, item: str, tick: int, schedule: str) -> None:
         self._ticks.note_item(schedule, tick, item)
@@ -201,9 +220,14 @@ class Ledger:
     def _end(self, item: str, token: str, how: str, result: Any = None) -> None:
         job = self._own(item, token)
         job.token = None
-        if job.is_cancelled:
-            how, result = "cancelled", None
+        if job.cancelled and not job.has_begun:
+            how = "cancelled"
+        if how == "cancelled":
+            result = None
+        elif how == "done" and job.told:
+            self._say("it was cancelled, and is done")
         self.events[how] += 1
+        self.events[f"compensated, {how}"] += job.told == token
         self.events[f"{how} after others"] += "after" in job.payload
         ends = [other.end for other in self._followed(job.payload) if other is not None]
         if how == "done" and job.payload.get("on_dead") == "cancel" and "dead" in ends:
@@ -211,15 +235,35 @@ class Ledger:
         if how != "failed":
             job.end, job.result = how, result
 
-    def _cancel(self, item: str, state: str, payload: Any) -> None:
+    def _cancel(self, item: str, state: str, payload: Any, force: bool, children: bool) -> None:
         job = self._jobs.setdefault(item, Job(payload))
         if job.end is not None:
             self._say(f"it was cancelled, and is {job.end}")
         self.events["cancelled"] += 1
-        if state == "claimed":
-            job.is_cancelled = True
-        else:
-            job.end = "cancelled"
+        if force or not (job.has_begun or state == "claimed"):
+            job.end, job.result = "cancelled", None
+        elif not job.cancelled:
+            job.cancelled = self._number
+            if state == "claimed":
+                return
+            if not children:
+                job.awaited = []
+            job.is_woken = True
+            left = job.steps.get(job.stands)
+            if left is not None and left.state == "waiting":
+                left.state = "cancelled"
+
+    def _told(self, item: str, token: str, step: str) -> None:
+        job = self._own(item, token)
+        known = job.steps.get(step)
+        if not job.cancelled:
+            self._say("it learns that it is cancelled, and is not")
+        if job.stands and step != job.stands:
+            self._say(f"it learns that it is cancelled, and not in {job.stands!r}")
+        if not job.stands and known is not None and known.state != "waiting":
+            self._say(f"it learns that it is cancelled in a step that is {known.state}")
+        self.events["told again"] += bool(job.told)
+        job.stands, job.told, job.has_begun = step, token, True
 
     # Steps
 
@@ -227,6 +271,8 @@ class Ledger:
         job = self._jobs[item]
         known = job.steps.get(step)
         if known is None or known.state == "waiting":
+            if job.cancelled and job.cancelled < job.claims[token] and job.told != token:
+                self._say(f"{step!r} runs, and its job has not learned that it is cancelled")
             return
         # A client that has lost its claim may not know of a step that another one has stored.
         if job.claims[token] > known.at or token == known.token:
@@ -251,9 +297,8 @@ class Ledger:
         waiting: list[str] | None = None,
     ) -> None:
         job = self._own(item, token)
-        if suspended and job.is_cancelled:
-            job.token, job.end = None, "cancelled"
-            return
+        if suspended and job.cancelled and job.told != token:
+            self._say("it is suspended, and has not learned that it is cancelled")
         stored = [(name, Step(*facts)) for name, *facts in [*before, *steps]]
         if call == "wait":
             self._wait(job, *stored[-1], now)
@@ -267,8 +312,11 @@ class Ledger:
             else:
                 step.at, step.token = self._number, token
                 job.steps[name] = step
+        job.has_begun |= bool(stored or waiting)
         if suspended:
             job.token = None
+            if not job.told:
+                job.stands = waiting[0] if waiting else stored[-1][0]
             job.is_woken = bool(waiting)
             job.due = None if waiting else stored[-1][1].due
             job.awaited = waiting or []
@@ -377,8 +425,13 @@ class Ledger:
             has_alert = "alerts" in job.payload and job.end == "dead"
             if has_alert != (item in self._alerts):
                 self._say(f"{item} has{' no' * has_alert} alert: {job}")
-        self._compare_ends("done", done)
+        ended = [*done]
+        self._compare_ends("done", ended)
         self._compare_ends("dead", dead)
+        cancelled = {info.id for info in ended if info.outcome == "cancelled"}
+        for item, job in self._jobs.items():
+            if job.end == "cancelled" and item not in cancelled:
+                self._say(f"{item} was cancelled, and is not shown")
         for (item, step), results in seen.items():
             known = self._jobs[item].steps.get(step)
             expected = results[0] if known is None else known.result

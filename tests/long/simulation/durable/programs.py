@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from fdbqueue.jobs import Context, Dead, RetryIn
+from fdbqueue.jobs import Context, Dead, JobCancelled, RetryIn
 from fdbqueue.queue.batches import Members
 from fdbqueue.types import Transaction
 from fdbqueue.worker.outcomes import ChildFailed, StepFailed, WaitTimedOut
@@ -53,6 +53,11 @@ def program(chance: random.Random, scale: float, depth: int = 0) -> list[list[An
             instruction.append([program(chance, scale, depth + 1) for _ in range(n)])
         instructions.append(instruction)
     return instructions
+
+
+def undo(chance: random.Random, scale: float) -> list[list[Any]]:
+    """Return what a job does after it was cancelled: a random program, with steps of its own."""
+    return [[kind, f"undo {name}", *rest] for kind, name, *rest in program(chance, scale, 1)]
 
 
 class _Again:
@@ -125,8 +130,14 @@ class Interpreter:
         self._is_calm = is_calm
         self._again = _Again(scale)
 
-    def perform(self, instructions: list[list[Any]]) -> None:
-        """Perform a program."""
+    def perform(self, instructions: list[list[Any]], undo: list[list[Any]]) -> None:
+        """Perform a program, and another one once it learns that it is cancelled."""
+        try:
+            self._perform(instructions)
+        except JobCancelled:
+            self._perform(undo)
+
+    def _perform(self, instructions: list[list[Any]]) -> None:
         for kind, name, *arguments in instructions:
             try:
                 results = getattr(self, f"_{kind}")(name, *arguments)

@@ -16,6 +16,7 @@ from tests.long.simulation.simulated import SKEWS, Simulated
 MET = {
     *("done", "failed", "dead", "cancelled", "lost", "tick", "batch", "timed out"),
     *("done after others", "cancelled after others", "alert"),
+    *("compensated, cancelled", "told again"),
     *("signal before the wait", "signal after the wait"),
     *("suspended by run", "suspended by suspend", "suspended by wait"),
 }
