@@ -20,7 +20,7 @@ from .output import OutputError, say
 
 _SECTIONS = {
     "Push and pop": ("push", "pop", "peek", "task"),
-    "Run jobs": ("work", "retry", "release", "cancel", "schedule", "group", "signal"),
+    "Run jobs": ("work", "relay", "retry", "release", "cancel", "schedule", "group", "signal"),
     "Look": (
         *("ls", "items", "jobs", "batch", "show", "result", "stats", "history", "counts"),
         *("top", "workers", "serve", "info"),

@@ -13,7 +13,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
@@ -46,7 +46,14 @@ from fdbqueue.types import Database, Duration, Keep, OnDead, Transaction, Transa
 from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
-from fdbqueue.worker.processes import Supervisor, limit_of, parent, run_worker, summary_of
+from fdbqueue.worker.processes import (
+    Supervisor,
+    is_first,
+    limit_of,
+    parent,
+    run_worker,
+    summary_of,
+)
 from fdbqueue.worker.shutdown import Shutdown
 from fdbqueue.worker.worker import Worker
 
@@ -134,6 +141,8 @@ class App:
         self._guard = Guard()
         self._jobs: dict[str, Job[Any, Any, Any, Any]] = {}
         self._middleware: list[Around] = []
+        self.relays: list[Callable[[bool], AbstractContextManager[None]]] = []
+        """What pushes the rows of its outboxes beside a worker; the argument is `drain`."""
         self._named: str | None = None
         self._db: Database | None = None
         self._queues: dict[str, PriorityQueue[Any]] = {}
@@ -532,7 +541,10 @@ class App:
             grace=shutdown,
             **options,
         )
-        return run_worker(worker, shutdown, drain=drain, health=health)
+        with ExitStack() as beside:
+            for relaying in self.relays if is_first() else ():
+                beside.enter_context(relaying(drain))
+            return run_worker(worker, shutdown, drain=drain, health=health)
 
 
 def worker_of(
