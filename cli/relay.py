@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import ExitStack
+from types import FrameType
 
 import click
 
@@ -41,7 +42,11 @@ def relay(app: str, drain: bool, url: str | None) -> None:
     if url is not None or not found.is_bound:
         found.bind(open_database(url, create=True))
     stop = threading.Event()
-    with stop_on_signal(lambda *_: stop.set(), max_signals=2), ExitStack() as beside:
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    with stop_on_signal(end, max_signals=2), ExitStack() as beside:
         for relaying in found.relays:
             beside.enter_context(relaying(drain))
         if not drain:
