@@ -33,7 +33,6 @@ role, database, rows, queue, writer, end = sys.argv[1:]
 app, engine, metadata = App(database), sa.create_engine(rows), sa.MetaData()
 outbox = Outbox(app, engine, metadata)
 orders = sa.Table("orders", metadata, sa.Column("writer", sa.Integer), sa.Column("n", sa.Integer))
-metadata.create_all(engine)
 
 @app.job(name="send")
 def send(writer: int, n: int) -> None: ...
@@ -85,7 +84,12 @@ def test_killed_relays_and_programs_push_each_row_once(
         command = [sys.executable, "-c", PROGRAM, *arguments]
         return subprocess.Popen(command, stdin=subprocess.PIPE)
 
-    app = App(db)
+    app, engine, metadata = App(db), sa.create_engine(rows), sa.MetaData()
+    orders = sa.Table(
+        "orders", metadata, *(sa.Column(each, sa.Integer) for each in ("writer", "n"))
+    )
+    outbox = Outbox(app, engine, metadata)
+    metadata.create_all(engine)
     queue = app.queue(name)
     clients = {("relay", n): start("relay", n) for n in range(RELAYS)}
     clients |= {("write", n): start("write", n) for n in range(WRITERS)}
@@ -103,9 +107,6 @@ def test_killed_relays_and_programs_push_each_row_once(
             clients[key].wait()
             clients[key] = start(*key)
             deaths += 1
-    engine, metadata = sa.create_engine(rows), sa.MetaData()
-    orders = sa.Table("orders", metadata, autoload_with=engine)
-    outbox = Outbox(app, engine, metadata)
     wait_until(lambda: queue.size(db) >= ROWS)
     for client in clients.values():
         client.kill()
