@@ -11,7 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -22,11 +22,8 @@ from fdbqueue.database.clock import monotonic, retry_delay, uuids
 from fdbqueue.database.pages import in_batches
 from fdbqueue.database.retrying import read, run
 from fdbqueue.jobs import App
-from fdbqueue.jobs.job import BoundJob
 from fdbqueue.layout.names import decode_rows, encode_rows, name_key, outbox_key
-from fdbqueue.layout.values import utc_time
 from fdbqueue.operations.items import NewItem
-from fdbqueue.queue.arguments import due_time
 from fdbqueue.queue.base import new_items, store_of
 from fdbqueue.queue.batches import push_members
 from fdbqueue.queue.priority import PriorityQueue
@@ -63,18 +60,15 @@ class Row(NamedTuple):
     queue: str
     push: str
 
-    def items(self, queue: PriorityQueue[Any]) -> list[NewItem]:
-        """Return the items to push to the queue."""
+    def item(self, queue: PriorityQueue[Any]) -> NewItem:
+        """Return the item to push to the queue."""
         given = json.loads(self.push)
-        if "at" in given:
-            given["at"] = datetime.fromisoformat(given["at"])
-        return _items_of(given, queue)
+        due = given.pop("due")
+        return _item(queue, **given)._replace(due=due)
 
 
-def _items_of(given: Mapping[str, Any], queue: PriorityQueue[Any]) -> list[NewItem]:
-    options = {**given}
-    values, priority = options.pop("values"), options.pop("priority")
-    return new_items(store_of(queue), values, [priority], **options)
+def _item(queue: PriorityQueue[Any], values: list[Any], priority: Any, **options: Any) -> NewItem:
+    return new_items(store_of(queue), values, [priority], **options)[0]
 
 
 def new_row(queue: str, push: Mapping[str, Any], delay: Duration | None = None) -> dict[str, str]:
@@ -84,13 +78,10 @@ def new_row(queue: str, push: Mapping[str, Any], delay: Duration | None = None) 
     """
     name_key(queue)  # raises for a text that cannot be a name
     given = {name: value for name, value in push.items() if value is not None}
-    for name in given.keys() & {"unique", "groups"}:
-        given[name] = [*given[name]]
+    given |= {name: [*given[name]] for name in ("unique", "groups") if name in given}
     if delay is not None:
         given["delay"] = delay
-    _items_of(given, _any_queue)
-    if (due := due_time(given.pop("delay", None), given.pop("at", None))) is not None:
-        given["at"] = utc_time(due).isoformat()
+    given |= {"due": _item(_any_queue, **given).due, "delay": None, "at": None}
     text = json.dumps(given, default=timedelta.total_seconds)
     return {"token": uuids(1)[0].hex(), "queue": queue, "push": text}
 
@@ -147,12 +138,6 @@ class Outbox(ABC):
         """Let the relays of this process look for rows."""
         self.woken.set()
 
-    def rows_of(
-        self, calls: Sequence[BoundJob[Any, Any]], delay: Duration | None
-    ) -> list[dict[str, str]]:
-        """Return the columns of the rows of jobs."""
-        return [new_row(*call.push_many, delay) for call in calls]
-
     @abstractmethod
     def identity(self) -> str:
         """Return the token of the row `IDENTITY`; the first call stores `new_identity`."""
@@ -164,9 +149,9 @@ class Outbox(ABC):
         One transaction does both. It begins after the call, and has committed at the end.
         """
 
+    @abstractmethod
     def listen(self) -> Any:
         """Return a new connection of psycopg 3 that listens on `TABLE`; `None` without psycopg."""
-        return None
 
 
 class Relay:
@@ -196,14 +181,15 @@ class Relay:
         """Push rows until `stop` is set."""
         idle = 0
         while not stop.is_set():
-            delay = retry_delay(idle + 1, first=_FIRST, longest=_LONGEST)
+            idle += 1
+            delay = retry_delay(idle, first=_FIRST, longest=_LONGEST)
             try:
-                idle = 0 if self.turn() else idle + 1
-                if idle:
+                if self.turn():
+                    idle = 0
+                else:
                     self._wait(delay)
             except Exception as error:
                 _log.warning("the outbox waits for %.1f s: %r", delay, error)
-                idle += 1
                 stop.wait(delay)
         if self._connection is not None:
             self._connection.close()
@@ -251,7 +237,7 @@ class Relay:
 
     def _push(self, queue: PriorityQueue[Any], rows: Sequence[Row]) -> bool:
         """Push rows, and add them to the ledger; return false if it has changed."""
-        items = [item for row in rows for item in row.items(queue)]
+        items = [row.item(queue) for row in rows]
         pushed = [*self._pushed, *((row.id, row.token) for row in rows)]
 
         def body(tr: Transaction) -> bool:

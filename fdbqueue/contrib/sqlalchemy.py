@@ -10,7 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session
 
 from fdbqueue.contrib import outbox as core
-from fdbqueue.contrib.outbox import BATCH, IDENTITY, TABLE, Row
+from fdbqueue.contrib.outbox import BATCH, IDENTITY, TABLE, Row, new_row
 from fdbqueue.jobs import App
 from fdbqueue.jobs.job import BoundJob
 from fdbqueue.types import Duration
@@ -80,10 +80,9 @@ class Outbox(core.Outbox):
         """
         if hasattr(session, "run_sync"):
             raise TypeError("write `await session.run_sync(outbox.push, ...)` with an AsyncSession")
-        if not calls:
-            return
         connection = session if isinstance(session, sa.Connection) else session.connection()
-        connection.execute(sa.insert(self.table), self.rows_of(calls, delay))
+        if rows := [new_row(*call.push_many, delay) for call in calls]:
+            connection.execute(sa.insert(self.table), rows)
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_notify(TABLE, "")))
         if not isinstance(session, sa.Connection):

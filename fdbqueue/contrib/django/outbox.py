@@ -47,7 +47,7 @@ class Outbox(core.Outbox):
             InvalidValue: A job cannot be pushed with these options, or another error of a push.
             TypeError: A job has `after` or a transaction.
         """
-        self._store(self.rows_of(calls, delay))
+        self._store([new_row(*call.push_many, delay) for call in calls])
 
     def enqueue(self, task: Task[_P, Any], *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Enqueue a task when the current transaction commits, or at once outside of one.

@@ -7,7 +7,7 @@ from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.contrib.outbox import Outbox, Relay, Row
+from fdbqueue.contrib.outbox import Outbox, Relay, Row, new_row
 from fdbqueue.errors import error_classes
 from fdbqueue.jobs import App
 from tests.long.simulation.simulated import Simulated
@@ -30,6 +30,8 @@ class Table(Outbox):
     def identity(self) -> str:
         self._simulation.step("identity")
         return "outbox"
+
+    def listen(self) -> None: ...
 
     def take(self, pushed: Sequence[tuple[int, str]], held: Collection[str]) -> list[Row]:
         self._simulation.step("delete")
@@ -104,7 +106,7 @@ class OutboxSimulation(Simulated):
                 for _ in range(self.random.randint(1, 4)):
                     queue = self.random.choice(QUEUES)
                     call = self._send.using(queue=queue).bind(writer, n)
-                    row = self.table.rows_of([call], None)[0]
+                    row = new_row(*call.push_many)
                     self._next_id += 1  # ids are given before the commit
                     new.append((queue, n, Row(self._next_id, **row)))
                     n += 1
