@@ -21,7 +21,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database.clock import monotonic, retry_delay, uuids
 from fdbqueue.database.pages import in_batches
 from fdbqueue.database.retrying import read, run
-from fdbqueue.jobs import App
+from fdbqueue.jobs.app import App
 from fdbqueue.layout.names import decode_rows, encode_rows, name_key, outbox_key
 from fdbqueue.operations.items import NewItem
 from fdbqueue.queue.base import new_items, store_of

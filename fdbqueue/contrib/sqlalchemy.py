@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from fdbqueue.contrib import outbox as core
 from fdbqueue.contrib.outbox import BATCH, IDENTITY, TABLE, Row, new_row
-from fdbqueue.jobs import App
+from fdbqueue.jobs.app import App
 from fdbqueue.jobs.job import BoundJob
 from fdbqueue.types import Duration
 

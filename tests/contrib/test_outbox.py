@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,10 @@ def send(app: App, name: str) -> Any:
 def pushed(app: App, queue: str) -> list[Any]:
     """Return the arguments of the jobs in a queue."""
     return [item.value["args"][0] for item in app.queue(queue).items(app.db)]
+
+
+def has_pushed(app: App, queue: str, n: int) -> bool:
+    return pushed(app, queue) == [*range(n)]
 
 
 def test_a_job_is_pushed_once_its_transaction_has_committed(
@@ -256,7 +261,7 @@ def test_a_commit_wakes_the_relay_of_a_worker(
         for n in range(3):
             with store.transaction() as push:
                 push(send.bind(n))
-            wait_until(lambda n=n: pushed(app, name) == [*range(n + 1)])
+            wait_until(partial(has_pushed, app, name, n + 1))
     with store.transaction() as push:
         push(send.bind(3))
     assert app.work(drain=True, concurrency=1).done == 4

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,12 @@ def test_killed_relays_and_programs_push_each_row_once(
     def writers_have_ended() -> bool:
         return all(clients["write", n].poll() == 0 for n in range(WRITERS))
 
+    def has_gone_on(enough: int) -> bool:
+        return queue.size(db) >= enough or writers_have_ended()
+
     while not writers_have_ended():
-        enough = queue.size(db) + rng.randrange(1, ROWS // 20)
-        wait_until(lambda n=enough: queue.size(db) >= n or writers_have_ended())
+        enough = queue.size(db) + rng.randrange(1, ROWS // 40)
+        wait_until(partial(has_gone_on, enough))
         key = rng.choice([*clients])
         if clients[key].poll() is None:
             clients[key].send_signal(signal.SIGKILL)

@@ -12,7 +12,7 @@ from fdbqueue.contrib import outbox as core
 from fdbqueue.contrib.django.api import InvalidTask, Task, task_backends
 from fdbqueue.contrib.django.backend import FdbqueueBackend
 from fdbqueue.contrib.outbox import BATCH, IDENTITY, TABLE, Row, new_row
-from fdbqueue.jobs import App
+from fdbqueue.jobs.app import App
 from fdbqueue.jobs.job import BoundJob
 from fdbqueue.types import Duration
 

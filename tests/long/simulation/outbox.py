@@ -91,7 +91,9 @@ class OutboxSimulation(Simulated):
             for _ in range(15):
                 try:
                     relay.turn()
-                except (SqlError, *error_classes()) as error:
+                except Exception as error:
+                    if not isinstance(error, (SqlError, *error_classes())):
+                        raise
                     self.scheduler.note(f"fails: {error!r}")
                 if relay.pushed:
                     self.scheduler.note("has pushed")
