@@ -182,15 +182,15 @@ class Relay:
         idle = 0
         while not stop.is_set():
             idle += 1
-            delay = retry_delay(idle, first=_FIRST, longest=_LONGEST)
+            before, delay = self.pushed, retry_delay(idle, first=_FIRST, longest=_LONGEST)
             try:
-                if self.turn():
-                    idle = 0
-                else:
+                if not self.turn():
                     self._wait(delay)
             except Exception as error:
                 _log.warning("the outbox waits for %.1f s: %r", delay, error)
                 stop.wait(delay)
+            if self.pushed > before:
+                idle = 0
         if self._connection is not None:
             self._connection.close()
 
@@ -236,7 +236,10 @@ class Relay:
         return tr[self._key].value
 
     def _push(self, queue: PriorityQueue[Any], rows: Sequence[Row]) -> bool:
-        """Push rows, and add them to the ledger; return false if it has changed."""
+        """Push rows, and add them to the ledger; return false if it has changed.
+
+        An earlier attempt whose commit had an unknown result may have changed it, too.
+        """
         items = [row.item(queue) for row in rows]
         pushed = [*self._pushed, *((row.id, row.token) for row in rows)]
 
