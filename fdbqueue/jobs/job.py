@@ -108,6 +108,13 @@ class BoundJob(Generic[_Push, _Result]):
         inject(value)
         return value
 
+    @property
+    def push_many(self) -> tuple[str, dict[str, Any]]:
+        """The queue, and the arguments of its `push_many` with the alert; opens no database."""
+        self._pusher.check_member()
+        alert = {"alert": self._pusher.alert.hex()} if self._pusher.alert else {}
+        return self._pusher.queue, self._pusher._arguments_of([self]) | alert
+
     def decode_result(self, stored: Any) -> _Result:
         """Return the result of the function, given the JSON form."""
         result: _Result = self._pusher.job.arguments.decode_result(stored)
@@ -143,9 +150,9 @@ class JobPusher(Generic[_Push, _Result]):
         )
 
     def check_member(self) -> None:
-        """Raise `TypeError` if a batch or a step cannot push it."""
+        """Raise `TypeError` if a batch, a step or an outbox cannot push it."""
         if self._tr is not None or self.settings.after:
-            raise TypeError("a job of a batch or of a step is pushed without tr and after")
+            raise TypeError("a job of a batch, a step or an outbox is pushed without tr and after")
 
     def bind(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> BoundJob[_Push, _Result]:
         """Return the job with arguments of its function, for `push_many` and `Context.gather`."""
