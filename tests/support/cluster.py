@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ from pathlib import Path
 import fdbqueue
 from fdbqueue.errors import ClusterUnavailable
 
-IMAGE = "foundationdb/foundationdb:7.3.79"
 _READY = 60.0  # seconds until a new cluster must respond
 
 
@@ -36,15 +35,12 @@ class Cluster:
 
 @contextmanager
 def start_or_find_cluster(directory: Path) -> Iterator[Cluster]:
-    """Yield the first available cluster; a new one keeps its files in `directory`."""
+    """Yield the configured cluster, or a new one that keeps its files in `directory`."""
     with ExitStack() as stack:
         if given := os.environ.get("FDBQ_TEST_CLUSTER_FILE"):
             cluster = Cluster(Path(given), "FDBQ_TEST_CLUSTER_FILE", False)
-        elif programs := find_programs():
-            server = stack.enter_context(Server(directory, *programs))
-            cluster = Cluster(server.cluster_file, f"fdbserver {server.version}", True)
         else:
-            cluster = stack.enter_context(_in_docker(directory))
+            cluster = stack.enter_context(_server(directory))
         try:
             fdbqueue.open(cluster.file)
         except ClusterUnavailable as error:
@@ -52,103 +48,36 @@ def start_or_find_cluster(directory: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def find_programs() -> tuple[str, str] | None:
-    """Find `fdbserver` and `fdbcli` in FDB_HOME, on PATH or where Debian installs them."""
+@contextmanager
+def _server(directory: Path) -> Iterator[Cluster]:
+    """Run a single `fdbserver` on loopback: of FDB_HOME, PATH or where Debian installs it."""
     home = os.environ.get("FDB_HOME")
     places = [home, f"{home}/bin", f"{home}/sbin"] if home else [os.environ["PATH"], "/usr/sbin"]
     search = os.pathsep.join(places)
-    found = [shutil.which(name, path=search) for name in ("fdbserver", "fdbcli")]
-    return (found[0], found[1]) if found[0] and found[1] else None
-
-
-class Server:
-    """A single `fdbserver` process on loopback that can be killed and restarted."""
-
-    def __init__(
-        self, directory: Path, fdbserver: str, fdbcli: str, storage: str = "memory"
-    ) -> None:
-        self.cluster_file = directory / "fdb.cluster"
-        self._directory = directory
-        self._fdbserver, self._fdbcli = fdbserver, fdbcli
-        self._storage = storage
-        self._process: subprocess.Popen[bytes] | None = None
-        shown = subprocess.run([fdbserver, "--version"], capture_output=True, text=True).stdout
-        self.version = next((word for word in shown.split() if word[0].isdigit()), "?")
-
-    def __enter__(self) -> Server:
-        self._address = f"127.0.0.1:{_free_port()}"
-        self.cluster_file.write_text(f"test:test@{self._address}\n")
-        self.start()
-        try:
-            _configure(self._storage, self._fdbcli_succeeds)
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def start(self) -> None:
-        """Start the process on its existing data."""
-        with (self._directory / "fdbserver.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(self._fdbserver, "--public-address", self._address),
-                    *("--cluster-file", str(self.cluster_file)),
-                    *("--datadir", str(self._directory / "data")),
-                    *("--logdir", str(self._directory / "logs")),
-                ],
-                stdout=log,
-                stderr=log,
-            )
-
-    def kill(self) -> None:
-        """Kill the process with -9."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def _fdbcli_succeeds(self, arguments: list[str]) -> bool:
-        command = [self._fdbcli, "-C", str(self.cluster_file), *arguments]
-        return subprocess.run(command, capture_output=True).returncode == 0
-
-
-def _configure(storage: str, succeeds: Callable[[list[str]], bool]) -> None:
-    """Create a new database as soon as the server responds."""
-    deadline = time.monotonic() + _READY
-    while not succeeds(["--exec", f"configure new single {storage}", "--timeout", "10"]):
-        if time.monotonic() > deadline:
-            raise NoCluster(f"the server did not take `configure new` within {_READY:.0f} seconds")
-        time.sleep(0.2)
-
-
-@contextmanager
-def _in_docker(directory: Path) -> Iterator[Cluster]:
-    """Run a cluster in a container whose address is the same inside and outside."""
-    image = os.environ.get("FDBQ_TEST_IMAGE", IMAGE)
-    reason = "no fdbserver and fdbcli on PATH or under FDB_HOME, and Docker did not start"
-    port = _free_port()
-    file = directory / "fdb.cluster"
-    file.write_text(f"docker:docker@127.0.0.1:{port}\n")
-    try:
-        from testcontainers.core.container import DockerContainer
-
-        container = DockerContainer(image)
-        container.with_env("FDB_PORT", str(port))
-        container.with_env("FDB_NETWORKING_MODE", "host")  # makes it announce 127.0.0.1
-        container.ports[f"{port}/tcp"] = ("127.0.0.1", port)
-        container.start()
-    except Exception as error:  # any failure of Docker is the reason
-        raise NoCluster(f"{reason} {image}: {' '.join(str(error).split())[:120]}") from error
-    try:
-        _configure("memory", lambda each: container.exec(["fdbcli", *each]).exit_code == 0)
-        yield Cluster(file, f"Docker, {image}", True)
-    finally:
-        container.stop()
-
-
-def _free_port() -> int:
+    fdbserver, fdbcli = (shutil.which(name, path=search) for name in ("fdbserver", "fdbcli"))
+    if fdbserver is None or fdbcli is None:
+        raise NoCluster("no fdbserver and fdbcli on PATH or under FDB_HOME")
+    shown = subprocess.run([fdbserver, "--version"], capture_output=True, text=True).stdout
+    version = next((word for word in shown.split() if word[0].isdigit()), "?")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    file = directory / "fdb.cluster"
+    file.write_text(f"test:test@{address}\n")
+    command = [
+        *(fdbserver, "--public-address", address, "--cluster-file", str(file)),
+        *("--datadir", str(directory / "data"), "--logdir", str(directory / "logs")),
+    ]
+    configure = [fdbcli, "-C", str(file), "--exec", "configure new single memory"]
+    with (directory / "fdbserver.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + _READY
+        while subprocess.run([*configure, "--timeout", "10"], capture_output=True).returncode:
+            if time.monotonic() > deadline:
+                raise NoCluster(f"the server did not respond within {_READY:.0f} seconds")
+            time.sleep(0.2)
+        yield Cluster(file, f"fdbserver {version}", True)
+    finally:
+        process.kill()
+        process.wait()

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -25,30 +25,19 @@ class Result:
     """What came of a simulation.
 
     Attributes:
-        scenario: What was run.
-        simulated: Its simulated seconds.
         operations: How many operations were checked.
         digest: A digest of all operations, and of the simulator's random numbers.
         problems: What is wrong.
     """
 
-    scenario: Scenario
-    simulated: float
     operations: int
     digest: str
     problems: tuple[str, ...]
 
-    def __str__(self) -> str:
-        verdict = self.problems[0].strip().splitlines()[-1][:300] if self.problems else "ok"
-        return (
-            f"{self.scenario.workload:10}{self.scenario.seed:>8}{self.simulated:>8.0f} s"
-            f"{self.operations:>7,} operations  {self.digest:16}  {self.scenario}: {verdict}"
-        )
-
 
 def run(scenario: Scenario, tools: Tools, directory: Path) -> Result:
     """Run a simulation in an empty directory."""
-    (directory / "scenario.json").write_text(json.dumps(scenario.facts()))
+    (directory / "scenario.json").write_text(json.dumps(asdict(scenario)))
     (directory / "test.toml").write_text(toml_file(scenario))
     (directory / f"lib{SHIM}.so").symlink_to(tools.shim)
     command = [*_fixed_addresses(), str(tools.server), "-r", "simulation", "-f", "test.toml"]
@@ -71,7 +60,7 @@ def run(scenario: Scenario, tools: Tools, directory: Path) -> Result:
             )
         except subprocess.TimeoutExpired:
             output.write(f"\nended after {_LONGEST} real seconds\n")
-    return _result(scenario, directory)
+    return _result(directory)
 
 
 @cache
@@ -82,7 +71,7 @@ def _fixed_addresses() -> list[str]:
     return command if is_there else []
 
 
-def _result(scenario: Scenario, directory: Path) -> Result:
+def _result(directory: Path) -> Result:
     output = (directory / "output.txt").read_text(errors="replace")
     report = directory / "report.jsonl"
     lines = [*map(json.loads, report.read_text().splitlines())] if report.exists() else []
@@ -94,12 +83,9 @@ def _result(scenario: Scenario, directory: Path) -> Result:
     # The exit code of the server is 0 even if a test has failed.
     if "1 tests passed; 0 tests failed" not in output and not problems:
         problems.append("the server does not say that the test has passed; see output.txt")
-    elapsed = re.search(r"Elapsed: ([\d.]+) simsec", output)
     unseed = re.search(r"Unseed: (\d+)", output)
     digest = checked[-1]["digest"] if checked else ""
     return Result(
-        scenario,
-        float(elapsed[1]) if elapsed else 0.0,
         sum(line["operations"] for line in checked),
         f"{digest[:10]}-{unseed[1] if unseed else '?'}",
         tuple(problems),

@@ -6,14 +6,14 @@ A seed chooses everything here, and the simulator makes all further choices with
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 SHIM = "shim"
 """The name of the shim, in the directory of a simulation."""
 
 _REDUNDANCY = ("single", "double", "triple")
-_ENGINES = {0: "ssd", 1: "memory", 2: "memory-radixtree", 3: "redwood"}
+_ENGINES = (0, 1, 2, 3)  # ssd, memory, memory-radixtree, redwood
 """The storage engines by the simulator's numbers, without those that have threads."""
 
 _FAULTY = 0.7
@@ -60,34 +60,15 @@ class Scenario:
     lost_answers: float = 0.0
     mutation: str | None = None
 
-    def __str__(self) -> str:
-        faults = [fault["testName"] for fault in self.faults]
-        if self.skew:
-            faults.append(f"skew {self.skew:g} s")
-        if self.lost_answers:
-            faults.append(f"{self.lost_answers:.0%} lost answers")
-        return f"{self.redundancy} {_ENGINES[self.engine]}, {' '.join(faults) or 'no faults'}"
 
-    def facts(self) -> dict[str, Any]:
-        """Return what the clients need to know."""
-        return asdict(self)
-
-
-def choose(workload: str, seed: int, buggify: bool | None = None) -> Scenario:
-    """Return the scenario of a seed.
-
-    Args:
-        workload: The name of the workload.
-        seed: The seed.
-        buggify: As for `Scenario`; `None` lets the seed choose.
-    """
+def choose(workload: str, seed: int) -> Scenario:
+    """Return the scenario of a seed."""
     chance = random.Random(f"{workload} {seed}")
     seconds = float(chance.choice([30, 60, 60, 120]))
-    redundancy, engine = chance.choice(_REDUNDANCY), chance.choice([*_ENGINES])
+    redundancy, engine = chance.choice(_REDUNDANCY), chance.choice(_ENGINES)
     machines = chance.randint(5, 9)
     faults = [] if chance.random() < _CALM else _faults(chance, redundancy, _FAULTY * seconds)
-    chosen = chance.random() < 0.75
-    buggify = chosen if buggify is None else buggify
+    buggify = chance.random() < 0.75
     processes = chance.choice([1, 1, 1, 2])
     cluster = redundancy, engine, machines, processes
     skew = float(chance.choice([0, 0, 60, 3_600]))

@@ -31,7 +31,6 @@ class Client:
 
     Attributes:
         id: Its number, from 0.
-        count: The number of clients.
         random: Random choices of this client.
         skew: How many seconds the clock of its processes is ahead; not over 0.
         scenario: What the seed has chosen for all clients.
@@ -40,7 +39,6 @@ class Client:
     def __init__(self, context: int, workload: str) -> None:
         self._context = context
         self.id = _fdbsim.client_id(context)
-        self.count = _fdbsim.client_count(context)
         self.random = random.Random(f"{_scenario['seed']} {self.id}")
         self.skew = -self.random.uniform(0, _scenario["skew"])
         self.scenario = _scenario

@@ -125,7 +125,7 @@ class Databases:
         verdict = account(_operations, {_QUEUE: left})
         if verdict.unknown and not self._are_killed:
             client.problem(f"not every outcome is known: {verdict}")
-        conclude(client, db, queue, verdict.problems, _operations, left=left)
+        conclude(client, db, queue, verdict.problems, _operations)
 
     def _check_waking(self, db: Any) -> None:
         """Check that pushes wake clients that wait at an empty queue."""

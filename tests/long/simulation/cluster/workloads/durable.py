@@ -79,6 +79,5 @@ class Durable:
         ledger.replay(entries)
         done, dead = (queue.items(db, state=state) for state in ("done", "dead"))
         ledger.close(storm.pushed, storm.seen, done, dead)
-        facts = {"lost": storm.lost, **ledger.events}
-        conclude(self._client, db, queue, [*stuck, *ledger.problems], entries, **facts)
+        conclude(self._client, db, queue, [*stuck, *ledger.problems], entries)
         look_for_leftovers(self._client, db, queue.subspace, expected={"a receipt", "a waiter"})

@@ -93,8 +93,7 @@ class Groups:
         self._new_client(db, "drain").drain(lambda seconds: _pause(db, seconds))
         ledger = Ledger(is_exact=self._is_alone)
         self._client.keep_log(storm.replay(db, ledger))
-        facts = {"alone": self._is_alone, **ledger.events, **storm.events}
-        conclude(self._client, db, queue, ledger.problems, storm.acts, **facts)
+        conclude(self._client, db, queue, ledger.problems, storm.acts)
         take_dead_waiters(db, queue)
         look_for_leftovers(self._client, db, queue.subspace, expected={"a receipt"})
 

@@ -15,7 +15,6 @@ from tests.long.simulation.cluster.workloads.shared import (
     wait_for_ends,
 )
 from tests.long.simulation.queues.clients import Session, Storm
-from tests.long.simulation.queues.log import errors
 
 _storms: list[Storm] = []
 """What all clients share, once the first of them has begun."""
@@ -62,4 +61,4 @@ class Queues:
         log = self._storm.end(session, db)
         look_for_leftovers(self._client, db, session.queue.subspace)
         self._client.keep_log(log)
-        conclude(self._client, db, session.queue, self._storm.problems, log, errors=errors)
+        conclude(self._client, db, session.queue, self._storm.problems, log)

@@ -125,7 +125,6 @@ def conclude(
     queue: fdbqueue.PriorityQueue[Any],
     problems: Iterable[str],
     operations: Sequence[object],
-    **facts: object,
 ) -> None:
     """Check a queue, and report what a workload has found and how many operations it has made."""
     for problem in [*problems][:10]:
@@ -134,7 +133,7 @@ def conclude(
     if not report.ok:
         client.problem(f"fdbqueue.admin.check: {report.problems}")
     digest = hashlib.sha256("\n".join(map(str, operations)).encode()).hexdigest()
-    client.report(operations=len(operations), digest=digest, **facts)
+    client.report(operations=len(operations), digest=digest)
 
 
 def look_for_leftovers(

@@ -9,12 +9,11 @@ transaction has exactly one effect.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 import time
-from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from fdb.subspace_impl import Subspace
@@ -24,6 +23,7 @@ from fdbqueue.jobs import Context, Dead, Discard, RetryIn, Snooze
 from fdbqueue.types import ItemInfo
 from tests.long.simulation.cluster.inside.clients import Client
 from tests.long.simulation.cluster.workloads.shared import (
+    conclude,
     keep_running,
     look_a_day_later,
     look_for_leftovers,
@@ -48,7 +48,6 @@ _discarded: set[str] = set()
 """The jobs that a handler has discarded, perhaps in vain."""
 _cancelled: set[str] = set()
 """The jobs that a client has cancelled, perhaps in vain."""
-_reports: Counter[str] = Counter()
 
 
 class Workers:
@@ -113,8 +112,6 @@ class Workers:
         run_threads(
             self._client, lambda each: worker.run() if each.endswith("a") else _stop(worker, life)
         )
-        for outcome in ("done", "failed", "lost"):
-            _reports[outcome] += getattr(worker.report, outcome)
 
     def _worker(
         self, db: Any, handler: Callable[..., Any], concurrency: int = 1, **options: Any
@@ -131,9 +128,6 @@ class Workers:
         queue = self._queue()
         self._drain(db, queue)
         self._look_at_long_jobs(db, queue)
-        report = fdbqueue.admin.check(db, queue)
-        if not report.ok:
-            self._client.problem(f"fdbqueue.admin.check: {report.problems}")
         self._account(db, queue)
         take_dead_waiters(db, queue)
         look_for_leftovers(self._client, db, _SPACE, expected={"a receipt"})
@@ -211,10 +205,7 @@ class Workers:
             for value in _pushed
         ]
         self._client.keep_log(lines)
-        digest = hashlib.sha256(repr(lines).encode()).hexdigest()
-        operations = len(_pushed) + sum(map(len, _runs.values()))
-        facts = {"pushed": len(_pushed), "dead": len(dead), **_reports}
-        self._client.report(operations=operations, digest=digest, **facts)
+        conclude(self._client, db, queue, (), [*lines, *chain(*_runs.values())])
 
 
 def _is_explained(value: str, info: ItemInfo) -> bool:
