@@ -179,21 +179,6 @@ class Burst:
 
 
 @dataclass
-class Remains:
-    """What a database contains in the end.
-
-    Attributes:
-        left: The values in each queue, including dead letters.
-        effects: How often the handlers of each queue have counted each value.
-        problems: What is wrong with the queues.
-    """
-
-    left: dict[str, list[str]] = field(default_factory=dict)
-    effects: dict[str, Counter[str]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass
 class Storm:
     """A storm on the queues whose names start with a prefix, in the database at `url`.
 
@@ -419,39 +404,29 @@ class Storm:
             for operation in read_ledger(client.ledger, client.killed_at)
         ]
         db = fdbqueue.open(self.url)
-        remains = self._drain(db)
-        for name in remains.effects:
-            db.clear_range_startswith(effect_key(self.prefix, name))
-        verdict = account(
-            operations, remains.left, self.server_kills, self.disk_faults, remains.effects
-        )
-        for name in remains.effects:
-            own = [each for each in operations if each.queue == name]
+        problems = list[str]()
+        left = {name: self._drained(db, name, problems) for name in QUEUES}
+        handled = [name for name in QUEUES if name.endswith(JOBS)]
+        verdict = account(operations, left, self.server_kills, self.disk_faults, handled)
+        for name in handled:
             verdict.problems += account_effects(
-                own,
-                remains.left[name],
-                remains.effects[name],
+                [each for each in operations if each.queue == name],
+                left[name],
+                self._effects(db, name),
                 exactly_once=not name.endswith("handled"),
                 is_at_end=name.endswith("transacted"),
             )
-        verdict.problems[:0] = remains.problems
+        verdict.problems[:0] = problems
         return verdict
 
-    def _drain(self, db: Any) -> Remains:
-        """Empty all queues."""
-        remains = Remains()
-        for name in QUEUES:
-            remains.left[name] = self._drained(db, name, remains.problems)
-        for name in (each for each in QUEUES if each.endswith(JOBS)):
-            prefix = effect_key(self.prefix, name)
-            rows = db[prefix : prefix + b"\xff"]
-            remains.effects[name] = Counter(
-                {
-                    row.key[len(prefix) :].decode(): int.from_bytes(row.value, "little")
-                    for row in rows
-                }
-            )
-        return remains
+    def _effects(self, db: Any, name: str) -> dict[str, int]:
+        """Return how often the handlers of a queue have counted each value, and forget it."""
+        prefix = effect_key(self.prefix, name)
+        rows = list(db.get_range_startswith(prefix))
+        db.clear_range_startswith(prefix)
+        return {
+            row.key[len(prefix) :].decode(): int.from_bytes(row.value, "little") for row in rows
+        }
 
     def _drained(self, db: Any, name: str, problems: list[str]) -> list[str]:
         """Empty a queue, including claimed, delayed and staged items; return its values."""

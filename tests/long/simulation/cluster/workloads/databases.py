@@ -68,16 +68,11 @@ class Databases:
 
     def start(self, db: Any) -> None:
         """Work until the time is over."""
-        client, seconds = self._client, self._client.scenario["seconds"]
-        if not self._are_killed:
-            self._call(f"{client.id}", seconds, db)
-            return
-        end = time.monotonic() + seconds
-
-        def work(name: str) -> None:
-            keep_running(client, name, end, self._call, REQUEST_TIMEOUT, _note_killed)
-
-        run_threads(client, work, n=3)
+        client = self._client
+        if self._are_killed:
+            keep_running(client, self._call, REQUEST_TIMEOUT, 3, _note_killed)
+        else:
+            self._call(f"{client.id}", client.scenario["seconds"], db)
 
     def _call(self, name: str, life: float, db: Any) -> None:
         """Make random calls; in processes that are killed, many of them pops."""

@@ -17,7 +17,6 @@ from tests.long.simulation.cluster.workloads.shared import (
     conclude,
     keep_running,
     look_for_leftovers,
-    run_threads,
 )
 from tests.long.simulation.durable.clients import Client, Storm
 from tests.long.simulation.durable.ledger import Ledger
@@ -53,12 +52,7 @@ class Durable:
 
     def start(self, db: Any) -> None:
         """Keep processes running until the time is over."""
-        end = time.monotonic() + self._client.scenario["seconds"]
-
-        def work(name: str) -> None:
-            keep_running(self._client, name, end, self._live, stop=_STOP)
-
-        run_threads(self._client, work)
+        keep_running(self._client, self._live, stop=_STOP)
 
     def _new_client(self, db: Any, name: str, is_calm: bool = False) -> Client:
         chance = random.Random(f"{self._client.scenario['seed']} {name}")

@@ -21,7 +21,6 @@ from tests.long.simulation.cluster.workloads.shared import (
     conclude,
     keep_running,
     look_for_leftovers,
-    run_threads,
     take_dead_waiters,
 )
 from tests.long.simulation.groups.clients import RATES, SETTINGS, Client, Storm
@@ -64,15 +63,10 @@ class Groups:
 
     def start(self, db: Any) -> None:
         """Keep processes running until the time is over."""
-        end = time.monotonic() + self._client.scenario["seconds"]
-
-        def work(name: str) -> None:
-            keep_running(self._client, name, end, self._live, stop=_STOP)
-
         if not self._is_alone:
-            run_threads(self._client, work)
+            keep_running(self._client, self._live, stop=_STOP)
         elif self._client.id == 0:
-            self._live("alone", end - time.monotonic(), db)
+            self._live("alone", self._client.scenario["seconds"], db)
 
     def _new_client(self, db: Any, name: str) -> Client:
         chance = random.Random(f"{self._client.scenario['seed']} {name}")

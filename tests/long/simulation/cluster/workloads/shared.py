@@ -60,22 +60,34 @@ def seconds_of_commits(db: Any, n: int) -> float:
 
 def keep_running(
     client: Client,
+    body: Callable[[str, float, Any], object],
+    stop: float,
+    n: int = 2,
+    killed: Callable[[str], object] = bool,
+) -> None:
+    """Run `n` processes at a time until the time is over.
+
+    Many are killed anywhere, and some stop for a while; others follow them.
+
+    Args:
+        client: The client.
+        body: `body(name, life, db)` works for about `life` seconds.
+        stop: About how long a process stops, in seconds.
+        n: How many processes run at a time.
+        killed: `killed(name)` is called after a process was killed.
+    """
+    end = time.monotonic() + client.scenario["seconds"]
+    run_threads(client, lambda name: _keep_one_running(client, name, end, body, stop, killed), n)
+
+
+def _keep_one_running(
+    client: Client,
     name: str,
     end: float,
     body: Callable[[str, float, Any], object],
     stop: float,
-    killed: Callable[[str], object] = bool,
+    killed: Callable[[str], object],
 ) -> None:
-    """Run processes one after the other. Many are killed anywhere, and some stop for a while.
-
-    Args:
-        client: The client.
-        name: The beginning of their names.
-        end: The time at which the last one ends.
-        body: `body(name, life, db)` works for about `life` seconds.
-        stop: About how long a process stops, in seconds.
-        killed: `killed(name)` is called after a process was killed.
-    """
     chance = random.Random(f"{client.scenario['seed']} {name}")
     for number in itertools.count():
         if time.monotonic() >= end:

@@ -69,13 +69,12 @@ class Workers:
 
     def start(self, db: Any) -> None:
         """Keep processes running until the time is over."""
-        end = time.monotonic() + self._client.scenario["seconds"]
 
-        def work(name: str) -> None:
-            body = self._push if name.endswith("a") else self._work
-            keep_running(self._client, name, end, body, stop=_LEASE)
+        def live(name: str, life: float, db: Any) -> None:
+            body = self._push if "a" in name else self._work
+            body(name, life, db)
 
-        run_threads(self._client, work, n=3)
+        keep_running(self._client, live, stop=_LEASE, n=3)
 
     # The processes
 
