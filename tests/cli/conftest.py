@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ def fdbq(db: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def shell(db: Any, shared_url: str, name: str, tmp_path: Path) -> Shell:
+def shell(db: Any, shared_url: str, name: str, tmp_path: Path) -> Iterator[Shell]:
     """Return `fdbq` as a program, on each engine that processes can share."""
-    return Shell(tmp_path, shared_url, name)
+    with Shell(tmp_path, shared_url, name) as shell:
+        yield shell
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Shell:
+def local(tmp_path: Path) -> Iterator[Shell]:
     """Return `fdbq` as a program, for tests to which the engine makes no difference."""
-    return Shell(tmp_path, f"embedded:{tmp_path / 'db'}")
+    with Shell(tmp_path, f"embedded:{tmp_path / 'db'}") as shell:
+        yield shell

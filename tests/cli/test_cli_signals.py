@@ -11,10 +11,7 @@ import pytest
 from fdbqueue.embedded.directory import LOCK_FILE
 from tests.support.server import serving
 from tests.support.shell import Shell, has_locked_a_file
-from tests.support.started import fdbq, kill_started, start
 from tests.support.waiting import MAX_WAIT, wait_until
-
-__all__ = ["fdbq", "kill_started"]  # fixtures
 
 INTERRUPTED = "fdbq: interrupted; committed changes are kept\n"
 
@@ -34,7 +31,7 @@ def test_every_fatal_signal_splits_the_items_into_printed_and_kept(
     local.environment["PYTHONUNBUFFERED"] = "1" if number % 2 else ""
     lines = [f'"{n}{"x" * 1000}"\n' for n in range(300)]
     local.output("import", "jobs", stdin="".join(lines))
-    process = start(local, "pop", "jobs", "-n", "300")
+    process = local.start("pop", "jobs", "-n", "300")
     assert process.stdout is not None
     assert process.stderr is not None
     printed = [process.stdout.readline()]
@@ -59,7 +56,7 @@ def test_a_command_that_waits_for_a_lock_is_interrupted(local: Shell, number: in
     local.output("push", "jobs", "1")
     with (local.path / "db" / LOCK_FILE).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        process = start(local, "push", "jobs", "2", "--timeout", "0")
+        process = local.start("push", "jobs", "2", "--timeout", "0")
         # It has opened the database. Next, it waits for the lock in a loop.
         wait_until(lambda: has_locked_a_file(process))
         process.send_signal(number)
@@ -68,14 +65,14 @@ def test_a_command_that_waits_for_a_lock_is_interrupted(local: Shell, number: in
     assert process.stderr.read() == INTERRUPTED
 
 
-def test_a_main_thread_that_never_returns_to_python_is_interrupted(fdbq: Shell, name: str) -> None:
-    (fdbq.path / "endless.py").write_text(
+def test_a_main_thread_that_never_returns_to_python_is_interrupted(shell: Shell, name: str) -> None:
+    (shell.path / "endless.py").write_text(
         "import sqlite3\n"
         "print('in C', flush=True)\n"
         "rows = 'WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c'\n"
         "sqlite3.connect(':memory:').execute(f'SELECT max(x) FROM ({rows})')\n"
     )
-    process = start(fdbq, "work", name, "endless:handler")
+    process = shell.start("work", name, "endless:handler")
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "in C\n"
@@ -86,11 +83,11 @@ def test_a_main_thread_that_never_returns_to_python_is_interrupted(fdbq: Shell, 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_that_a_signal_stopped_has_time_for_the_functions_of_atexit(
-    fdbq: Shell, name: str, number: int
+    shell: Shell, name: str, number: int
 ) -> None:
     leave = "import atexit, time; atexit.register(print, 'left'); atexit.register(time.sleep, 1.5)"
     program = ("-c", f"{leave}; from fdbq import __main__; __main__.main()")
-    process = start(fdbq, "work", name, "--exec", "true", program=program)
+    process = shell.start("work", name, "--exec", "true", program=program)
     assert process.stderr is not None
     assert process.stdout is not None
     assert "waiting until there is one" in process.stderr.readline()

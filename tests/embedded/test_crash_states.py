@@ -47,8 +47,8 @@ def test_commits_that_were_acknowledged_without_a_sync_are_found(
 ) -> None:
     disk.false_syncs("-wal")
     killed(disk)
-    report = examine_all(disk.record, choose(disk.record, 30, rng))
-    assert report.count("lost") > 0, report
+    problems = examine_all(disk.record, choose(disk.record, 30, rng))
+    assert any(problem.startswith("lost") for problem in problems.values())
 
 
 def test_a_failed_sync_that_nobody_has_noted_takes_nothing_back(
@@ -75,9 +75,8 @@ def test_a_failed_sync_that_nobody_has_noted_takes_nothing_back(
     picks = []
     for cut in range(errors.index(True), len(errors) + 1):
         others = [f"posix/random:{number}" for number in rng.sample(range(100), 3)]
-        picks += [Pick(cut, name, "push") for name in sorted([WORST, *others])]
-    report = examine_all(disk.record, picks)
-    assert not report.problems, report.problems
+        picks += [Pick(cut, name) for name in sorted([WORST, *others])]
+    assert not examine_all(disk.record, picks)
 
 
 def test_after_a_power_cut_a_database_opens_with_everything_that_was_told(
@@ -87,8 +86,4 @@ def test_after_a_power_cut_a_database_opens_with_everything_that_was_told(
     with in_memory() as directory:
         disk = Disk(directory, tmp_path)
         record_run(disk, rng)
-    report = examine_all(disk.record, choose(disk.record, STATES, rng))
-    print(report)
-    assert not report.problems, "\n".join(
-        f"{problem}\n    {report.command(pick)}" for pick, problem in report.problems.items()
-    )
+    assert not examine_all(disk.record, choose(disk.record, STATES, rng))

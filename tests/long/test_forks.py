@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.support.programs import python
 
 RACE = """
 import os, sys, threading, time
@@ -38,6 +38,5 @@ print("done")
 def test_a_child_forked_while_another_thread_opens_the_database_opens_it_or_is_told_to(
     tmp_path: Path,
 ) -> None:
-    command = [sys.executable, "-c", RACE, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = python(RACE, tmp_path)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 
 import pytest
+
+from tests.support.programs import python
 
 INTERRUPTED = """
 import os, random, signal, sys
@@ -50,8 +50,5 @@ print("ended")
 @pytest.mark.parametrize("by", ["stop", "SIGTERM", "SIGINT"])
 def test_a_signal_at_any_moment_ends_an_idle_worker(url: str, by: str, rng: random.Random) -> None:
     """The handler interrupts the main thread while it runs the worker, asleep or about to be."""
-    arguments = [url, str(rng.randrange(2**32)), by, "100"]
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, text=True, timeout=600
-    )
+    done = python(INTERRUPTED, url, rng.randrange(2**32), by, 100)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr

@@ -8,15 +8,16 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 import fdbqueue
 from tests.support.shell import Shell, has_handlers
-from tests.support.started import fdbq, kill_started, start, started
 from tests.support.waiting import MAX_WAIT, wait_until
-
-__all__ = ["fdbq", "kill_started"]  # fixtures
 
 INTERRUPTED = "fdbq: interrupted; committed changes are kept\n"
 TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "100"))
@@ -26,6 +27,12 @@ NOTICES = (
     *("serving on", "stopping;", "waiting until there is one"),
     *(" working on ", " done, attempt "),  # a worker may have drained its queue
 )
+
+
+@pytest.fixture
+def fdbq(db: Any, shared_url: str, name: str, tmp_path: Path) -> Iterator[Shell]:
+    with Shell(tmp_path, shared_url, name) as shell:
+        yield shell
 
 
 def commands(name: str) -> list[tuple[str, ...]]:
@@ -78,7 +85,7 @@ def test_commands_end_soon_at_any_moment(
         items.push_many(db, range(3 * number, 3 * number + 3))
         tasks.push(db, payload=number)
         command = rng.choice(commands(name))
-        process = start(fdbq, *command)
+        process = fdbq.start(*command)
         if sys.platform == "linux" and rng.random() < 0.8:
             wait_until(partial(has_handlers, process))
         time.sleep(span * rng.random() ** 2)
@@ -89,7 +96,6 @@ def test_commands_end_soon_at_any_moment(
             process.send_signal(signal.SIGINT)
         print(*command)
         output, errors = process.communicate(timeout=MAX_WAIT)
-        started.clear()
         if "pop" in command[:2]:
             lines = [line for line in output.splitlines(True) if line.endswith("\n")]
             printed[command[0]] += map(json.loads, lines)

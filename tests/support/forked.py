@@ -2,8 +2,8 @@
 
 A template process loads the modules and forks for each command. A command has its own
 arguments, environment, directory, standard streams and exit code, and exits as Python does. That
-writes to the memory of every loaded module, which the kernel then copies. So the two commands that
-need many modules have a template each, and all others share one.
+writes to the memory of every loaded module, which the kernel then copies. So `serve`, which needs
+many modules, has a template of its own, and all others share one.
 """
 
 from __future__ import annotations
@@ -23,22 +23,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import IO
 
+import fdbq
+
 _ROOT = Path(__file__).parents[2]
-_OTHERS = (
-    *("backup", "changes", "check", "group", "items", "limit", "main", "pop"),
-    *("push", "queues", "schedule", "show", "signal", "task", "top", "transfer", "workers"),
-)
-_MODULES = {
-    "serve": (
-        *("fdbq.__main__", "fdbq.main", "fdbq.serve", "fdbqueue.http"),
-        *("uvicorn", "uvicorn.protocols.http.h11_impl"),
-    ),
-    "work": ("fdbq.__main__", "fdbq.main", "fdbq.work"),
-    "any other": ("fdbq.__main__", *(f"fdbq.{name}" for name in _OTHERS)),
-}
-"""The modules that a command needs."""
 
 _lock = threading.Lock()
 
@@ -55,9 +45,8 @@ class Forked:
         self.stderr: IO[str] = open(our_stderr, encoding="utf-8")  # noqa: SIM115
         self._monitor, its_end = socket.socketpair()
         descriptors = [stdin, stdout, stderr, its_end.detach()]
-        command = arguments[0] if arguments and arguments[0] in _MODULES else "any other"
         with _lock:
-            socket.send_fds(_template(command), [b"x"], descriptors)
+            socket.send_fds(_template(arguments[:1] == ("serve",)), [b"x"], descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         self._monitor.sendall(json.dumps([str(path), {**environment}, arguments]).encode() + b"\n")
@@ -119,12 +108,12 @@ class Forked:
 
 
 @cache
-def _template(command: str) -> socket.socket:
-    """Start the process that forks for a command; it ends with this one."""
+def _template(serves: bool) -> socket.socket:
+    """Start the process that forks for `serve`, or for all others; it ends with this one."""
     ours, its_end = socket.socketpair()
     with its_end:
         subprocess.Popen(
-            [sys.executable, "-m", "tests.support.forked", command, str(its_end.fileno())],
+            [sys.executable, "-m", "tests.support.forked", str(its_end.fileno()), "serve" * serves],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[its_end.fileno()],
@@ -172,10 +161,16 @@ def _fork_commands(connection: socket.socket) -> None:
 
 
 def _main() -> None:
-    for name in _MODULES[sys.argv[1]]:
+    importlib.import_module("fdbq.__main__")
+    if sys.argv[2]:
+        modules = ["fdbq.serve", "fdbqueue.http", "uvicorn", "uvicorn.protocols.http.h11_impl"]
+    else:
+        modules = [f"fdbq.{each.name}" for each in iter_modules(fdbq.__path__)]
+        modules.remove("fdbq.serve")
+    for name in modules:
         importlib.import_module(name)
     gc.freeze()  # so that the memory of the template stays shared
-    _fork_commands(socket.socket(fileno=int(sys.argv[2])))
+    _fork_commands(socket.socket(fileno=int(sys.argv[1])))
     sys.modules["fdbq.__main__"].main()
 
 

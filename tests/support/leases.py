@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import fdbqueue
 from fdbqueue.database.retrying import run
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     Lease,
     decode_lease,
@@ -32,18 +34,22 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
     @fdbqueue.transactional
     def body(tr: Any) -> None:
         now = tr.get_read_version().wait()
-        for row in list(tr[slice(*layout.range_of(layout.leases))]):
-            end, place = layout.unpack_timer_key(layout.leases, row.key)
+        for end, place, value in _taken_timers(tr, layout, layout.leases):
             if end <= now + seconds * 1_000_000:
-                del tr[row.key]
-                _set_lease_end(tr, layout.claims + place, 1)
-                lease = decode_lease(row.value) or Lease(0, 0)
-                client, report = lease.client, lease.report
-                timer = encode_lease(0, 0, client, report)
-                tr[layout.timer_key(layout.leases, 1, place)] = timer
+                end, lease = 1, decode_lease(value) or Lease(0, 0)
+                value = encode_lease(0, 0, lease.client, lease.report)
+            _set_lease_end(tr, layout.claims + place, end)
+            tr[layout.timer_key(layout.leases, end, place)] = value
 
     body(db)
     look_again(queue)
+
+
+def _taken_timers(tr: Any, layout: Layout, space: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Take the timers of a key space away; yield the time, the place and the value of each."""
+    for row in list(tr[slice(*layout.range_of(space))]):
+        del tr[row.key]
+        yield *layout.unpack_timer_key(space, row.key), row.value
 
 
 def _set_lease_end(tr: Any, claim: bytes, end: int) -> None:
@@ -57,10 +63,8 @@ def come_due(db: Any, queue: Any) -> None:
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
-        for row in list(tr[slice(*layout.range_of(layout.dues))]):
-            del tr[row.key]
-            place = layout.unpack_timer_key(layout.dues, row.key)[1]
-            tr[layout.timer_key(layout.dues, 1, place)] = row.value
+        for _, place, timer in _taken_timers(tr, layout, layout.dues):
+            tr[layout.timer_key(layout.dues, 1, place)] = timer
             value = decode_metadata(tr[layout.delayed + place].value)[1]
             tr[layout.delayed + place] = encode_metadata((1,), value)
 
@@ -74,9 +78,7 @@ def expire(db: Any, queue: Any) -> None:
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
-        for row in list(tr[slice(*layout.range_of(layout.expiries))]):
-            del tr[row.key]
-            place = layout.unpack_timer_key(layout.expiries, row.key)[1]
+        for _, place, _ in _taken_timers(tr, layout, layout.expiries):
             tr[layout.timer_key(layout.expiries, 1, place)] = b""
             header, content = header_of(tr[layout.items + place].value)
             tr[layout.items + place] = with_header(header._replace(expires=1), content)
@@ -103,12 +105,10 @@ def shift_leases(db: Any, queue: Any, versions: int) -> None:
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
-        for row in list(tr[slice(*layout.range_of(layout.leases))]):
-            end, position = layout.unpack_timer_key(layout.leases, row.key)
-            end = max(1, end + versions)
-            del tr[row.key]
-            _set_lease_end(tr, layout.claims + position, end)
-            tr[layout.timer_key(layout.leases, end, position)] = row.value
+        for before, place, value in _taken_timers(tr, layout, layout.leases):
+            end = max(1, before + versions)
+            _set_lease_end(tr, layout.claims + place, end)
+            tr[layout.timer_key(layout.leases, end, place)] = value
 
     body(db)
 

@@ -48,6 +48,16 @@ class Shell:
             "HOME": str(path),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
+        self._started: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Shell:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill the programs that `start` has started."""
+        for process in self._started:
+            with process:
+                process.kill()
 
     def __call__(self, *arguments: str, stdin: str | bytes = "") -> Result:
         given = stdin.encode() if isinstance(stdin, str) else stdin
@@ -68,7 +78,7 @@ class Shell:
         self, *arguments: str, program: Sequence[str] = ("-m", "fdbq")
     ) -> subprocess.Popen[str]:
         """Start `fdbq` as users do, without input."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -77,6 +87,8 @@ class Shell:
             cwd=self.path,
             text=True,
         )
+        self._started.append(process)
+        return process
 
     def output(self, *arguments: str, stdin: str = "") -> str:
         """Return the output of a command that must succeed without errors or warnings."""

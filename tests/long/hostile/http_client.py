@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import http.client
-import io
 import json
 import random
 import select
@@ -190,8 +189,7 @@ class HttpClient:
             if leave == "half":
                 select.select([connection], [], [], moment)
                 shut(connection, socket.SHUT_WR)
-            received = read_all(connection)
-        answer = parsed(received)
+            answer = received(connection)
         if answer is None and leave == "half":
             raise Gone("nothing" if request.is_pop else "unknown", HALF_CLOSED)
         if answer is None:
@@ -204,10 +202,9 @@ class HttpClient:
         if leave == "reset":
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         shut(connection, socket.SHUT_RDWR)
-        received = read_all(connection)
-        answer = parsed(received)
+        answer = received(connection)
         if answer is None:
-            raise Gone("unknown", f"vanished {'in' if received else 'before'} the answer")
+            raise Gone("unknown", "vanished before the end of the answer")
         if answer.body == {"items": []}:
             raise Gone("nothing", "vanished with an empty answer")
         if answer.status < 300:
@@ -242,33 +239,14 @@ def shut(connection: socket.socket, how: int) -> None:
             raise
 
 
-def read_all(connection: socket.socket) -> bytes:
-    """Return all bytes until the connection ends in any way."""
-    received = b""
-    try:
-        while data := connection.recv(65536):
-            received += data
-    except ConnectionError:
-        pass
-    return received
-
-
-def parsed(received: bytes) -> Answer | None:
-    """Return the response, or `None` if it is incomplete."""
-    answer = http.client.HTTPResponse(_Received(received))
+def received(connection: socket.socket) -> Answer | None:
+    """Return the response, or `None` if it is incomplete when the connection ends in any way."""
+    answer = http.client.HTTPResponse(connection)
     try:
         answer.begin()
         content = answer.read()
     except (http.client.HTTPException, ConnectionError):
         return None
+    finally:
+        answer.close()
     return Answer(answer.status, json.loads(content) if content else None)
-
-
-class _Received:
-    """The received bytes in the form that `http.client` reads."""
-
-    def __init__(self, received: bytes) -> None:
-        self._received = received
-
-    def makefile(self, _: str) -> io.BytesIO:
-        return io.BytesIO(self._received)

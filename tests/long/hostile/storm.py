@@ -1,9 +1,7 @@
 """The controller of a storm: it kills, stops and starts clients and servers, and checks the sum.
 
 On an embedded database it also lets the disk fail, fill up and hang, in bursts, through all
-processes at once (`tests/long/hostile/disk/`). It notes moments at which the power may have failed.
-In the end it opens the worst legal state of the disk at each of them, and compares it with what had
-been told until then.
+processes at once (`tests/long/hostile/disk/`).
 
 A seed determines what the processes try, but not their speed and so not their interleaving. The
 storm lasts until the requested number of kills, stops, cancelled calls and vanished clients is
@@ -17,7 +15,6 @@ import itertools
 import json
 import math
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,14 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import fdbqueue
-from fdbqueue.embedded import Database
 from fdbqueue.embedded.directory import FAILED_FILE
 from tests.long.hostile.clients import KINDS, QUEUES, WORLDS, effect_key, open_queue, value_of
-from tests.long.hostile.disk.crash_states import in_memory
-from tests.long.hostile.disk.power_cut import PowerCut, states_after
 from tests.long.hostile.disk.shim import Disk, Fault
 from tests.long.hostile.http_client import JOBS
-from tests.long.hostile.ledger import Operation, Verdict, account, account_effects, read_ledger
+from tests.long.hostile.ledger import Verdict, account, account_effects, read_ledger
 from tests.support.keys import layout_of
 from tests.support.server import serving
 
@@ -48,11 +42,9 @@ SERVER_SHARE = 0.1  # share of the kills and stops that hit the HTTP server
 QUIET = 300.0  # seconds without any operation after which a storm has failed
 FAULT = (0.05, 1.0)  # seconds that a fault of the disk lasts
 FAULTS = ("eio", "eio", "enospc", "full", "unwritable", "hangs", "hangs")
-OF_VALUES = ("lost", "doubled", "appeared", "check of", "does not")
 WRITTEN = ["-wal", ".sqlite", ".copy"]
 """The files whose writes may fail."""
 OPENING = 30.0  # seconds that processes may take to start and to open the database
-CUT_SHARE = 0.05  # share of the moments at which the power is cut
 REST = 60.0  # seconds until leases, delays and requests of dead processes must have expired
 
 
@@ -67,16 +59,13 @@ class Amount:
     vanished: int
     faults: int = 0
     """The number of bursts in which the disk fails."""
-    cuts: int = 0
-    """The number of power cuts before the one at the end."""
 
     def is_reached(self, so_far: Amount) -> bool:
         return all(getattr(so_far, name) >= most for name, most in vars(self).items())
 
-    def share(self, so_far: Amount) -> float:
-        """Return how much of it has happened, by the kind of event that is furthest behind."""
-        whole = {name: most for name, most in vars(self).items() if most and name != "cuts"}
-        return min((getattr(so_far, name) / most for name, most in whole.items()), default=1.0)
+    def times(self, factor: int) -> Amount:
+        """Return so many times as many events."""
+        return Amount(**{name: factor * most for name, most in vars(self).items()})
 
 
 class Client:
@@ -190,21 +179,6 @@ class Burst:
 
 
 @dataclass
-class Remains:
-    """What a database contains in the end.
-
-    Attributes:
-        left: The values in each queue, including dead letters.
-        effects: How often the handlers of each queue have counted each value.
-        problems: What is wrong with the queues.
-    """
-
-    left: dict[str, list[str]] = field(default_factory=dict)
-    effects: dict[str, Counter[str]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass
 class Storm:
     """A storm on the queues whose names start with a prefix, in the database at `url`.
 
@@ -216,12 +190,9 @@ class Storm:
     seed: int
     directory: Path
     disk: Disk | None = None
-    longest: float = math.inf
-    """Seconds after which it ends although not everything was reached."""
     clients: list[Client] = field(default_factory=list)
     server_kills: list[tuple[float, float]] = field(default_factory=list)
     disk_faults: list[tuple[float, float]] = field(default_factory=list)
-    power_cuts: list[PowerCut] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
     def run(self, amount: Amount) -> Verdict:
@@ -265,9 +236,8 @@ class Storm:
         )
 
     def _storm(self, amount: Amount) -> None:
-        last_progress = began = time.monotonic()
-        self._ends = began + self.longest
-        while not amount.is_reached(self.so_far) and time.monotonic() < self._ends:
+        last_progress = time.monotonic()
+        while not amount.is_reached(self.so_far):
             time.sleep(self._rng.uniform(0, 0.2))
             if self._read_outputs():
                 last_progress = time.monotonic()
@@ -315,11 +285,8 @@ class Storm:
             self._stop(self._rng.choice(victims))
 
     def _disturb(self, disk: Disk, amount: Amount) -> None:
-        """Begin or end a fault of the disk, or note a power cut."""
+        """Begin or end a fault of the disk."""
         now = time.monotonic()
-        if self._is_time_to_cut(amount):
-            self.power_cuts.append(PowerCut.now(disk))
-            self.counts["cuts"] += 1
         if self._burst is not None:
             if now > self._burst.until:
                 self._end_burst()
@@ -330,18 +297,6 @@ class Storm:
         elif self.counts["faults"] < amount.faults:
             self._burst = self._new_burst(disk, now)
             self.counts["faults"] += 1
-
-    def _is_time_to_cut(self, amount: Amount) -> bool:
-        """Return whether the power is cut now; every second time while a sync hangs."""
-        number = self.counts["cuts"]
-        if number >= amount.cuts:
-            return False
-        time_left = (self._ends - time.monotonic()) / self.longest if self._ends < math.inf else 1.0
-        if max(amount.share(self.so_far), 1 - time_left) < number / amount.cuts:
-            return False
-        if number % 2 and self.counts["faults"] < amount.faults:
-            return self._burst is not None and any(each.waiting for each in self._burst.faults)
-        return self._rng.random() < CUT_SHARE
 
     def _new_burst(self, disk: Disk, now: float) -> Burst:
         rng, stack = self._rng, ExitStack()
@@ -448,72 +403,32 @@ class Storm:
             if client.ledger.exists()
             for operation in read_ledger(client.ledger, client.killed_at)
         ]
-        if self.disk is not None:
-            self.power_cuts.append(PowerCut.now(self.disk))
         db = fdbqueue.open(self.url)
-        remains = self._drain(db)
-        for name in remains.effects:
-            db.clear_range_startswith(effect_key(self.prefix, name))
-        verdict = self._compared(operations, remains)
-        if self.disk is not None:
-            verdict.problems += self._after_power_cuts(self.disk, operations)
-        return verdict
-
-    def _after_power_cuts(self, disk: Disk, operations: list[Operation]) -> list[str]:
-        """Return what power cuts take back, in the worst states of the disk that are legal."""
-        problems = []
-        with in_memory() as directory:
-            for number, (cut, state) in enumerate(states_after(disk.record, self.power_cuts)):
-                state.write(path := directory / "db")
-                try:
-                    with Database(path) as db:
-                        remains = self._drain(db, waits=False)
-                except fdbqueue.FdbqueueError as error:
-                    found = [f"refused: {error!r}"]
-                else:
-                    verdict = self._compared(cut.known(operations), remains)
-                    # What the clients knew without the database is in the final verdict.
-                    found = [each for each in verdict.problems if each.startswith(OF_VALUES)]
-                problems += [
-                    f"power cut {number} at {cut.after:.3f}, {cut.position}: {problem}"
-                    for problem in found
-                ]
-                shutil.rmtree(path)
-        return problems
-
-    def _compared(self, operations: list[Operation], remains: Remains) -> Verdict:
-        verdict = account(
-            operations, remains.left, self.server_kills, self.disk_faults, remains.effects
-        )
-        for name in remains.effects:
-            own = [each for each in operations if each.queue == name]
+        problems = list[str]()
+        left = {name: self._drained(db, name, problems) for name in QUEUES}
+        handled = [name for name in QUEUES if name.endswith(JOBS)]
+        verdict = account(operations, left, self.server_kills, self.disk_faults, handled)
+        for name in handled:
             verdict.problems += account_effects(
-                own,
-                remains.left[name],
-                remains.effects[name],
+                [each for each in operations if each.queue == name],
+                left[name],
+                self._effects(db, name),
                 exactly_once=not name.endswith("handled"),
                 is_at_end=name.endswith("transacted"),
             )
-        verdict.problems[:0] = remains.problems
+        verdict.problems[:0] = problems
         return verdict
 
-    def _drain(self, db: Any, waits: bool = True) -> Remains:
-        """Empty all queues; without `waits` end claims and delays at once."""
-        remains = Remains()
-        for name in QUEUES:
-            remains.left[name] = self._drained(db, name, remains.problems, waits)
-        for name in (each for each in QUEUES if each.endswith(JOBS)):
-            prefix = effect_key(self.prefix, name)
-            rows = db[prefix : prefix + b"\xff"]
-            remains.effects[name] = Counter(
-                {
-                    row.key[len(prefix) :].decode(): int.from_bytes(row.value, "little")
-                    for row in rows
-                }
-            )
-        return remains
+    def _effects(self, db: Any, name: str) -> dict[str, int]:
+        """Return how often the handlers of a queue have counted each value, and forget it."""
+        prefix = effect_key(self.prefix, name)
+        rows = list(db.get_range_startswith(prefix))
+        db.clear_range_startswith(prefix)
+        return {
+            row.key[len(prefix) :].decode(): int.from_bytes(row.value, "little") for row in rows
+        }
 
-    def _drained(self, db: Any, name: str, problems: list[str], waits: bool) -> list[str]:
+    def _drained(self, db: Any, name: str, problems: list[str]) -> list[str]:
         """Empty a queue, including claimed, delayed and staged items; return its values."""
         values = list[str]()
         deadline = time.monotonic() + REST
@@ -521,10 +436,6 @@ class Storm:
         while True:
             # A new handle immediately sweeps the requests of dead processes.
             queue = open_queue(db, self.prefix, name)
-            if not waits:
-                for state, move in (("claimed", queue.release), ("delayed", queue.retry)):
-                    for info in list(queue.items(db, state=state)):
-                        move(db, info.item)
             while items := queue.pop_many(db, 100):
                 values += map(value_of, items)
             layout = layout_of(queue)

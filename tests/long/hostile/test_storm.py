@@ -1,7 +1,8 @@
-"""A short storm in every test run; `python -m tests.long.hostile` runs a long one."""
+"""Storms over all operations; `FDBQ_STORMS=10` makes them ten times as long."""
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from tests.long.hostile.disk.shim import Disk, need_shim
 from tests.long.hostile.storm import Amount, Storm
 
-SHORT = Amount(operations=1_000, kills=4, stops=3, cancelled=60, vanished=40)
-DISK = Amount(operations=500, kills=3, stops=2, cancelled=20, vanished=10, faults=6, cuts=6)
+TIMES = int(os.environ.get("FDBQ_STORMS", "1"))
+SHORT = Amount(operations=1_000, kills=4, stops=3, cancelled=60, vanished=40).times(TIMES)
+DISK = Amount(operations=500, kills=3, stops=2, cancelled=20, vanished=10, faults=6).times(TIMES)
 
 
 @pytest.mark.long
@@ -27,7 +29,7 @@ def test_a_storm_neither_loses_nor_duplicates_values(
 
 
 @pytest.mark.long
-def test_a_storm_on_a_failing_disk_takes_nothing_back(rng: random.Random, tmp_path: Path) -> None:
+def test_a_storm_on_a_failing_disk_loses_no_value(rng: random.Random, tmp_path: Path) -> None:
     need_shim()
     for name in ("db", "storm"):
         (tmp_path / name).mkdir()

@@ -4,7 +4,6 @@
 - `crash_model.py`: the states in which a power cut may leave the directory
 - `workload.py`: a process that commits, closes and opens when it is told to
 - `crash_states.py`: record a run, open states after power cuts, and compare them with what was told
-- `power_cut.py`: the same for the ledgers of a storm
 
 `FDBQ_CRASH_STATES=10000 pytest tests/embedded/test_crash_states.py` opens more of them.
 """

@@ -55,8 +55,7 @@ class _File:
     given_up: int = _NEVER
     """The begin of the last sync that failed: no sync covers older versions any more."""
 
-    def write(self, number: int, at: int, data: bytes, forgets: int | None = None) -> None:
-        """Take a write. With `forgets`, overwrite a version that is newer than this entry."""
+    def write(self, number: int, at: int, data: bytes) -> None:
         end = at + len(data)
         for page in range(at // _PAGE, -(-end // _PAGE)):
             begin = page * _PAGE
@@ -64,8 +63,6 @@ class _File:
             old = versions[-1][1].ljust(_PAGE, b"\0")
             first, last = max(at, begin), min(end, begin + _PAGE)
             new = old[: first - begin] + data[first - at : last - at] + old[last - begin :]
-            if forgets is not None and len(versions) > 1 and versions[-1][0] > forgets:
-                versions.pop()
             versions.append((number, new))
             self.uncertain.add(page)
         if self.sizes[0][1] < end and self.sizes[-1][0] <= self.given_up:
@@ -198,15 +195,9 @@ class State:
 
 
 class Directory:
-    """What may be on disk of a directory, which was empty before the first entry.
+    """What may be on disk of a directory, which was empty before the first entry."""
 
-    Args:
-        is_for_worst: Whether only the state `WORST` will be asked for. That needs no versions that
-            no sync can cover, and so little memory for a long record.
-    """
-
-    def __init__(self, is_for_worst: bool = False) -> None:
-        self._is_for_worst = is_for_worst
+    def __init__(self) -> None:
         self._number = _NEVER
         self._files: dict[int, _File] = {}  # by inode; a later file may get the same one
         self._renames: list[_Rename] = []
@@ -237,10 +228,7 @@ class Directory:
             if entry.name.endswith("-shm") and entry.kind in "WTA":
                 pass  # SQLite builds its index anew, so all contents are the same state
             elif entry.kind == "W":
-                forgets = None
-                if self._is_for_worst:
-                    forgets = max([*self._syncs.values(), *file.shortened], default=_NEVER)
-                file.write(number, entry.at, entry.data, forgets)
+                file.write(number, entry.at, entry.data)
             elif entry.kind == "A":
                 file.reserve(number, entry.at)
             elif entry.kind == "T":

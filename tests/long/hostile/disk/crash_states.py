@@ -33,7 +33,6 @@ from tests.long.hostile.disk.shim import Disk, Entry, read_record
 from tests.long.hostile.disk.workload import CLIENTS, Torn, numbers_of
 
 ROOT = Path(__file__).parents[4]
-PROBLEMS = ("refused", "lost", "taken back", "torn")
 _SLOW = 0.002  # seconds that a sync of the log takes, so that others write in the meantime
 _HANGS = 0.2  # seconds, in which a read that does not wait for a sync ends
 
@@ -240,7 +239,6 @@ class Pick:
 
     cut: int
     name: str
-    moment: str = field(compare=False)
 
     def __str__(self) -> str:
         return f"{self.cut}/{self.name}"
@@ -273,7 +271,7 @@ def choose(record: Path, states: int, rng: random.Random) -> list[Pick]:
             identity = hash(repr((directory.state(name).identity, known)))
             if identity not in seen:
                 seen.add(identity)
-                picks[known.moment].append(Pick(cut, name, known.moment))
+                picks[known.moment].append(Pick(cut, name))
                 per_cut[cut] -= 1
                 if not per_cut[cut]:
                     break
@@ -328,9 +326,9 @@ def in_memory() -> Iterator[Path]:
         yield Path(path)
 
 
-def examine_all(record: Path, picks: Sequence[Pick]) -> Report:
-    """Examine states, sorted by their cuts."""
-    results: list[tuple[Pick, str | None]] = []
+def examine_all(record: Path, picks: Sequence[Pick]) -> dict[str, str]:
+    """Examine states, sorted by their cuts; return what is wrong by how to open it again."""
+    problems: dict[str, str] = {}
     directory, known = Directory(), Known()
     ahead = iter(picks)
     pick = next(ahead, None)
@@ -343,35 +341,8 @@ def examine_all(record: Path, picks: Sequence[Pick]) -> Report:
             while pick is not None and pick.cut == cut:
                 path = scratch / "db"
                 directory.state(pick.name).write(path)
-                problem = examine(path, known)
-                results.append((pick, problem and problem.replace(str(path), "DIRECTORY")))
+                if problem := examine(path, known):
+                    problems[f"python -m tests.long.hostile.disk {record} {pick}"] = problem
                 shutil.rmtree(path)
                 pick = next(ahead, None)
-    return Report(record, results)
-
-
-@dataclass
-class Report:
-    """The results of many states."""
-
-    record: Path
-    results: list[tuple[Pick, str | None]]
-
-    @property
-    def problems(self) -> dict[Pick, str]:
-        """Return what is wrong, by the states that have a problem."""
-        return {pick: problem for pick, problem in self.results if problem is not None}
-
-    def command(self, pick: Pick) -> str:
-        """Return the command that opens a state again."""
-        return f"python -m tests.long.hostile.disk {self.record} {pick}"
-
-    def count(self, problem: str) -> int:
-        """Return how many states have a kind of problem."""
-        return sum(found.startswith(problem) for found in self.problems.values())
-
-    def __str__(self) -> str:
-        """Return the states of each kind of moment, and the problems of each kind."""
-        moments = Counter(pick.moment for pick, _ in self.results)
-        problems = {problem: self.count(problem) for problem in PROBLEMS}
-        return f"{len(self.results):,} states: {dict(moments)}\nproblems: {problems}"
+    return problems

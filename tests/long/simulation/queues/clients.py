@@ -342,7 +342,7 @@ class Session:
 
         def body(attempt: Attempt) -> None:
             letters = self.queue.items(attempt.tr.snapshot, state="dead")
-            items = [letter.item for letter in letters] or self._items
+            items = [each.item for each in letters if each.item is not None] or self._items
             if not items:
                 return
             item, is_full, done = items[int(choice * len(items))], False, False

@@ -7,13 +7,13 @@ from typing import Any
 import fdb.tuple
 from starlette.testclient import TestClient
 
+from fdbqueue.http import create_app
 from fdbqueue.layout.names import worker_key
 from fdbqueue.worker.presence import Presence
 
 
-def test_rows_that_no_worker_has_written_do_not_hide_the_workers(
-    client: TestClient, db: Any, name: str
-) -> None:
+def test_rows_that_no_worker_has_written_do_not_hide_the_workers(db: Any, name: str) -> None:
+    client = TestClient(create_app(db), "http://127.0.0.1")
     junk = [b"", b"\xff", fdb.tuple.pack(("a", "b", 1, "c", 2, 3, "x", 5, 2**63, 2))]
     keys = [worker_key(bytes([number])) for number in range(len(junk))]
     for key, value in zip(keys, junk):
