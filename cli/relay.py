@@ -6,14 +6,14 @@ import logging
 import threading
 from contextlib import ExitStack
 from types import FrameType
+from typing import Any
 
 import click
 
-from .command import database_option
+from .command import OF_EVERY_COMMAND, database_option
 from .interrupts import stop_on_signal
-from .loading import loaded_app
+from .loading import bound_app
 from .logs import log_to_stderr
-from .opening import chosen_database, open_database
 from .options import flag, option
 
 
@@ -22,9 +22,10 @@ from .options import flag, option
         option("--app", metavar="MODULE:APP", required=True, help="The app with the outboxes."),
         flag("--drain", help="Exit when no row is left."),
         database_option("--db"),
+        *OF_EVERY_COMMAND,
     ]
 )
-def relay(app: str, drain: bool, url: str | None) -> None:
+def relay(app: str, drain: bool, **given: Any) -> None:
     """Push the rows of an app's outboxes to its queues, until Ctrl-C or SIGTERM.
 
     The workers of the app do this, too. If several processes do it, one pushes at a time, and
@@ -34,13 +35,10 @@ def relay(app: str, drain: bool, url: str | None) -> None:
     Example:
       fdbq relay --app shop:app
     """
-    log_to_stderr(logging.WARNING)
-    found = loaded_app(app)
+    log_to_stderr(logging.DEBUG if given["verbose"] else logging.WARNING)
+    found = bound_app(app, given["url"], given["timeout"])
     if not found.relays:
         raise click.UsageError(f"{app!r} has no outbox; its module has to make one")
-    url = chosen_database(click.get_current_context(), url)
-    if url is not None or not found.is_bound:
-        found.bind(open_database(url, create=True))
     stop = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:

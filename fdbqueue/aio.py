@@ -253,21 +253,9 @@ class _Handle(Generic[_Q, _I]):
             db: A database.
             item: An item or task, or its id.
         """
-        async for info in self.looks(db, item):
+        async for info in looks(self, db, item):
             if info is not None:
                 yield info
-
-    async def looks(self, db: Database, item: _I | str) -> AsyncIterator[ItemInfo | None]:
-        """Yield as `follow` does, and `None` after each look at an unchanged item."""
-        last: object = None
-        while (info := await self.get(db, item)) is not None:
-            shown = info.state, info.progress, info.log
-            yield None if shown == last else info
-            if info.state in ENDED:
-                return
-            last = shown
-            with suppress(NoResult):  # returns at once if it has ended meanwhile
-                await self.result(db, item, wait=_NEXT)
 
     options = _method(BaseQueue[_I].options)
     configure = _method(BaseQueue[_I].configure)
@@ -302,6 +290,21 @@ class _Handle(Generic[_Q, _I]):
     set_group = _method(BaseQueue[_I].set_group)
     group_settings = _method(BaseQueue[_I].group_settings)
     groups = _method(BaseQueue[_I].groups)
+
+
+async def looks(
+    queue: _Handle[Any, _I], db: Database, item: _I | str
+) -> AsyncIterator[ItemInfo | None]:
+    """Yield as `follow` does, and `None` after each look at an unchanged item."""
+    last: object = None
+    while (info := await queue.get(db, item)) is not None:
+        shown = info.state, info.progress, info.log
+        yield None if shown == last else info
+        if info.state in ENDED:
+            return
+        last = shown
+        with suppress(NoResult):  # returns at once if it has ended meanwhile
+            await queue.result(db, item, wait=_NEXT)
 
 
 class JobSteps(Generic[V]):

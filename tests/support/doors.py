@@ -270,7 +270,7 @@ class CommandLine:
             self._lines("group", "set", *name, *self._flags(settings))
 
     def groups(self) -> list[dict[str, Any]]:
-        return [each for each in self._lines("group", "ls") if each["name"] is not None]
+        return [each for each in self._lines("group", "ls") if each["name"]]  # others are defaults
 
     def change_group(self, verb: str, group: str) -> int:
         yes = ["--yes"] if verb == "clear" else []

@@ -120,7 +120,7 @@ async def _events(
     request: Request, served: Served, handle: Handle, item_id: str
 ) -> AsyncIterator[str]:
     began = time.monotonic()
-    async for info in handle.looks(served.db, item_id):
+    async for info in aio.looks(handle, served.db, item_id):
         if info is not None:
             has_ended = info.state in ENDED
             event = "end" if has_ended else "change"
