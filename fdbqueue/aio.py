@@ -293,7 +293,7 @@ class _Handle(Generic[_Q, _I]):
 
 
 async def looks(
-    queue: _Handle[Any, _I], db: Database, item: _I | str
+    queue: _Handle[Any, Any], db: Database, item: Any
 ) -> AsyncIterator[ItemInfo | None]:
     """Yield as `follow` does, and `None` after each look at an unchanged item."""
     last: object = None

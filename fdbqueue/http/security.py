@@ -74,6 +74,9 @@ class Grant(NamedTuple):
         return queue == self.queues
 
 
+_Refusal: TypeAlias = tuple[int, str, Iterable[tuple[bytes, bytes]]]
+"""The status, the detail and the headers of a response."""
+
 Authorize: TypeAlias = Callable[[Request], Grant | Awaitable[Grant | None] | None]
 
 
@@ -99,10 +102,10 @@ class Tokens:
     """
 
     open_paths = _OPEN
-    refusal = (
+    refusal: _Refusal = (
         401,
         "a token is required: send it as `Authorization: Bearer TOKEN`",
-        [(b"www-authenticate", b"Bearer")],
+        ((b"www-authenticate", b"Bearer"),),
     )
 
     def __init__(self, lines: Iterable[str] = (), file: Path | None = None) -> None:
@@ -180,7 +183,7 @@ class Login:
     """The rights of requests by the login of the application that mounts this one."""
 
     open_paths = _CHECKS
-    refusal = 403, "the application does not allow this request: log in first"
+    refusal: _Refusal = (403, "the application does not allow this request: log in first", ())
 
     def __init__(self, authorize: Authorize) -> None:
         self._authorize = authorize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +62,7 @@ class Storm:
         items: The ids and groups of the items that they pushed last.
         pushed: How many items they have pushed, or tried to.
         pops: How often clients pop at once, compared with other calls.
+        events: How often calls were of use.
         problems: What `fdbqueue.admin.check` has found.
     """
 
@@ -73,6 +75,7 @@ class Storm:
     items: list[tuple[str, str | None]] = field(default_factory=list)
     pushed: int = 0
     pops: float = 1
+    events: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
     def queue(self) -> PriorityQueue[Any]:
@@ -216,7 +219,7 @@ class Client:
         try:
             act.result = getattr(self, f"_{act.verb}")(act)
         except LeaseLost:
-            pass
+            self._storm.events["lost"] += 1
         except (QueueFull, WrongState):
             act.refused = True
         except fdbqueue.error_classes() as error:
@@ -225,6 +228,7 @@ class Client:
             # The database could not be reached. What was claimed returns when its lease is over.
         else:
             act.returned = True
+            self._storm.events[act.verb] += 1
         return act
 
     def _inside(self, body: Callable[[Any], Any]) -> Any:

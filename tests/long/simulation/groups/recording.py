@@ -7,6 +7,7 @@ many clients commit at a time, and also for those that never learn that they hav
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -40,12 +41,13 @@ class Rows:
     def __init__(self, keeps: Callable[[bytes], bool]) -> None:
         self.keeps = keeps
         self.values: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
 
     def apply(self, stamp: bytes, name: str, key: bytes, value: bytes = b"") -> None:
         """Apply a mutation of a transaction that was committed with a versionstamp."""
         if name == "clear_range":
             for row in self.get_range(key, value):
-                del self.values[row.key]
+                self._set(row.key, None)
             return
         if name == "set_versionstamped_key":
             name, key = "set", _stamped(key, stamp)
@@ -53,14 +55,21 @@ class Rows:
             name, value = "set", _stamped(value, stamp)
         if self.keeps(key):
             change = (lambda *_: None) if name == "clear" else ATOMICS[MutationType[name.upper()]]
-            new = change(self.values.pop(key, None), value)
-            if new is not None:
-                self.values[key] = new
+            self._set(key, change(self.values.get(key), value))
+
+    def _set(self, key: bytes, value: bytes | None) -> None:
+        if key not in self.values and value is not None:
+            insort(self._keys, key)
+        elif key in self.values and value is None:
+            self._keys.remove(key)
+            del self.values[key]
+        if value is not None:
+            self.values[key] = value
 
     def get_range(self, begin: bytes, end: bytes) -> list[Row]:
         """Return the rows of a range."""
-        rows = (Row(key, value) for key, value in self.values.items() if begin <= key < end)
-        return sorted(rows)
+        keys = self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
+        return [Row(key, self.values[key]) for key in keys]
 
     def __getitem__(self, keys: slice) -> list[Row]:
         return self.get_range(keys.start, keys.stop)

@@ -5,6 +5,7 @@ An operation that took effect twice, because a result was unknown, has two entri
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,6 +17,9 @@ from tests.long.simulation.log import Log
 from tests.long.simulation.queues.model import Entry, last_stamp
 
 _T = TypeVar("_T")
+
+errors: Counter[int] = Counter()
+"""How often transactions of all clients failed, by the code of the error."""
 
 _LOG = Log(Subspace(("log",)))
 
@@ -71,6 +75,7 @@ def run(db: Any, body: Callable[[Attempt], _T]) -> _T:
             tr.commit().wait()
             return result
         except error_classes() as error:
+            errors[error.code] += 1
             tr.on_error(error.code).wait()
 
 
