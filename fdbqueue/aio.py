@@ -103,7 +103,7 @@ __all__ = [
 ]
 
 _PAGE = 500  # items that a listing reads at a time
-_NEXT = 1.0  # seconds between looks at an item that is followed: workers store reports as often
+NEXT_LOOK = 1.0  # seconds between looks at an item that is followed: workers store reports as often
 _LOOK = 1.0  # seconds between looks whether the loop of a worker is closed
 
 _P = ParamSpec("_P")
@@ -222,6 +222,21 @@ copy = _function(_backup.copy)
 workers = _function(presence.workers)
 
 
+async def looks(
+    get: Callable[[], _Awaited[ItemInfo | None]], result: Callable[[], _Awaited[object]]
+) -> AsyncIterator[ItemInfo | None]:
+    """Yield an item when it changes, else `None`; `result` waits until the next look."""
+    last: object = None
+    while (info := await get()) is not None:
+        shown = info.state, info.progress, info.log
+        yield None if shown == last else info
+        if info.state in ENDED:
+            return
+        last = shown
+        with suppress(NoResult):  # returns at once if it has ended meanwhile
+            await result()
+
+
 class _Handle(Generic[_Q, _I]):
     """The methods of all queues."""
 
@@ -257,15 +272,9 @@ class _Handle(Generic[_Q, _I]):
 
     async def looks(self, db: Database, item: _I | str) -> AsyncIterator[ItemInfo | None]:
         """Yield as `follow` does, and `None` after each look at an unchanged item."""
-        last: object = None
-        while (info := await self.get(db, item)) is not None:
-            shown = info.state, info.progress, info.log
-            yield None if shown == last else info
-            if info.state in ENDED:
-                return
-            last = shown
-            with suppress(NoResult):  # returns at once if it has ended meanwhile
-                await self.result(db, item, wait=_NEXT)
+        result = partial(self.result, db, item, wait=NEXT_LOOK)
+        async for info in looks(partial(self.get, db, item), result):
+            yield info
 
     options = _method(BaseQueue[_I].options)
     configure = _method(BaseQueue[_I].configure)

@@ -155,15 +155,16 @@ class JobPusher(Generic[_Push, _Result]):
         Args:
             calls: The jobs, from `bind`.
         """
-        app, queue = self.job.app, self.settings.queue
-        tr = app.db if self._tr is None else self._tr
+        app, name = self.job.app, self.settings.queue
+        queue, db = app.target(name)
+        tr = db if self._tr is None else self._tr
         if self.settings.after:
             others = [(app.queue(each.queue), each.id) for each in self.settings.after]
-            new = Members(app.queue(queue), self._arguments_of(calls))
+            new = Members(app.queue(name), self._arguments_of(calls))
             items = push_after(tr, new, others, self.settings.on_dead)
         else:
-            items = app.queue(queue).push_many(tr, **self._arguments_of(calls))
-        return [Handle(self.job, queue, item.id, is_new=item.is_new) for item in items]
+            items = queue.push_many(tr, **self._arguments_of(calls))
+        return [Handle(self.job, name, item.id, is_new=item.is_new) for item in items]
 
     def members(self, calls: Iterable[BoundJob[_Push, _Result]]) -> Members:
         """Return the pushes of these calls for a batch or a step."""

@@ -25,11 +25,18 @@ from fdbqueue.http.responses import json_response
 from fdbqueue.http.security import grant_of
 from fdbqueue.http.served import Handle, Served, ServedQueues, call_waiting, client_of
 from fdbqueue.http.v1 import answers, bodies
-from fdbqueue.http.v1.values import change_report, exact_priority, found_info, options_of, steps_of
+from fdbqueue.http.v1.values import (
+    Once,
+    change_report,
+    exact_priority,
+    found_info,
+    options_of,
+    steps_of,
+)
 from fdbqueue.queue.arguments import decode_json, json_bytes
 from fdbqueue.queue.batches import Batches, batch_as_json, batches_of
 from fdbqueue.queue.overview import as_json
-from fdbqueue.types import ENDED, MatchCount, State
+from fdbqueue.types import ENDED, MatchCount, State, Transaction
 
 router = new_router()
 
@@ -214,10 +221,14 @@ async def release(served: ServedQueues, name: WriteOf, item_id: str) -> Response
 
 
 @router.post("/queues/{name}/items/{item_id}/cancel", status_code=204)
-async def cancel(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
+async def cancel(once: Once, served: ServedQueues, name: WriteOf, item_id: str) -> Response:
     """End a ready or delayed item as cancelled; let a claimed one end with its claim."""
     handle = await served.queue(name)
-    changed = await handle.cancel(served.db, item_id)
+
+    def change(tr: Transaction) -> list[str]:
+        return [item_id] * handle.queue.cancel(tr, item_id)
+
+    changed = bool(await once(handle, change))
     return await _changed(served, handle, item_id, changed, "it has ended")
 
 
@@ -293,8 +304,15 @@ async def close_batch(served: ServedQueues, name: WriteOf, item_id: str) -> Resp
 
 
 @router.post("/queues/{name}/signals", response_model=answers.Signalled)
-async def signal(served: ServedQueues, name: WriteOf, body: bodies.NewSignal) -> Response:
+async def signal(
+    once: Once, served: ServedQueues, name: WriteOf, body: bodies.NewSignal
+) -> Response:
     """Send a signal; jobs that wait for its name and key continue in the same transaction."""
-    steps = steps_of((await served.queue(name)).queue)
-    n = await aio.run(steps.signal, served.db, **body.model_dump())
-    return json_response({"signalled": n})
+    handle = await served.queue(name)
+    steps = steps_of(handle.queue)
+
+    def send(tr: Transaction) -> list[str]:
+        return [str(steps.signal(tr, **body.model_dump()))]
+
+    (n,) = await once(handle, send)
+    return json_response({"signalled": int(n)})
