@@ -42,7 +42,7 @@ class AppIsRemote(FdbqueueError):
 
 
 class ServerRefused(FdbqueueError):
-    """A server, or a proxy before it, that refuses a request. Nothing was changed.
+    """A server, or a proxy before it, that refuses a request.
 
     Attributes:
         status: The HTTP status; 401 and 403 for a token that is missing or has too few rights.

@@ -35,7 +35,7 @@ _MEMBERS = frozenset({"type", "title", "status", "detail", "request_id"})
 """The members of a problem that are not fields of its error."""
 
 
-class _NotChanged(LookupError):
+class _NotChanged(ServerRefused):
     """The queue has no such item, or it is not in the state that this needs."""
 
 
@@ -119,9 +119,10 @@ class Server:
         if (kind := _class_of(name)) is not None:
             fields = {each: content[each] for each in content.keys() - _MEMBERS}
             raise restored(kind, (detail,), fields)
-        if status in (404, 409):
-            raise _NotChanged(detail)
-        raise ValueError(detail) if status == 422 else ServerRefused(self.url, status, detail)
+        if status == 422:
+            raise ValueError(detail)
+        refused = _NotChanged if status in (404, 409) else ServerRefused
+        raise refused(self.url, status, detail)
 
 
 def _class_of(name: str) -> type[FdbqueueError] | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import aio
+from fdbqueue import PriorityQueue, aio
 from fdbqueue.errors import (
     InvalidItemId,
     InvalidValue,
@@ -235,7 +235,7 @@ def test_what_needs_the_database_says_where_it_runs(far: Shop, worker: Shop) -> 
 
 
 def test_a_server_refuses_a_wrong_token_and_another_server_is_noticed(
-    serve: Any, name: str
+    serve: Any, db: Any, name: str
 ) -> None:
     with serve(FDBQ_TOKEN="reads read") as (_, client):
         url = str(client.base_url)
@@ -243,8 +243,14 @@ def test_a_server_refuses_a_wrong_token_and_another_server_is_noticed(
             with pytest.raises(ServerRefused, match=r"token|rights") as error:
                 Shop(App(url, token=token), name).send.push("ada")
             assert (error.value.url, error.value.status) == (url, status)
+        PriorityQueue.named(db, name, codec="bytes").push(db, b"1")
+    with serve() as (_, client):
+        url = str(client.base_url)
+        with pytest.raises(ServerRefused, match="not JSON") as error:
+            Shop(App(url), name).send.push("ada")
+        assert error.value.status == 409
         with pytest.raises(ServerRefused, match="no server of fdbqueue"):
-            Shop(App(f"{url}/dashboard", token="reads"), name).send.push("ada")
+            Shop(App(f"{url}/dashboard"), name).send.push("ada")
     for wrong in ("http://", "https:///v1"):
         with pytest.raises(ValueError, match="a server is like"):
             App(wrong)

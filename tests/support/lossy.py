@@ -10,7 +10,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import httpx
 
-Loss: TypeAlias = Literal["before it arrives", "after it was served", "amid the answer"]
+Loss: TypeAlias = Literal[
+    "before it arrives", "after it was served", "amid the answer", "by a proxy, which says so"
+]
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 
 
@@ -34,6 +36,9 @@ def lossy(address: str, next_loss: Callable[[], Loss | None]) -> Iterator[str]:
                 *(self.command, address + self.path), content=body, headers=dict(self.headers)
             )
             if loss == "after it was served":
+                return
+            if loss == "by a proxy, which says so":
+                self.send_error(502)
                 return
             self.send_response_only(answer.status_code)
             self.send_header("Content-Type", answer.headers.get("content-type", ""))
