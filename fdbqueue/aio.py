@@ -104,7 +104,7 @@ __all__ = [
 ]
 
 _PAGE = 500  # items that a listing reads at a time
-_NEXT = 1.0  # seconds between looks at an item that is followed: workers store reports as often
+NEXT_LOOK = 1.0  # seconds between looks at an item that is followed: workers store reports as often
 _LOOK = 1.0  # seconds between looks whether the loop of a worker is closed
 
 _P = ParamSpec("_P")
@@ -224,6 +224,21 @@ copy = _function(_backup.copy)
 workers = _function(presence.workers)
 
 
+async def looks(
+    get: Callable[[], _Awaited[ItemInfo | None]], result: Callable[[], _Awaited[object]]
+) -> AsyncIterator[ItemInfo | None]:
+    """Yield an item when it changes, else `None`; `result` waits until the next look."""
+    last: object = None
+    while (info := await get()) is not None:
+        shown = info.state, info.progress, info.log
+        yield None if shown == last else info
+        if info.state in ENDED:
+            return
+        last = shown
+        with suppress(NoResult):  # returns at once if it has ended meanwhile
+            await result()
+
+
 class _Handle(Generic[_Q, _I]):
     """The methods of all queues."""
 
@@ -253,7 +268,8 @@ class _Handle(Generic[_Q, _I]):
             db: A database.
             item: An item or task, or its id.
         """
-        async for info in looks(self, db, item):
+        result = partial(self.result, db, item, wait=NEXT_LOOK)
+        async for info in looks(partial(self.get, db, item), result):
             if info is not None:
                 yield info
 
@@ -290,21 +306,6 @@ class _Handle(Generic[_Q, _I]):
     set_group = _method(BaseQueue[_I].set_group)
     group_settings = _method(BaseQueue[_I].group_settings)
     groups = _method(BaseQueue[_I].groups)
-
-
-async def looks(
-    queue: _Handle[Any, Any], db: Database, item: Any
-) -> AsyncIterator[ItemInfo | None]:
-    """Yield as `follow` does, and `None` after each look at an unchanged item."""
-    last: object = None
-    while (info := await queue.get(db, item)) is not None:
-        shown = info.state, info.progress, info.log
-        yield None if shown == last else info
-        if info.state in ENDED:
-            return
-        last = shown
-        with suppress(NoResult):  # returns at once if it has ended meanwhile
-            await queue.result(db, item, wait=_NEXT)
 
 
 class JobSteps(Generic[V]):

@@ -120,12 +120,13 @@ class FdbqueueError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # By default an exception is unpickled by calling its class with the message, which does not
         # match the constructors.
-        return _restored, (type(self), self.args, self.__dict__)
+        return restored, (type(self), self.args, self.__dict__)
 
 
-def _restored(
+def restored(
     kind: type[FdbqueueError], args: tuple[Any, ...], fields: dict[str, Any]
 ) -> FdbqueueError:
+    """Return an error of a class with this message and these fields."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(fields)
     return error

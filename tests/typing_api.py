@@ -239,6 +239,7 @@ def worker(db: Database, queue: TaskQueue, handler: Callable[[Task], Any]) -> No
 
 
 app = jobs.App("embedded:shop")
+jobs.App("https://queues.example:8080", token="secret", repeat_for="5s")
 
 
 @app.job(queue="mail", retry=jobs.Retry(attempts=8, first="2s", longest="1h", on=(OSError,)))

@@ -61,6 +61,8 @@ Number: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ITEMS), BeforeValidator(ex
 Wait: TypeAlias = Annotated[float, Field(ge=0, le=MAX_WAIT)]
 Time: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_time_from_text)]
 
+Keep: TypeAlias = str | Integer | Annotated[tuple[str, Integer], Strict(False)]
+
 Duration: TypeAlias = float | str
 """Seconds, or a text such as `"90s"`."""
 
@@ -76,7 +78,7 @@ _FORMS: dict[Any, Any] = {
     datetime: Time,
     types.Duration: Duration,
     types.Priority: Priority,
-    types.Keep: str | Integer | Annotated[tuple[str, Integer], Strict(False)],
+    types.Keep: Keep,
     tuple[int, types.Duration]: Annotated[
         tuple[Integer, Duration], Strict(False), Field(examples=[[100, 60]])
     ],

@@ -14,7 +14,7 @@ from fdbqueue.errors import InvalidQueueName, QueueNotFound
 from fdbqueue.http.responses import Delivered, json_response
 from fdbqueue.http.security import grant_of
 from fdbqueue.queue.overview import stats_as_json
-from fdbqueue.types import Database
+from fdbqueue.types import Database, Keep
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -76,8 +76,8 @@ class Served:
         more = len(found) > limit
         return json_response({"queues": page, "next": found[limit - 1][0] if more else None})
 
-    async def queue(self, name: str, must_exist: bool = True) -> Handle:
-        """Return the named queue; a new one is a priority queue."""
+    async def queue(self, name: str, must_exist: bool = True, keep: Keep | None = None) -> Handle:
+        """Return the named queue; a new one is a priority queue that keeps these done items."""
         validate_encoding(name)
         known_until, queue = self._queues.get(name, (0.0, None))
         now = time.monotonic()
@@ -91,7 +91,8 @@ class Served:
             self.forget(name)
             if must_exist:
                 raise
-            return await aio.PriorityQueue.named(self.db, name)  # which its first push creates
+            # Its first push creates it.
+            return await aio.PriorityQueue.named(self.db, name, keep=keep)
         # Threads share transactions if they share the queue object.
         is_same = queue is not None and queue.subspace.key() == found.subspace.key()
         if queue is None or not is_same or type(queue) is not type(found):

@@ -7,6 +7,8 @@ A job is an item of an ordinary priority queue, with the value `{"job": name, "a
 from fdbqueue.jobs.app import App
 from fdbqueue.jobs.errors import (
     InvalidArguments,
+    ServerRefused,
+    ServerUnavailable,
 )
 from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.job import Job
@@ -37,6 +39,8 @@ __all__ = [
     "JobCancelled",
     "Retry",
     "RetryIn",
+    "ServerRefused",
+    "ServerUnavailable",
     "Snooze",
     "StepFailed",
     "WaitTimedOut",

@@ -32,6 +32,7 @@ from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
 from fdbqueue.jobs.errors import (
+    AppIsRemote,
     AppNotBound,
     AppNotFound,
     DuplicateJob,
@@ -41,6 +42,7 @@ from fdbqueue.jobs.errors import (
 from fdbqueue.jobs.handler import Around, JobHandler, Lifespan
 from fdbqueue.jobs.job import Job, JobPusher, JobSettings
 from fdbqueue.jobs.processes import command_of, importable, is_same
+from fdbqueue.jobs.remote import RemoteQueue, Server
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.jobs.schedules import AppSchedules, DeclaredOptions
 from fdbqueue.options import GroupOptions, JobOptions, QueueLimits, ScheduleOptions
@@ -134,11 +136,15 @@ class App:
     """The jobs of a program, and the database that they are pushed to.
 
     Args:
-        database: A database, or a name for `fdbqueue.open`, which is opened at the first push.
-            `None` to call `bind` later.
+        database: A database; a name for `fdbqueue.open`, which is opened at the first push; or the
+            address of a server, such as `https://queues.example:8080`, to push from a machine
+            without the database. `None` to call `bind` later.
         keep: Which done jobs are kept in the queues that the app creates; see `QueueOptions`.
         keep_unknown: The time after which a job that no worker knows becomes a dead letter; `None`
             for never.
+        token: A token for the server, with the role `write`.
+        repeat_for: The time, up to an hour, for which a call repeats its request to a server that
+            does not answer. The request takes effect once.
 
     Example:
         >>> app = App("memory:")
@@ -158,6 +164,8 @@ class App:
         *,
         keep: Keep | None = _DAY,
         keep_unknown: Duration | None = _WEEK,
+        token: str | None = None,
+        repeat_for: Duration = 30,
     ) -> None:
         kept_options(keep)  # which checks it
         self._keep = keep
@@ -172,12 +180,13 @@ class App:
         """What pushes the rows of its outboxes beside a worker; the argument is `drain`."""
         self._named: str | None = None
         self._db: Database | None = None
+        self._server: Server | None = None
         self._queues: dict[str, PriorityQueue[Any]] = {}
         self._declared: dict[str, dict[str, Any]] = {}
         self.schedules = AppSchedules(self, lambda: [*map(self.queue, known_queues(self))])
         """The schedules of its jobs."""
         if database is not None:
-            self.bind(database)
+            self.bind(database, token=token, repeat_for=repeat_for)
 
     def __repr__(self) -> str:
         return f"<App of {len({*self._jobs.values()})} jobs on {self._where()}>"
@@ -187,27 +196,37 @@ class App:
             return database_name(self._db)
         return "no database" if self._named is None else self._named
 
-    def bind(self, database: str | Database) -> None:
-        """Let the app push to this database, instead of any earlier one.
+    def bind(
+        self, database: str | Database, *, token: str | None = None, repeat_for: Duration = 30
+    ) -> None:
+        """Let the app push to this database or server, instead of any earlier one.
 
         Args:
-            database: A database, or a name for `fdbqueue.open`.
+            database: A database, a name for `fdbqueue.open`, or the address of a server.
+            token: A token for the server, with the role `write`.
+            repeat_for: The time for which a call repeats its request to a server.
+
+        Raises:
+            ImportError: The address is one of a server, and httpx is missing.
         """
         if not isinstance(database, str) and not is_database(database):
             raise TypeError(f"an app needs a database, or the name of one, not {database!r}")
+        server = None
+        if isinstance(database, str) and database.startswith(("http://", "https://")):
+            server = Server(database, token, repeat_for, self._keep)
         with self._guard:
             self._named = database if isinstance(database, str) else None
             self._db = None if isinstance(database, str) else database
-            self._queues = {}
+            self._server, self._queues = server, {}
 
     @property
     def is_bound(self) -> bool:
-        """True if the app has a database."""
+        """True if the app has a database or a server."""
         return self._db is not None or self._named is not None
 
     @property
     def db(self) -> Database:
-        """The database; raises `AppNotBound` if there is none."""
+        """The database; raises `AppNotBound` if there is none, `AppIsRemote` if it has a server."""
         db = self._db
         if db is None:
             with self._guard:
@@ -215,6 +234,8 @@ class App:
                 if db is None:
                     if self._named is None:
                         raise AppNotBound
+                    if self._server is not None:
+                        raise AppIsRemote(self._named)
                     db = self._db = open_database(self._named)
         return db
 
@@ -222,6 +243,13 @@ class App:
     def jobs(self) -> Mapping[str, Job[Any, Any, Any, Any]]:
         """The jobs by their names and aliases."""
         return MappingProxyType(self._jobs)
+
+    def target(self, name: str) -> tuple[PriorityQueue[Any] | RemoteQueue, Any]:
+        """Return a queue, and the database or server that its methods take as `tr`."""
+        server = self._server
+        if server is not None:
+            return RemoteQueue(server, name), server
+        return self.queue(name), self.db
 
     @overload
     def queue(self, name: str) -> PriorityQueue[Any]: ...  # pyright: ignore[reportOverlappingOverload]
@@ -447,7 +475,7 @@ class App:
 
     def signal(
         self,
-        tr: Transactor,
+        tr: Transactor | None,
         name: str,
         *,
         key: str = "",
@@ -461,7 +489,7 @@ class App:
         once.
 
         Args:
-            tr: A transaction or a database.
+            tr: A transaction or a database; `None` for the app's own database or server.
             name: The name of the signal, text of 1 to 255 bytes.
             key: Its key, text of up to 255 bytes; by default a job waits for its own id.
             value: Its value, JSON of up to 90,000 bytes.
@@ -478,12 +506,16 @@ class App:
                 large.
         """
         names = known_queues(self) if queue is None else [queue]
-        steps = [self.queue(each).steps for each in names]
+        targets = [self.target(each) for each in names]
+        target: Any = targets[0][1] if tr is None else tr
+        signals: list[Any] = [each.steps.signal for each, _ in targets]
 
         def body(tr: Transaction) -> int:
-            return sum(each.signal(tr, name, key=key, value=value, keep=keep) for each in steps)
+            return sum(send(tr, name, key=key, value=value, keep=keep) for send in signals)
 
-        return change_once(self.queue(names[0]), tr, body) if is_database(tr) else body(tr)
+        if self._server is not None or not is_database(target):
+            return body(target)
+        return change_once(self.queue(names[0]), target, body)
 
     def batch(
         self,
@@ -759,10 +791,10 @@ def database_of(app: App) -> str | Database | None:
 def bound_to(app: App, database: Database) -> Generator[App]:
     """Bind an app to a database until the end of a `with` block."""
     with app._guard:
-        before = app._named, app._db, app._queues
+        before = app._named, app._db, app._queues, app._server
     app.bind(database)
     try:
         yield app
     finally:
         with app._guard:
-            app._named, app._db, app._queues = before
+            app._named, app._db, app._queues, app._server = before

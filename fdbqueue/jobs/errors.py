@@ -7,11 +7,14 @@ from typing import Literal
 from fdbqueue.errors import FdbqueueError
 
 __all__ = [
+    "AppIsRemote",
     "AppNotBound",
     "AppNotFound",
     "DuplicateJob",
     "DuplicateSchedule",
     "InvalidArguments",
+    "ServerRefused",
+    "ServerUnavailable",
     "UndecodableArguments",
     "UnsupportedAnnotation",
 ]
@@ -24,6 +27,56 @@ class AppNotBound(FdbqueueError):
         'the app has no database; write App("embedded:NAME"), or call `app.bind(...)` before '
         "the first push"
     )
+
+
+class AppIsRemote(FdbqueueError):
+    """A call that needs the database, of an app that pushes to a server."""
+
+    url: str
+
+    _template = (
+        "the app pushes to {self.url}, and this call needs the database: workers, transactions, "
+        "schedules and batches run where the database can be opened, as with "
+        "`fdbq work --app MODULE:APP --db DATABASE`"
+    )
+
+
+class ServerRefused(FdbqueueError):
+    """A server, or a proxy before it, that refuses a request.
+
+    Attributes:
+        status: The HTTP status; 401 and 403 for a token that is missing or has too few rights.
+        reason: What the answer says.
+    """
+
+    url: str
+    status: int
+    reason: str
+
+    _template = "{self.url} answered {self.status}: {self.reason}"
+
+
+class ServerUnavailable(FdbqueueError):
+    """A server that has not answered a request, although it was repeated.
+
+    Attributes:
+        reason: Why the last attempt failed.
+        is_unknown: Whether the request may have taken effect.
+    """
+
+    url: str
+    reason: str
+    seconds: float
+    is_unknown: bool
+
+    _template = "{self.url} has not answered for {self.seconds:g} s: {self.reason}; {self._effect}"
+
+    @property
+    def _effect(self) -> str:
+        unknown = (
+            "the call may or may not have taken effect; a push with a unique key can be repeated"
+        )
+        return unknown if self.is_unknown else "nothing was changed"
 
 
 class AppNotFound(FdbqueueError):

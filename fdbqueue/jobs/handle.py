@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fdbqueue import aio
 from fdbqueue.errors import NoResult
+from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Duration, ItemInfo, State
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ class Handle(Generic[_Result]):
             NoResult: The job has not ended in time, is a dead letter, was discarded or cancelled,
                 or is no longer kept.
         """
-        app = self._job.app
-        stored = app.queue(self.queue).result(app.db, self.id, wait=wait)
+        queue, db = self._job.app.target(self.queue)
+        stored = queue.result(db, self.id, wait=wait)
         if stored is None and (info := self.info()) and info.outcome in ("discarded", "cancelled"):
             raise NoResult(self.id, info.outcome, info.error)
         result: _Result = self._job.arguments.decode_result(stored)
@@ -74,8 +75,8 @@ class Handle(Generic[_Result]):
             InvalidArguments: The function does not take these arguments.
             WrongState: The job runs, has stored steps, or has ended.
         """
-        queue = self._job.app.queue(self.queue)
-        queue.update(self._job.app.db, self.id, value=self._job.bind(*args, **kwargs).value)
+        queue, db = self._job.app.target(self.queue)
+        queue.update(db, self.id, value=self._job.bind(*args, **kwargs).value)
 
     def cancel(self, *, force: bool = False, children: bool = False) -> bool:
         """Cancel the job; return false if it has ended.
@@ -89,7 +90,7 @@ class Handle(Generic[_Result]):
             children: Whether to cancel the jobs that it runs in its steps, too, and to let it go on
                 when they have ended.
         """
-        queue, db = self._job.app.queue(self.queue), self._job.app.db
+        queue, db = self._job.app.target(self.queue)
         return queue.cancel(db, self.id, force=force, children=children)
 
     async def __aiter__(self) -> AsyncIterator[ItemInfo]:
@@ -110,18 +111,22 @@ class Handle(Generic[_Result]):
             >>> asyncio.run(states(handle))
             ['done']
         """
-        app = self._job.app
-        queue = aio.PriorityQueue[Any](await aio.run(app.queue, self.queue))
-        async for info in queue.follow(app.db, self.id):
+        queue, db = await aio.run(self._job.app.target, self.queue)
+        following: Any = (
+            aio.PriorityQueue[Any](queue) if isinstance(queue, PriorityQueue) else queue
+        )
+        async for info in following.follow(db, self.id):
             yield info
 
     def state(self) -> State | None:
         """Return the state of its item; `None` if it has left the queue."""
-        return self._job.app.queue(self.queue).state(self._job.app.db, self.id)
+        queue, db = self._job.app.target(self.queue)
+        return queue.state(db, self.id)
 
     def info(self) -> ItemInfo | None:
         """Return everything about its item; `None` if it has left the queue."""
-        return self._job.app.queue(self.queue).get(self._job.app.db, self.id)
+        queue, db = self._job.app.target(self.queue)
+        return queue.get(db, self.id)
 
 
 def handle_of(stored: Any, jobs: Mapping[str, Job[Any, Any, Any, Any]]) -> Handle[Any]:

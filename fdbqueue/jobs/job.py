@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.handle import Handle
+from fdbqueue.jobs.remote import RemoteQueue
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.options import JobOptions
 from fdbqueue.queue.arguments import (
@@ -21,7 +22,7 @@ from fdbqueue.queue.arguments import (
     validate_share,
 )
 from fdbqueue.queue.batches import Members, StoredAlert, encode_alert, push_after
-from fdbqueue.types import Duration, Group, OnDead, StoredJob, Transactor, Unique, UniqueUntil
+from fdbqueue.types import Duration, Group, Item, OnDead, StoredJob, Transactor, Unique, UniqueUntil
 from fdbqueue.worker.invocation import supplied
 from fdbqueue.worker.telemetry import inject
 
@@ -187,15 +188,20 @@ class JobPusher(Generic[_Push, _Result]):
         Args:
             calls: The jobs, from `bind`.
         """
-        app, queue = self.job.app, self.settings.queue
-        tr = app.db if self._tr is None else self._tr
-        new = Members(app.queue(queue), self._arguments_of(calls), self.alert)
-        if self.settings.after:
-            others = [(app.queue(each.queue), each.id) for each in self.settings.after]
-            items = push_after(tr, new, others, self.settings.on_dead)
+        app, name = self.job.app, self.settings.queue
+        queue, db = app.target(name)
+        tr, arguments = db if self._tr is None else self._tr, self._arguments_of(calls)
+        items: list[Item[Any]]
+        if isinstance(queue, RemoteQueue) and not (self.settings.after or self.alert):
+            items = queue.push_many(tr, **arguments)
         else:
-            items = new.push(tr, new.items())
-        return [Handle(self.job, queue, item.id, is_new=item.is_new) for item in items]
+            new = Members(app.queue(name), arguments, self.alert)  # which an app on a server lacks
+            if self.settings.after:
+                others = [(app.queue(each.queue), each.id) for each in self.settings.after]
+                items = push_after(tr, new, others, self.settings.on_dead)
+            else:
+                items = new.push(tr, new.items())
+        return [Handle(self.job, name, item.id, is_new=item.is_new) for item in items]
 
     def members(self, calls: Iterable[BoundJob[_Push, _Result]]) -> Members:
         """Return the pushes of these calls for a batch or a step."""

@@ -280,9 +280,9 @@ def validate_json(value: Any) -> None:
     JsonCodec().encode(value)
 
 
-def validate_result(result: Any) -> bytes | None:
+def validate_result(result: Any, holder: str = "a result") -> bytes | None:
     """Return a result as JSON; raise `InvalidValue` or `PayloadTooLarge`."""
-    return None if result is None else encode_returned(result)
+    return None if result is None else encode_returned(result, holder)
 
 
 def validate_log(log: object) -> str:

@@ -256,19 +256,22 @@ class TaskQueue(BaseQueue[Task[V]]):
 
 
 @driven
-def push_task(
-    queue: TaskQueue[Any], tr: Transactor, task: Mapping[str, Any]
-) -> SansIO[tuple[str, bool] | None]:
-    """Push a task, given the arguments of `TaskQueue.push`; `None` if the queue is full.
+def push_tasks(
+    queue: TaskQueue[Any],
+    tr: Transactor,
+    tasks: Iterable[Mapping[str, Any]],
+    *,
+    as_many_as_fit: bool = False,
+) -> SansIO[list[tuple[str, bool]]]:
+    """Push tasks as `TaskQueue.push_many` does.
 
-    Returns its id, and false if an earlier push has stored it.
+    Returns their ids, and false for each that an earlier push has stored.
 
     Example:
-        >>> [push_task(tasks, db, {"unique": "daily"})[1] for _ in range(2)]
+        >>> [new for _, new in push_tasks(tasks, db, [{"unique": "daily"}] * 2)]
         [True, False]
     """
-    store, item = queue._store, queue._new_item(task)
-    ids = yield from store.push(tr, [item])
-    if not ids:
-        return None
-    return ids[0], store.layout.unpack_item_key(store.codec.key_of(ids[0]))[-1] == item.random
+    store, items = queue._store, [*map(queue._new_item, tasks)]
+    ids = yield from store.push(tr, items, as_many_as_fit, raises=not as_many_as_fit)
+    keys = [store.layout.unpack_item_key(store.codec.key_of(id)) for id in ids]
+    return [(id, key[-1] == item.random) for id, key, item in zip(ids, keys, items)]

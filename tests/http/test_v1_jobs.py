@@ -313,3 +313,30 @@ def test_a_client_reports_on_its_work(db: Any, jobs: Api, name: str) -> None:
     assert [attempt["log"] for attempt in info["failed_attempts"]] == ["failed\n"]
     problem = jobs.problem("POST", "/extend", {"token": claim["token"], "progress": 1.5})
     assert problem["status"] == 422
+
+
+@pytest.mark.parametrize("kind", ["priority", "fifo", "task"])
+def test_a_request_repeated_with_its_key_gets_the_first_answer(
+    client: TestClient, db: Any, name: str, kind: str
+) -> None:
+    """Also if the item has ended meanwhile."""
+    queue = make(db, name, kind)
+
+    def twice(route: str, body: Any = None) -> Any:
+        api = Api(client, name, **{"Idempotency-Key": route[:200]})
+        first, again = (api.send("POST", route, body) for _ in range(2))
+        assert (first.status_code, first.content) == (again.status_code, again.content)
+        return first.json() if first.content else first.status_code
+
+    items = [{"item": n, "unique": "key", "delay": 60} for n in range(2)]
+    pushed = twice("/batch", {"items": [*items, {"item": 2}]})
+    assert pushed["is_new"] == [True, False, True]
+    assert pushed["ids"][0] == pushed["ids"][1]
+    assert queue.stats(db).total_pushed == 2
+    assert twice(f"/items/{pushed['ids'][0]}/cancel") == 204
+    if kind != "task":
+        assert twice("/signals", {"name": "paid"}) == {"signalled": 0}
+    reused = Api(client, name, **{"Idempotency-Key": f"/items/{pushed['ids'][0]}/cancel"})
+    problem = reused.problem("POST", f"/items/{pushed['ids'][2]}/cancel")
+    assert problem["type"] == "urn:fdbqueue:IdempotencyKeyReused"
+    assert queue.state(db, pushed["ids"][2]) == "ready"

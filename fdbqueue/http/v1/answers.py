@@ -25,10 +25,16 @@ class Pushed(BaseModel):
     is_new: bool
 
 
-class BatchPushed(BaseModel):
+class Followed(BaseModel):
     """The stored items, or the holders of their unique keys, in order."""
 
     ids: list[str]
+
+
+class BatchPushed(Followed):
+    """The stored items, and for each whether it is new, or the holder of its unique key."""
+
+    is_new: list[bool]
 
 
 class Found(BaseModel):

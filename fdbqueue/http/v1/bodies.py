@@ -11,6 +11,7 @@ from fdbqueue.http.fields import (
     MAX_ITEMS,
     Duration,
     Integer,
+    Keep,
     Number,
     Priority,
     QueueName,
@@ -65,6 +66,9 @@ class Batch(Body):
     items: list[Push] = Field(min_length=1, max_length=MAX_ITEMS)
     as_many_as_fit: bool = Field(
         False, description="Push the first items if the queue has no room for all."
+    )
+    keep: Keep | None = Field(
+        None, description="Which done items the queue keeps if this push creates it."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
@@ -26,6 +27,7 @@ from fdbqueue.http.security import grant_of
 from fdbqueue.http.served import Handle, Served, ServedQueues, call_waiting, client_of
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import (
+    Once,
     change_report,
     exact_priority,
     found_info,
@@ -35,7 +37,7 @@ from fdbqueue.http.v1.values import (
 from fdbqueue.queue.arguments import decode_json, json_bytes
 from fdbqueue.queue.batches import Batches, batch_as_json, batches_of
 from fdbqueue.queue.overview import as_json
-from fdbqueue.types import ENDED, MatchCount, State
+from fdbqueue.types import ENDED, MatchCount, State, Transaction
 
 router = new_router()
 
@@ -120,7 +122,8 @@ async def _events(
     request: Request, served: Served, handle: Handle, item_id: str
 ) -> AsyncIterator[str]:
     began = time.monotonic()
-    async for info in aio.looks(handle, served.db, item_id):
+    result = partial(handle.result, served.db, item_id, wait=aio.NEXT_LOOK)
+    async for info in aio.looks(partial(handle.get, served.db, item_id), result):
         if info is not None:
             has_ended = info.state in ENDED
             event = "end" if has_ended else "change"
@@ -221,7 +224,11 @@ async def release(served: ServedQueues, name: WriteOf, item_id: str) -> Response
 
 @router.post("/queues/{name}/items/{item_id}/cancel", status_code=204)
 async def cancel(
-    served: ServedQueues, name: WriteOf, item_id: str, body: bodies.Cancel | None = None
+    once: Once,
+    served: ServedQueues,
+    name: WriteOf,
+    item_id: str,
+    body: bodies.Cancel | None = None,
 ) -> Response:
     """Cancel a job.
 
@@ -229,7 +236,11 @@ async def cancel(
     the step at which it stands raises `JobCancelled`, so that it can compensate.
     """
     handle, options = await served.queue(name), body.model_dump() if body else {}
-    changed = await handle.cancel(served.db, item_id, **options)
+
+    def change(tr: Transaction) -> list[str]:
+        return [item_id] * handle.queue.cancel(tr, item_id, **options)
+
+    changed = bool(await once(handle, change))
     return await _changed(served, handle, item_id, changed, "it has ended")
 
 
@@ -309,8 +320,15 @@ async def close_batch(served: ServedQueues, name: WriteOf, item_id: str) -> Resp
 
 
 @router.post("/queues/{name}/signals", response_model=answers.Signalled)
-async def signal(served: ServedQueues, name: WriteOf, body: bodies.NewSignal) -> Response:
+async def signal(
+    once: Once, served: ServedQueues, name: WriteOf, body: bodies.NewSignal
+) -> Response:
     """Send a signal; jobs that wait for its name and key continue in the same transaction."""
-    steps = steps_of((await served.queue(name)).queue)
-    n = await aio.run(steps.signal, served.db, **body.model_dump())
-    return json_response({"signalled": n})
+    handle = await served.queue(name)
+    steps = steps_of(handle.queue)
+
+    def send(tr: Transaction) -> list[str]:
+        return [str(steps.signal(tr, **body.model_dump()))]
+
+    (n,) = await once(handle, send)
+    return json_response({"signalled": int(n)})

@@ -19,6 +19,7 @@ from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import (
     AnyQueue,
     IdempotencyKey,
+    Once,
     found,
     json_queue,
     options_of,
@@ -26,10 +27,10 @@ from fdbqueue.http.v1.values import (
     push_all,
     push_arguments,
     push_item,
-    push_once,
+    without_marks,
 )
 from fdbqueue.queue.base import change_once, claim_from_text, claim_text
-from fdbqueue.types import Claim, Progress, Transaction
+from fdbqueue.types import Claim, Keep, Progress, Transaction
 
 router = new_router()
 
@@ -39,8 +40,10 @@ _ONE_END = {
 }
 
 
-async def _json_handle(served: Served, name: str, must_exist: bool = True) -> Handle:
-    handle = await served.queue(name, must_exist)
+async def _json_handle(
+    served: Served, name: str, must_exist: bool = True, keep: Keep | None = None
+) -> Handle:
+    handle = await served.queue(name, must_exist, keep)
     json_queue(handle.queue)
     return handle
 
@@ -74,12 +77,15 @@ async def push_one(
 
 @router.post("/queues/{name}/batch", status_code=201, response_model=answers.BatchPushed)
 async def push_batch(
-    request: Request, handle: _PushedTo, body: bodies.Batch, idempotency_key: IdempotencyKey = None
+    once: Once, served: ServedQueues, name: WriteOf, body: bodies.Batch
 ) -> Response:
     """Push several items in one transaction: all, or as many as fit."""
+    handle = await _json_handle(served, name, must_exist=False, keep=body.keep)
     items, as_many_as_fit = body.items, body.as_many_as_fit
     store = partial(push_all, queue=handle.queue, bodies=items, as_many_as_fit=as_many_as_fit)
-    return json_response({"ids": await push_once(request, handle, idempotency_key, store)}, 201)
+    pushed = without_marks(await once(handle, store))
+    ids, is_new = [id for id, _ in pushed], [new for _, new in pushed]
+    return json_response({"ids": ids, "is_new": is_new}, 201)
 
 
 @router.post("/queues/{name}/pop", response_model=answers.Popped)
@@ -128,7 +134,7 @@ def _claimed(queue: AnyQueue, claim: Claim) -> dict[str, Any]:
     return {**found(queue, claim.item), "attempt": claim.attempt, "token": token}
 
 
-@router.post("/queues/{name}/ack", response_model=answers.BatchPushed)
+@router.post("/queues/{name}/ack", response_model=answers.Followed)
 async def ack(
     request: Request, served: ServedQueues, handle: _Existing, body: bodies.Ack
 ) -> Response:

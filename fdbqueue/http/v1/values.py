@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import groupby
 from typing import Annotated, Any, TypeAlias
 
-from fastapi import Header, Request
+from fastapi import Depends, Header, Request
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
@@ -20,7 +20,7 @@ from fdbqueue.queue.base import BaseQueue, change_once, store_of
 from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
 from fdbqueue.queue.repeatable import remembered
 from fdbqueue.queue.steps import JobSteps
-from fdbqueue.queue.task import push_task
+from fdbqueue.queue.task import push_tasks
 from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction, Transactor
 
 IdempotencyKey: TypeAlias = Annotated[
@@ -33,9 +33,13 @@ IdempotencyKey: TypeAlias = Annotated[
 ]
 """The header of a push that may be repeated."""
 
+Change: TypeAlias = Callable[[Any, Callable[[Transaction], list[str]]], Awaitable[list[str]]]
+
 AnyQueue: TypeAlias = BaseQueue[Any]
 
 _MAX_UNCHANGED = 1000  # ids in a response
+
+_KNOWN = "known"  # follows the id of an item that a push has found under its unique key
 
 _JSON = frozenset({"json", "task"})
 _FIELDS = {
@@ -121,10 +125,7 @@ def push(tr: Transactor, queue: Any, body: Push) -> tuple[str, bool]:
     call = push_arguments(queue, body)
     if options_of(queue).kind != "task":
         return pushed(queue, queue.push(tr, **call))
-    stored = push_task(queue, tr, call)
-    if stored is None:
-        raise full(queue)
-    return stored
+    return push_tasks(queue, tr, [call])[0]
 
 
 def pushed(queue: AnyQueue, item: Item | str | None) -> tuple[str, bool]:
@@ -142,19 +143,19 @@ def full(queue: AnyQueue) -> QueueFull:
 def push_all(
     tr: Transaction, queue: AnyQueue, bodies: list[Push], as_many_as_fit: bool
 ) -> list[str]:
-    """Push items in a transaction and return their ids: all, or as many as fit."""
-    ids: list[str] = []
+    """Push items in a transaction, all or as many as fit; return their `marked_ids`."""
+    all_stored: list[tuple[str, bool]] = []
     for _, group in groupby((push_arguments(queue, body) for body in bodies), _shared):
         calls = list(group)
         stored = _push_many(tr, queue, calls, as_many_as_fit)
-        ids += stored
+        all_stored += stored
         if len(stored) < len(calls):
             break
-    if not ids:
+    if not all_stored:
         push(tr, queue, bodies[0])  # raises its error
-    if not ids or (len(ids) < len(bodies) and not as_many_as_fit):
+    if not all_stored or (len(all_stored) < len(bodies) and not as_many_as_fit):
         raise full(queue)
-    return ids
+    return marked_ids(all_stored)
 
 
 def _shared(call: dict[str, Any]) -> dict[str, Any]:
@@ -163,10 +164,10 @@ def _shared(call: dict[str, Any]) -> dict[str, Any]:
 
 def _push_many(
     tr: Transaction, queue: Any, calls: list[dict[str, Any]], as_many_as_fit: bool
-) -> list[str]:
+) -> list[tuple[str, bool]]:
     kind = options_of(queue).kind
     if kind == "task":
-        return list(queue.push_many(tr, calls, as_many_as_fit=as_many_as_fit))
+        return push_tasks(queue, tr, calls, as_many_as_fit=as_many_as_fit)
     options = _shared(calls[0])
     options["unique"] = [call.get("unique") for call in calls]
     options["groups"] = [call.get("group") for call in calls]
@@ -174,35 +175,51 @@ def _push_many(
         options["priorities"] = [call.get("priority", 0) for call in calls]
     values = [call["value"] for call in calls]
     items = queue.push_many(tr, values, as_many_as_fit=as_many_as_fit, **options)
-    return [item.id for item in items]
+    return [(item.id, item.is_new) for item in items]
+
+
+def marked_ids(stored: list[tuple[str, bool]]) -> list[str]:
+    """Return the ids of a push, each followed by a mark unless it is new.
+
+    >>> marked_ids([("a", True), ("b", False)])
+    ['a', 'b', 'known']
+    """
+    return [text for id, is_new in stored for text in ([id] if is_new else [id, _KNOWN])]
+
+
+def without_marks(ids: list[str]) -> list[tuple[str, bool]]:
+    """Return ids and whether they are new, given `marked_ids`."""
+    return [(id, mark != _KNOWN) for id, mark in zip(ids, [*ids[1:], ""]) if id != _KNOWN]
+
+
+async def _repeatable(request: Request, idempotency_key: IdempotencyKey = None) -> Change:
+    return lambda handle, change: _once(request, handle, idempotency_key, change)
+
+
+Once: TypeAlias = Annotated[Change, Depends(_repeatable)]
+"""Changes a queue, unless an earlier request with the same idempotency key did."""
 
 
 async def push_item(request: Request, handle: Any, body: Push, key: str | None) -> tuple[str, bool]:
     """Push an item once per idempotency key; return its id, and whether it is new."""
     db, queue = request.app.state.served.db, handle.queue
     if key is not None:
-        id, *known = await push_once(request, handle, key, partial(_push_ids, queue, body))
-        return id, not known
+        push_one = partial(push_all, queue=queue, bodies=[body], as_many_as_fit=False)
+        return without_marks(await _once(request, handle, key, push_one))[0]
     if body.unique is not None:  # it shares no transaction with other pushes
         return await aio.run(push, db, queue, body)
     return pushed(queue, await handle.push(db, **push_arguments(queue, body)))
 
 
-async def push_once(
-    request: Request, handle: Any, key: str | None, push: Callable[[Transaction], list[str]]
+async def _once(
+    request: Request, handle: Any, key: str | None, change: Callable[[Transaction], list[str]]
 ) -> list[str]:
-    """Push, or return the ids of the first request with the same key."""
+    """Change a queue, or return what the first request with the same key has returned."""
     db = request.app.state.served.db
     if key is None:
-        return await aio.run(change_once, handle.queue, db, push)
-    digest = hashlib.sha256(await request.body()).digest()
-    return await aio.run(remembered, db, handle.queue, key, digest, push)
-
-
-def _push_ids(queue: AnyQueue, body: Push, tr: Transaction) -> list[str]:
-    """Push an item; return its id, and a mark unless it is new."""
-    id, is_new = push(tr, queue, body)
-    return [id] if is_new else [id, "known"]
+        return await aio.run(change_once, handle.queue, db, change)
+    digest = hashlib.sha256(await request.body() or request.url.path.encode()).digest()
+    return await aio.run(remembered, db, handle.queue, key, digest, change)
 
 
 # Found
