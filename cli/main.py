@@ -20,7 +20,10 @@ from .output import OutputError, say
 
 _SECTIONS = {
     "Push and pop": ("push", "pop", "peek", "task"),
-    "Run jobs": ("work", "deploy", "retry", "release", "cancel", "schedule", "group", "signal"),
+    "Run jobs": (
+        *("work", "relay", "deploy", "retry", "release", "cancel", "schedule", "group"),
+        "signal",
+    ),
     "Look": (
         *("ls", "items", "jobs", "batch", "show", "result", "stats", "history", "counts"),
         *("top", "workers", "serve", "info"),

@@ -14,7 +14,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
@@ -65,7 +71,14 @@ from fdbqueue.types import (
 from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
-from fdbqueue.worker.processes import Supervisor, limit_of, parent, run_worker, summary_of
+from fdbqueue.worker.processes import (
+    Supervisor,
+    is_first,
+    limit_of,
+    parent,
+    run_worker,
+    summary_of,
+)
 from fdbqueue.worker.shutdown import Shutdown
 from fdbqueue.worker.worker import Worker
 
@@ -155,6 +168,8 @@ class App:
         self._jobs: dict[str, Job[Any, Any, Any, Any]] = {}
         self._lifespan: Lifespan = nullcontext
         self._middleware: list[Around] = []
+        self.relays: list[Callable[[bool], AbstractContextManager[None]]] = []
+        """What pushes the rows of its outboxes beside a worker; the argument is `drain`."""
         self._named: str | None = None
         self._db: Database | None = None
         self._queues: dict[str, PriorityQueue[Any]] = {}
@@ -692,7 +707,10 @@ class App:
             grace=shutdown,
             **options,
         )
-        return run_worker(worker, shutdown, drain=drain, health=health)
+        with ExitStack() as beside:
+            for relaying in self.relays if is_first() else ():
+                beside.enter_context(relaying(drain))
+            return run_worker(worker, shutdown, drain=drain, health=health)
 
 
 def worker_of(

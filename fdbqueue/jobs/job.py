@@ -108,6 +108,13 @@ class BoundJob(Generic[_Push, _Result]):
         inject(value)
         return value
 
+    @property
+    def push_many(self) -> tuple[str, dict[str, Any], bytes]:
+        """Its queue, the arguments of the queue's `push_many`, and its alert; opens no database."""
+        pusher = self._pusher
+        pusher.check_member()
+        return pusher.queue, pusher._arguments_of([self]), pusher.alert
+
     def decode_result(self, stored: Any) -> _Result:
         """Return the result of the function, given the JSON form."""
         result: _Result = self._pusher.job.arguments.decode_result(stored)
@@ -143,9 +150,9 @@ class JobPusher(Generic[_Push, _Result]):
         )
 
     def check_member(self) -> None:
-        """Raise `TypeError` if a batch or a step cannot push it."""
+        """Raise `TypeError` if a batch, a step or an outbox cannot push it."""
         if self._tr is not None or self.settings.after:
-            raise TypeError("a job of a batch or of a step is pushed without tr and after")
+            raise TypeError("a job of a batch, a step or an outbox is pushed without tr and after")
 
     def bind(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> BoundJob[_Push, _Result]:
         """Return the job with arguments of its function, for `push_many` and `Context.gather`."""

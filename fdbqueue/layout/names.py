@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import fdb.tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidQueueName
@@ -69,6 +72,21 @@ def workers_range() -> tuple[bytes, bytes]:
 def worker_key(uuid: bytes) -> bytes:
     """Return the key of a worker's row; UUIDs sort by start."""
     return ROOT[6].pack((uuid,))
+
+
+def outbox_key(outbox: str) -> bytes:
+    """Return the key of the rows of an outbox that were pushed last."""
+    return ROOT[7].pack((outbox,))
+
+
+def encode_rows(rows: Sequence[tuple[int, str]]) -> bytes:
+    """Encode the ids and tokens of an outbox's rows."""
+    return fdb_tuple.pack(tuple(rows))
+
+
+def decode_rows(value: bytes | None) -> list[tuple[int, str]]:
+    """Return the ids and tokens of an outbox's rows; none without a value."""
+    return [*fdb_tuple.unpack(value or b"")]
 
 
 def decode_name(key: bytes) -> str:

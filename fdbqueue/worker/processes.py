@@ -98,7 +98,12 @@ def run_worker(
 
 def own_health(health: int | str | None) -> int | str | None:
     """Return where this process answers health checks, if it is the first of several."""
-    return health if parent is None or parent.number == 1 else None
+    return health if is_first() else None
+
+
+def is_first() -> bool:
+    """Return whether this process is the first of several, or the only one."""
+    return parent is None or parent.number == 1
 
 
 def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], processes: int) -> str:

@@ -18,7 +18,7 @@ def left_behind(db: Any) -> list[Any]:
     Receipts of clients that renamed or dropped a queue are kept for a day; the count of names that
     were given up is kept forever; the row of a worker that was killed until another one starts.
     """
-    kept = tuple(ROOT[number].key() for number in (2, 3, 6))
+    kept = tuple(ROOT[number].key() for number in (2, 3, 6, 7))
     return [row for row in db[b"":b"\xff"] if not row.key.startswith(kept)]
 
 

@@ -13,5 +13,6 @@
 
 from fdbqueue.contrib.django.backend import FdbqueueBackend
 from fdbqueue.contrib.django.declared import options
+from fdbqueue.contrib.django.outbox import Outbox
 
-__all__ = ["FdbqueueBackend", "options"]
+__all__ = ["FdbqueueBackend", "Outbox", "options"]

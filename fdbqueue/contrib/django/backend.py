@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar, cast
@@ -96,24 +96,9 @@ class FdbqueueBackend(BaseTaskBackend):
         Raises:
             InvalidTask: The backend cannot run the task, or no worker could find it.
         """
-        self.validate_task(task)
-        found = declared_task(task.module_path)
-        if found is None or found.func is not task.func:
-            raise InvalidTask(
-                f"no worker can find the task {task.module_path!r}: give it the name of its "
-                "function, at the top level of a module"
-            )
-        unique = options_of(task.func).unique
-        value: Any = normalize_json({"job": task.module_path, "args": args, "kwargs": kwargs})
-        at = task.run_after
+        pushed = self.arguments_of(task, args, kwargs)
         queue = self.app.queue(task.queue_name)
-        item = queue.push(
-            self.app.db,
-            value,
-            -int(task.priority),
-            at=timezone.make_aware(at) if at is not None and timezone.is_naive(at) else at,
-            unique=unique(*args, **kwargs) if callable(unique) else unique,
-        )
+        item = queue.push(self.app.db, **pushed)
         if not item.is_new:
             return cast("TaskResult[_P, _R]", self.get_result(item.id))
         result: TaskResult[_P, _R] = TaskResult(
@@ -124,14 +109,34 @@ class FdbqueueBackend(BaseTaskBackend):
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
-            args=value["args"],
-            kwargs=value["kwargs"],
+            args=pushed["value"]["args"],
+            kwargs=pushed["value"]["kwargs"],
             backend=self.alias,
             errors=[],
             worker_ids=[],
         )
         task_enqueued.send(type(self), task_result=result)
         return result
+
+    def arguments_of(
+        self, task: Task[_P, _R], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments of `PriorityQueue.push` for a task; raise `InvalidTask`."""
+        self.validate_task(task)
+        found = declared_task(task.module_path)
+        if found is None or found.func is not task.func:
+            raise InvalidTask(
+                f"no worker can find the task {task.module_path!r}: give it the name of its "
+                "function, at the top level of a module"
+            )
+        unique, at = options_of(task.func).unique, task.run_after
+        value: Any = {"job": task.module_path, "args": [*args], "kwargs": {**kwargs}}
+        return {
+            "value": normalize_json(value),
+            "priority": -int(task.priority),
+            "at": timezone.make_aware(at) if at is not None and timezone.is_naive(at) else at,
+            "unique": unique(*args, **kwargs) if callable(unique) else unique,
+        }
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
         """Return the result of a task.

@@ -37,6 +37,7 @@ def worker_app(backend: FdbqueueBackend) -> App:
     autodiscover_modules("tasks")
     given = {name: backend.options[name] for name in {"keep_unknown"} & backend.options.keys()}
     app = App(backend.app.db, **given)
+    app.relays += backend.app.relays
     for path, task in declared_tasks().items():
         options = options_of(task.func)
         policy = backend.retry if options.retry is None else options.retry

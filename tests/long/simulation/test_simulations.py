@@ -17,6 +17,7 @@ from tests.long.simulation import deployments
 from tests.long.simulation.durable import simulation as durable
 from tests.long.simulation.groups import simulation as groups
 from tests.long.simulation.mutations import MUTATIONS, planted
+from tests.long.simulation.outbox import OutboxSimulation
 from tests.long.simulation.queues import simulation as queues
 from tests.long.simulation.scheduler import Endless
 
@@ -29,9 +30,10 @@ SIMULATIONS: dict[str, Callable[[Any, Subspace, int], Any]] = {
     "deployments": deployments.DeploymentSimulation,
     "durable": durable.DurableSimulation,
     "groups": groups.GroupSimulation,
+    "outbox": OutboxSimulation,
 }
 
-ENOUGH = {"queues": 60, "deployments": 12, "durable": 12, "groups": 20}
+ENOUGH = {"queues": 60, "deployments": 12, "durable": 12, "groups": 20, "outbox": 40}
 """With how many seeds each simulation meets what has to happen."""
 
 EVENTS = {
@@ -39,6 +41,7 @@ EVENTS = {
     "deployments": deployments.MET,
     "durable": durable.MET,
     "groups": {"as many as the limit", "as many as the rate", "refused", "compared shares"},
+    "outbox": {"killed", "rolled back", "has pushed", "(a late commit takes place)"},
 }
 """What has to happen in some of the seeds."""
 
@@ -67,7 +70,7 @@ def test_simulations_find_nothing(
     assert given is not None or SEEDS or met >= EVENTS[name], EVENTS[name] - met
 
 
-@pytest.mark.parametrize("name", ["deployments", "durable", "groups"])
+@pytest.mark.parametrize("name", ["deployments", "durable", "groups", "outbox"])
 def test_simulations_find_nothing_on_any_engine(steady: Any, space: Subspace, name: str) -> None:
     for seed in range(1, 4):
         simulate(name, steady, space, seed)

@@ -1,0 +1,111 @@
+"""Jobs and tasks that commit with rows of Django's models: an outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, ParamSpec
+
+from django.apps import apps
+from django.db import close_old_connections, connections, transaction
+
+from fdbqueue.contrib import outbox as core
+from fdbqueue.contrib.django.api import InvalidTask, Task, task_backends
+from fdbqueue.contrib.django.backend import FdbqueueBackend
+from fdbqueue.contrib.outbox import BATCH, IDENTITY, TABLE, Row, new_row
+from fdbqueue.jobs.app import App
+from fdbqueue.jobs.job import BoundJob
+from fdbqueue.types import Duration
+
+_P = ParamSpec("_P")
+
+
+class Outbox(core.Outbox):
+    """Pushes jobs and enqueues tasks that commit with rows of a database of Django, or not at all.
+
+    Workers of the app, such as `manage.py fdbqueue_work`, push the rows of the outbox to the
+    queues, each row exactly once, in the order of the ids. `manage.py migrate` creates the table.
+    See `docs/howto/outbox.md`.
+
+    Args:
+        app: The app on whose database the queues are, or the name of a task backend.
+        using: The name of Django's database.
+    """
+
+    def __init__(self, app: App | str = "default", *, using: str = "default") -> None:
+        backend: Any = app if isinstance(app, App) else task_backends[app]
+        super().__init__(backend.app if isinstance(backend, FdbqueueBackend) else backend)
+        self._using = using
+
+    def push(self, *calls: BoundJob[Any, Any], delay: Duration | None = None) -> None:
+        """Push jobs when the current transaction commits, or at once outside of one.
+
+        Args:
+            calls: The jobs, from `Job.bind`.
+            delay: The time from this call until the jobs are ready, instead of their own.
+
+        Raises:
+            InvalidValue: A job cannot be pushed with these options, or another error of a push.
+            TypeError: A job has `after` or a transaction.
+        """
+        self._store([new_row(*call.push_many, delay) for call in calls])
+
+    def enqueue(self, task: Task[_P, Any], *args: _P.args, **kwargs: _P.kwargs) -> None:
+        """Enqueue a task when the current transaction commits, or at once outside of one.
+
+        There is no result: the task gets its id when a relay pushes the row.
+
+        Args:
+            task: The task.
+            args: The arguments of its function.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            InvalidTask: The backend of the task cannot run it, or is not that of the outbox.
+        """
+        backend = task.get_backend()
+        if not isinstance(backend, FdbqueueBackend) or backend.app is not self.app:
+            raise InvalidTask(f"{task.module_path!r} is not a task of the backend of this outbox")
+        given = backend.arguments_of(task, args, kwargs)
+        values, unique = [given.pop("value")], given.pop("unique")
+        unique = None if unique is None else [unique]
+        self._store([new_row(task.queue_name, {**given, "values": values, "unique": unique})])
+
+    def _store(self, rows: list[dict[str, str]]) -> None:
+        connection: Any = connections[self._using]
+        with transaction.atomic(self._using):
+            self._rows.bulk_create(self._rows.model(**row) for row in rows)
+            if connection.vendor == "postgresql":
+                connection.cursor().execute(f"NOTIFY {TABLE}")
+            transaction.on_commit(self.wake, self._using)
+
+    @property
+    def _rows(self) -> Any:
+        return apps.get_model("fdbqueue", "OutboxRow").objects.using(self._using)
+
+    def identity(self) -> str:
+        """Return the identity of the outbox."""
+        row, _ = self._rows.get_or_create(id=IDENTITY, defaults=core.new_identity())
+        return str(row.token)
+
+    def take(self, pushed: Sequence[tuple[int, str]], held: Collection[str]) -> list[Row]:
+        """Delete pushed rows, and return the first others."""
+        close_old_connections()
+        rows = self._rows
+        with transaction.atomic(self._using, durable=True):
+            if pushed:
+                ids, tokens = zip(*pushed)
+                rows.filter(id__in=ids, token__in=tokens).delete()
+            others = rows.filter(id__gt=IDENTITY).exclude(queue__in=held).order_by("id")[:BATCH]
+            return [*map(Row._make, others.values_list(*Row._fields))]
+
+    def listen(self) -> Any:
+        """Return a connection of its own that listens, if the driver is psycopg 3."""
+        wrapper: Any = connections[self._using]
+        if wrapper.vendor != "postgresql":
+            return None
+        own = wrapper.copy()
+        own.ensure_connection()
+        if not callable(own.connection.notifies):
+            return None
+        own.connection.execute(f"LISTEN {TABLE}")
+        return own.connection
