@@ -5,7 +5,7 @@
 | `app.py` | What is declared: the queues with their limits, and what each worker process opens? |
 | `tables.py` | What is in the SQL database, and how do jobs commit with it? |
 | `bank.py` | What does an API need so that it can be called again? |
-| `fulfilment.py` | What happens to an order, and what undoes it? |
+| `orders.py` | What happens to an order, and what undoes it? |
 | `mails.py` | How does each customer get a fair share of a limited service? |
 | `statements.py` | What runs each night, and what runs once all of it has ended? |
 | `web.py` | How do requests push, cancel and look? |
@@ -21,7 +21,7 @@ Run it in a new directory, with `pip install 'fdbqueue[server,sqlalchemy]'`:
     curl localhost:8000/orders/1
 """
 
-from recipes.orders_pipeline import fulfilment, mails, statements
+from recipes.orders_pipeline import mails, orders, statements
 from recipes.orders_pipeline.app import app
 
-__all__ = ["app", "fulfilment", "mails", "statements"]
+__all__ = ["app", "mails", "orders", "statements"]

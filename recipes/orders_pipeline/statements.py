@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from fdbqueue import Transaction
 from fdbqueue.jobs import Context
 from recipes.orders_pipeline.app import State, app
-from recipes.orders_pipeline.fulfilment import sales_key
 from recipes.orders_pipeline.mails import send
+from recipes.orders_pipeline.orders import sales_key
 from recipes.orders_pipeline.tables import Order, engine
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from recipes.orders_pipeline import app
-from recipes.orders_pipeline.fulfilment import fulfil, stop
+from recipes.orders_pipeline.orders import fulfil, stop
 from recipes.orders_pipeline.tables import Base, Order, engine, outbox
 
 
