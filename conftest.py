@@ -1,4 +1,4 @@
-"""The names in the examples of the methods of queues."""
+"""The names in the examples of the methods of queues, and the modules without examples."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
+
+collect_ignore = ["fdbqueue/contrib/django/models.py"]  # only with settings of Django
 
 
 @pytest.fixture(autouse=True)

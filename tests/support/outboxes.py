@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from django.apps import apps
 from django.core.management import call_command
 from django.db import connections, transaction
 from sqlalchemy.orm import Session
 
 from fdbqueue.contrib import django, sqlalchemy
-from fdbqueue.contrib.django.models import OutboxRow
 from fdbqueue.contrib.outbox import IDENTITY
 from fdbqueue.jobs import App
 from tests.support.postgres import Postgres
@@ -64,6 +64,11 @@ class DjangoStore:
         self.clear()
         self.outbox = self.another(app)
 
+    @property
+    def _rows(self) -> Any:
+        # Not imported at the top: this module is, also where Django has no settings.
+        return apps.get_model("fdbqueue", "OutboxRow").objects.using(self.alias)
+
     def another(self, app: App) -> Any:
         """Return an outbox on the same table."""
         return django.Outbox(app, using=self.alias)
@@ -76,13 +81,12 @@ class DjangoStore:
 
     def clear(self) -> None:
         """Delete all rows."""
-        OutboxRow.objects.using(self.alias).all().delete()
+        self._rows.all().delete()
 
     @property
     def ids(self) -> list[int]:
         """The ids of the rows that are to be pushed."""
-        rows = OutboxRow.objects.using(self.alias).filter(id__gt=IDENTITY)
-        return [*rows.values_list("id", flat=True)]
+        return [*self._rows.filter(id__gt=IDENTITY).values_list("id", flat=True)]
 
     def close(self) -> None:
         """Close its connections."""
