@@ -10,7 +10,7 @@
 | `statements.py` | What runs each night, and what runs once all of it has ended? |
 | `web.py` | How do requests push, cancel and look? |
 
-Run it in a new directory, with `pip install 'fdbqueue[server,sqlalchemy]'`:
+Run it in a clone, after `pip install -e '.[server,sqlalchemy]'`:
 
     export FDBQ_DB=embedded:queues
     fdbq deploy --app recipes.orders_pipeline:app
