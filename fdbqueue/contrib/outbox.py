@@ -63,21 +63,21 @@ class Row(NamedTuple):
     def item(self, queue: PriorityQueue[Any]) -> NewItem:
         """Return the item to push to the queue."""
         given = json.loads(self.push)
-        due = given.pop("due")
-        return _item(queue, **given)._replace(due=due)
+        due, alert = given.pop("due"), bytes.fromhex(given.pop("alert"))
+        item = _item(queue, **given)
+        return item._replace(due=due, header=item.header._replace(alert=alert))
 
 
-def _item(
-    queue: PriorityQueue[Any], values: list[Any], priority: Any, alert: str = "", **options: Any
-) -> NewItem:
-    (item,) = new_items(store_of(queue), values, [priority], **options)
-    return item._replace(header=item.header._replace(alert=bytes.fromhex(alert)))
+def _item(queue: PriorityQueue[Any], values: list[Any], priority: Any, **options: Any) -> NewItem:
+    return new_items(store_of(queue), values, [priority], **options)[0]
 
 
-def new_row(queue: str, push: Mapping[str, Any], delay: Duration | None = None) -> dict[str, str]:
+def new_row(
+    queue: str, push: Mapping[str, Any], alert: bytes = b"", delay: Duration | None = None
+) -> dict[str, str]:
     """Return the columns of a row, given arguments of `push_many` with one value; check them.
 
-    A delay begins now, whenever the row is pushed.
+    A delay begins now, whenever the row is pushed. `alert` is the header field of that name.
     """
     name_key(queue)  # raises for a text that cannot be a name
     given = {name: value for name, value in push.items() if value is not None}
@@ -85,6 +85,7 @@ def new_row(queue: str, push: Mapping[str, Any], delay: Duration | None = None) 
     if delay is not None:
         given["delay"] = delay
     given |= {"due": _item(_any_queue, **given).due, "delay": None, "at": None}
+    given["alert"] = alert.hex()
     text = json.dumps(given, default=timedelta.total_seconds)
     return {"token": uuids(1)[0].hex(), "queue": queue, "push": text}
 

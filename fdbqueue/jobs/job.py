@@ -110,11 +110,11 @@ class BoundJob(Generic[_Push, _Result]):
         return value
 
     @property
-    def push_many(self) -> tuple[str, dict[str, Any]]:
-        """The queue, and the arguments of its `push_many` with the alert; opens no database."""
-        self._pusher.check_member()
-        alert = {"alert": self._pusher.alert.hex()} if self._pusher.alert else {}
-        return self._pusher.queue, self._pusher._arguments_of([self]) | alert
+    def push_many(self) -> tuple[str, dict[str, Any], bytes]:
+        """Its queue, the arguments of the queue's `push_many`, and its alert; opens no database."""
+        pusher = self._pusher
+        pusher.check_member()
+        return pusher.queue, pusher._arguments_of([self]), pusher.alert
 
     def decode_result(self, stored: Any) -> _Result:
         """Return the result of the function, given the JSON form."""

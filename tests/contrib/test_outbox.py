@@ -26,7 +26,8 @@ from fdbqueue.contrib.outbox import Relay
 from fdbqueue.contrib.sqlalchemy import Outbox
 from fdbqueue.database import clock
 from fdbqueue.errors import InvalidQueueName, PayloadTooLarge
-from fdbqueue.jobs import App
+from fdbqueue.jobs import App, Dead
+from fdbqueue.types import DeadJob
 from tests.contrib import tasks
 from tests.support.outboxes import store_of
 from tests.support.postgres import Postgres
@@ -98,6 +99,22 @@ def test_a_job_is_pushed_once_its_transaction_has_committed(
     assert (store.outbox.relay(), store.ids) == (3, [])
     assert (store.outbox.relay(), store.another(app).relay()) == (0, 0)
     assert pushed(app, name) == [1, 2, 3]
+
+
+def test_a_job_of_an_outbox_has_its_alert(store: Any, app: App, name: str) -> None:
+    @app.job(name="alert", queue=name)
+    def alert(dead: DeadJob) -> str:
+        return f"{dead.job}{dead.args}"
+
+    @app.job(name="die", queue=name, on_dead=alert)
+    def die(n: int) -> None:
+        raise Dead("as it should")
+
+    with store.transaction() as push:
+        push(die.bind(1))
+    store.outbox.relay()
+    app.work(name, drain=True)
+    assert [info.result for info in app.queue(name).items(app.db, state="done")] == ["die[1]"]
 
 
 def test_a_job_is_not_pushed_before_its_transaction_commits(
