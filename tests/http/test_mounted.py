@@ -136,11 +136,13 @@ def test_a_page_of_another_site_cannot_use_the_login(db: Any, name: str) -> None
     assert own.status_code == 201
 
 
-def test_paths_and_problems_are_the_same_below_a_mount(db: Any) -> None:
+def test_paths_and_problems_are_the_same_below_a_mount(db: Any, name: str) -> None:
     client = mounted(db, authorize=lambda request: Grant("admin"))
-    queue = "100%25%2Fa"
+    queue = f"{name}100%25%2Fa"
     assert client.post(f"/a/b/v1/queues/{queue}/push", json={"item": 1}).status_code == 201
-    assert "100%/a" in [each["name"] for each in client.get("/a/b/v1/queues").json()["queues"]]
+    assert f"{name}100%/a" in [
+        each["name"] for each in client.get("/a/b/v1/queues").json()["queues"]
+    ]
     missing = client.get("/a/b/v1/queues/missing/stats")
     assert missing.headers["content-type"] == "application/problem+json"
     assert missing.json()["request_id"] == missing.headers["x-request-id"]

@@ -21,7 +21,7 @@ from fdbqueue.errors import (
 from fdbqueue.jobs import App, Context, Handle, InvalidArguments, Retry, remote
 from fdbqueue.jobs.errors import AppIsRemote, ServerRefused, ServerUnavailable
 from fdbqueue.testing import Clock
-from tests.http.conftest import serve
+from tests.support.http import serve
 from tests.support.lossy import LOSSES, Loss, lossy
 from tests.support.threads import later
 from tests.support.waiting import MAX_WAIT

@@ -14,7 +14,7 @@ import pytest
 
 from fdbqueue import PriorityQueue, admin
 from fdbqueue.jobs import App, remote
-from tests.http.conftest import serve
+from tests.support.http import serve
 from tests.support.lossy import LOSSES, Loss, lossy
 
 __all__ = ["serve"]
