@@ -376,7 +376,8 @@ class Model:
         delay, at_most = entry.facts["delay"] or 0, entry.facts.get("at_most")
         if state.attempts:
             return {state}
-        due = _later(entry, delay)
+        # The first push may be later than this one, by another clock.
+        due = _later(entry, delay if at_most is None else min(delay, at_most))
         if at_most is not None:
             low, high = (each + 1_000 * at_most for each in item.pushed)
             due = Span(min(due.low, low), min(due.high, high))
@@ -627,7 +628,10 @@ class Model:
         elif self._answer(entry, item, "dead", lambda _: State("ready")):
             item.expires, item.has_place = None, True
             for other in others:
-                self._observe(entry, other, lambda state: state.kind in _ENDED, "ended")
+                gone = (*_ENDED, "claimed") if other.freed else _ENDED
+                self._observe(entry, other, partial(_is_one, gone), "ended")
+                if other.may_be("claimed"):
+                    other.unique, other.lost = None, other.unique
             self._check_bound(entry)
 
     def _drop(self, entry: Entry) -> None:
