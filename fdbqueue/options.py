@@ -94,7 +94,7 @@ class _Waiting(TypedDict, total=False):
 
 
 class UpdateOptions(_Waiting, total=False):
-    """What `update` changes, besides the value. What is left out stays.
+    """The changes of `update`, besides the value. A field that is left out stays.
 
     Attributes:
         priority: A priority of the queue's type. The item goes behind the last one of it.
@@ -152,7 +152,7 @@ class TaskOptions(TaskFields, _GroupedPush, total=False):
 
 
 class TaskChanges(TaskFields, _Waiting, total=False):
-    """What `TaskQueue.update` changes: the `TaskFields`, and `UpdateOptions`.
+    """The changes of `TaskQueue.update`: the `TaskFields`, and `UpdateOptions`.
 
     Attributes:
         payload: A JSON value.

@@ -177,7 +177,7 @@ class App:
         self._lifespan: Lifespan = nullcontext
         self._middleware: list[Around] = []
         self.relays: list[Callable[[bool], AbstractContextManager[None]]] = []
-        """What pushes the rows of its outboxes beside a worker; the argument is `drain`."""
+        """Relays of its outboxes, to enter beside a worker; the argument is `drain`."""
         self._named: str | None = None
         self._db: Database | None = None
         self._server: Server | None = None

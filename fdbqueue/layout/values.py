@@ -154,12 +154,12 @@ class Header(NamedTuple):
 
     @property
     def has_begun(self) -> bool:
-        """Whether its job has come to a step, so that it runs on if it is cancelled."""
+        """True if its job has come to a step, and so runs on if it is cancelled."""
         return bool(self.steps or self.cancelled_step)
 
     @property
     def ends_with_claim(self) -> bool:
-        """Whether it was cancelled while claimed, and has no steps."""
+        """True if it was cancelled while claimed, and has no steps."""
         return self.cancelled is not None and not self.has_begun
 
     @property

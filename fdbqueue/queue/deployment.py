@@ -60,7 +60,7 @@ def _text(setting: str, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What the code of an app declares.
+    """The declarations in the code of an app.
 
     Attributes:
         settings: The settings of queues, by queue.

@@ -141,7 +141,7 @@ class Release(OfClaim):
 
 @with_fields(UpdateOptions, TaskChanges, without={"payload"})
 class Update(Body):
-    """What changes of an item that waits."""
+    """The changes of an item that waits."""
 
     item: JsonValue = Field(None, description="The new value; for a task its payload.")
     priority: Priority | None = Field(None, description="The item goes behind the last one of it.")
