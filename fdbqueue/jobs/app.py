@@ -726,13 +726,14 @@ class App:
             return Supervisor(command_of(self, queues, options), processes, grace).run(health)
         if len(names) == 1:  # it claims ahead, up to the number of jobs at a time
             options["concurrency"] = min(concurrency, most_of.pop(names[0], concurrency))
+        renew = self.schedules.renewing(names)  # before the clock can be set back unseen
         for difference in self.deploy(*names):
             _log.info("%s", difference)
         shutdown = Shutdown(grace, limit=limit_of(max_jobs, max_memory))
         worker = worker_of(
             self,
             names,
-            partial(JobHandler, renew=self.schedules.renewing(names)),
+            partial(JobHandler, renew=renew),
             at_most=most_of,
             weights=weight_of,
             in_order=bool(queues) and weights is None,

@@ -48,7 +48,7 @@ class Source:
     Attributes:
         passed: The number of claimed jobs, divided by the weight.
         may_have_jobs: False after a claim that found none, until there may be some.
-        away_until: When to try again after an error, by the monotonic clock.
+        away_until: When to try again after an error, by the monotonic clock; `-inf` after a claim.
         among: The number of jobs to claim, to find one behind unknown jobs.
         sleep: Ends the sleep of the thread that waits for its jobs.
     """
@@ -67,6 +67,11 @@ class Source:
     def __post_init__(self) -> None:
         self.store = store_of(self.queue)
         self.name = self.store.layout.name or repr(self.queue.subspace.key())
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether there was an error, and no claim since."""
+        return self.away_until > -math.inf
 
 
 class Turns:
@@ -197,7 +202,7 @@ class Claiming(Part):
     def trouble(self) -> str | None:
         """Return why no jobs can be claimed, or `None`."""
         for source in self.turns.sources:
-            if not self._is_claiming or source.away_until > time.monotonic():
+            if not self._is_claiming or source.has_failed:
                 return f"the worker cannot claim jobs from {source.name}, or does not yet"
         return None
 
@@ -236,8 +241,10 @@ class Claiming(Part):
         """Claim up to `n` jobs, and begin each that may run."""
         is_only = len(self.turns.sources) == 1
         waits = is_only and not self._drains and not self._has_waiting()
+        waits = waits and not source.has_failed  # first show that a claim is possible again
         try:
             n_claimed, jobs = self._claimed(source, n, wait=math.inf if waits else 0)
+            source.away_until = -math.inf
             if jobs:
                 self._begin_or_return(source, jobs)
             self.turns.note(source, n_claimed, free)
