@@ -209,6 +209,7 @@ class PopRequests:
         """Return taken items to their positions; return their size."""
         rows = self._rows(staged)
         changes = [Change("unstaged", row, row._replace(state="ready")) for row in rows]
+        changes = self._items.unique_keys.hold_again(tr, changes)
         self._items.transitions.perform(tr, now, changes)
         return sum(len(row.key) + len(row.item.value) for row in rows)
 

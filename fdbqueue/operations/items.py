@@ -256,18 +256,13 @@ class Items:
         items = {key: (payload, header) for key, payload, header in popped}
         pending = [self.begin_look(tr, key, header) for key, (_, header) in items.items()]
         changes: list[Change] = []
-        keys = set[str | None]()
         for (key, (payload, header)), reads in zip(items.items(), pending):
             if any(read.present() for read in reads):
                 continue
-            random, unique = layout.unpack_item_key(key)[-1], header.unique
-            if unique is not None and (unique in keys or tr[layout.unique_key(unique)].present()):
-                header = header._replace(unique=None)  # another item has the key now
-            keys.add(unique)
-            header = header.anew()
+            random, header = layout.unpack_item_key(key)[-1], header.anew()
             item = self.levels.item(key, write_payload(tr, layout, random, payload, header))
             changes.append(Change("put back", None, ItemRow("ready", item, header.attempts)))
-        self.transitions.perform(tr, now, changes)
+        self.transitions.perform(tr, now, self.unique_keys.hold_again(tr, changes))
 
     def pop(
         self,

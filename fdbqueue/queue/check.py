@@ -242,7 +242,7 @@ class _Check:
             self._indexed[timer[0]] = timer[1]
         if header is not NO_HEADER or found.due == NEVER:
             self._jobs[header.origin or position] = found
-        if header.unique is not None and state not in ENDED:
+        if header.unique is not None and state not in ENDED and not found.is_staged:
             self._indexed[layout.unique_key(header.unique)] = encode_holder(position, None)
         if header.origin is not None:
             self._indexed[layout.moved + header.origin] = position

@@ -34,22 +34,66 @@ def test_golden_bytes(space: Subspace) -> None:
     assert pack_staged([[(position, b"payload")], []]) == result
 
 
+@fdbqueue.transactional
+def stage_first(tr: Any, queue: PriorityQueue) -> bytes:
+    """Stage the first item for the pop of another process; return its request."""
+    store = store_of(queue)
+    requests = PopRequests(store.layout, store.items)
+    taken = store.items.first(tr, 1)
+    request = requests.write(tr, b"other", [(1, False)])
+    requests.stage(tr, request, [taken])
+    store.items.pop(tr, milliseconds(), [], taken)
+    return request
+
+
 def test_a_first_pop_returns_what_was_staged_for_a_dead_process(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does so on every engine: a backup of a cluster can be restored to any other."""
     items = queue.push_many(db, "ab")
+    stage_first(db, queue)
+    monkeypatch.setattr(pops, "REQUEST_TIMEOUT", 0)
+    assert PriorityQueue(queue.subspace).pop_many(db, 2) == items
+    report = fdbqueue.admin.check(db, queue)
+    assert report.ok, report.problems
+
+
+@pytest.mark.parametrize("is_collected", [True, False])
+def test_an_item_that_is_staged_holds_its_unique_key_no_more(
+    db: Any, queue: PriorityQueue, is_collected: bool
+) -> None:
+    first = queue.push(db, 1, unique="cart")
+    request = stage_first(db, queue)
+    second = queue.push(db, 2, unique="cart")
+    assert second.id != first.id
     store = store_of(queue)
     requests = PopRequests(store.layout, store.items)
 
     @fdbqueue.transactional
-    def stage(tr: Any) -> None:
-        taken = store.items.first(tr, 1)
-        requests.stage(tr, requests.write(tr, b"dead", [(1, False)]), [taken])
-        store.items.pop(tr, milliseconds(), [], taken)
+    def collect(tr: Any) -> None:
+        requests.note_taken(tr, milliseconds(), requests.take(tr, request) or [])
 
-    stage(db)
-    monkeypatch.setattr(pops, "REQUEST_TIMEOUT", 0)
-    assert PriorityQueue(queue.subspace).pop_many(db, 2) == items
+    @fdbqueue.transactional
+    def return_it(tr: Any) -> None:
+        requests.delete(tr, milliseconds(), request)
+
+    (collect if is_collected else return_it)(db)
+    assert queue.push(db, 3, unique="cart").id == second.id
+    assert [item.value for item in queue.items(db)] == ([2] if is_collected else [1, 2])
+    report = fdbqueue.admin.check(db, queue)
+    assert report.ok, report.problems
+
+
+def test_a_staged_item_that_returns_has_its_unique_key_again(db: Any, queue: PriorityQueue) -> None:
+    item = queue.push(db, 1, unique="cart")
+    request = stage_first(db, queue)
+    store = store_of(queue)
+
+    @fdbqueue.transactional
+    def return_it(tr: Any) -> None:
+        PopRequests(store.layout, store.items).delete(tr, milliseconds(), request)
+
+    return_it(db)
+    assert queue.push(db, 2, unique="cart").id == item.id
     report = fdbqueue.admin.check(db, queue)
     assert report.ok, report.problems

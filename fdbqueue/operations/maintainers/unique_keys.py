@@ -1,7 +1,7 @@
 """Unique keys: at most one unfinished item holds a key.
 
-An item holds its key while ready or delayed, and while claimed unless a claim frees the key. The
-key's row has the position of the holder.
+An item holds its key while ready or delayed, and while claimed unless a claim frees the key. An
+item that is staged for a pop holds none. The key's row has the position of the holder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import NO_HEADER, encode_holder
+from fdbqueue.layout.values import encode_holder
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import drop_ended, set_timer
 from fdbqueue.operations.transitions import Change
@@ -71,25 +71,31 @@ class UniqueKeys:
     # Items that return
 
     def hold_again(self, tr: Transaction, changes: list[Change]) -> list[Change]:
-        """Give returning items the unique keys freed by their claims, if still free."""
-        freed = [_freed_by(after) for _, _, after, _ in changes]
-        keys = [key for key in freed if key is not None]
+        """Give returning items the unique keys that they no longer hold, if still free."""
+        wanted = [_wanted_by(change) for change in changes]
+        keys = [key for key in wanted if key is not None]
         values = read_all(tr, map(self._layout.unique_key, keys))
         free = {key for key, value in zip(keys, values) if value is None}
         returned: list[Change] = []
-        for change, key in zip(changes, freed):
+        for change, key in zip(changes, wanted):
             after = change.after
-            if after is not None and key in free:
+            if after is not None and key is not None:
+                unique = key if key in free else None
                 free.discard(key)  # the first item of a key gets it
-                after = after.with_header(after.item.header._replace(unique=key))
+                after = after.with_header(after.item.header._replace(unique=unique))
             returned.append(change._replace(after=after))
         return returned
 
 
-def _freed_by(row: ItemRow | None) -> str | None:
-    header = NO_HEADER if row is None or row.state in ENDED else row.item.header
-    return None if header.unique or header.has_begun else header.held_while_waiting
+def _wanted_by(change: Change) -> str | None:
+    after = change.after
+    if after is None or after.state in ENDED or _held_by(change.before) is not None:
+        return None
+    header = after.item.header
+    return header.unique if header.has_begun else header.held_while_waiting
 
 
 def _held_by(row: ItemRow | None) -> str | None:
-    return None if row is None or row.state in ENDED else row.item.header.unique
+    if row is None or row.state in ENDED or row.is_staged:
+        return None
+    return row.item.header.unique
