@@ -32,7 +32,6 @@ from collections.abc import (
     Sequence,
 )
 from concurrent import futures
-from contextlib import suppress
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
@@ -52,9 +51,8 @@ from typing import (
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.event_loop import drive, finished, run
-from fdbqueue.coordination.sans_io import check_first, sans_io_of
-from fdbqueue.errors import NoResult
+from fdbqueue.coordination.event_loop import drive, finished, perform, run
+from fdbqueue.coordination.sans_io import sans_io_of
 from fdbqueue.options import Selecting
 from fdbqueue.queue import backup as _backup
 from fdbqueue.queue import check as _check
@@ -62,10 +60,10 @@ from fdbqueue.queue import overview as _overview
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
+from fdbqueue.queue.following import follow
 from fdbqueue.queue.schedules import Schedules as _Schedules
 from fdbqueue.queue.steps import JobSteps as _JobSteps
 from fdbqueue.types import (
-    ENDED,
     Database,
     Duration,
     Item,
@@ -104,7 +102,6 @@ __all__ = [
 ]
 
 _PAGE = 500  # items that a listing reads at a time
-NEXT_LOOK = 1.0  # seconds between looks at an item that is followed: workers store reports as often
 _LOOK = 1.0  # seconds between looks whether the loop of a worker is closed
 
 _P = ParamSpec("_P")
@@ -135,17 +132,10 @@ def _method(
     method: Callable[Concatenate[_S, _P], _T],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], _Awaited[_T]]:
     """Return a coroutine method for a method of the blocking queue."""
-    operation = sans_io_of(method)
 
     @functools.wraps(method)
     async def call(self: _Handle[Any, Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if operation is None:
-            return await run(method, self.queue, *args, **kwargs)
-        try:
-            return await drive(operation(self.queue, *args, **kwargs))
-        except Exception:
-            check_first(args)
-            raise
+        return await perform(method, self.queue, *args, **kwargs)
 
     return call
 
@@ -224,21 +214,6 @@ copy = _function(_backup.copy)
 workers = _function(presence.workers)
 
 
-async def looks(
-    get: Callable[[], _Awaited[ItemInfo | None]], result: Callable[[], _Awaited[object]]
-) -> AsyncIterator[ItemInfo | None]:
-    """Yield an item when it changes, else `None`; `result` waits until the next look."""
-    last: object = None
-    while (info := await get()) is not None:
-        shown = info.state, info.progress, info.log
-        yield None if shown == last else info
-        if info.state in ENDED:
-            return
-        last = shown
-        with suppress(NoResult):  # returns at once if it has ended meanwhile
-            await result()
-
-
 class _Handle(Generic[_Q, _I]):
     """The methods of all queues."""
 
@@ -258,7 +233,7 @@ class _Handle(Generic[_Q, _I]):
         """Return the time at which an item was pushed."""
         return self.queue.pushed_at(item)
 
-    async def follow(self, db: Database, item: _I | str) -> AsyncIterator[ItemInfo]:
+    def follow(self, db: Database, item: _I | str) -> AsyncIterator[ItemInfo]:
         """Yield everything about an item now, and when its state, progress or log changes.
 
         End once it is done, dead or no longer kept. Cost: two reads of the item each second, and at
@@ -268,10 +243,7 @@ class _Handle(Generic[_Q, _I]):
             db: A database.
             item: An item or task, or its id.
         """
-        result = partial(self.result, db, item, wait=NEXT_LOOK)
-        async for info in looks(partial(self.get, db, item), result):
-            if info is not None:
-                yield info
+        return follow(self.queue, db, item)
 
     options = _method(BaseQueue[_I].options)
     configure = _method(BaseQueue[_I].configure)
@@ -516,6 +488,5 @@ async def until(
     **kwargs: Any,
 ) -> Any:
     """Call a method that waits, until one of `ends` is done."""
-    blocking: Any = queue.queue
-    operation: Any = sans_io_of(getattr(blocking.__class__, method))
+    operation: Any = sans_io_of(getattr(type(queue.queue), method))
     return await drive(operation(queue.queue, *args, **kwargs), ends)
