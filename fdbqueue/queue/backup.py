@@ -276,6 +276,7 @@ _FORMAT = "fdbqueue backup"
 _HEADER = {"format": _FORMAT, "version": 1, "layout": LAYOUT_VERSION}
 _MAX_LINE = 400_000  # bytes; a row of FoundationDB has up to 110,000
 _BEGIN = f'{{"format":"{_FORMAT}"'.encode()
+_OTHER_RELEASE = f"another release wrote the file, and this one restores layout {LAYOUT_VERSION}"
 _SECTIONS = (b'{"queue":', b'{"prefix":')
 
 
@@ -483,7 +484,10 @@ def _sections(file: IO[bytes]) -> tuple[dict[str, int], dict[bytes, int]]:
     begins: list[tuple[bytes, int]] = []
     for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), b""), 1):
         if number == 1:
-            _verify_header(line)
+            if not line.startswith(_BEGIN):
+                raise InvalidBackup(1, "it is not the first line of a backup")
+            if line != _line(_HEADER):
+                raise InvalidBackup(1, _OTHER_RELEASE)
         if line.startswith(_SECTIONS):
             begins.append((line, file.tell()))
         sha256.update(last)
@@ -494,15 +498,6 @@ def _sections(file: IO[bytes]) -> tuple[dict[str, int], dict[bytes, int]]:
     queues = {each["queue"]: offset for each, offset in sections if "queue" in each}
     keys = {_bytes(each["prefix"]): offset for each, offset in sections if "prefix" in each}
     return queues, keys
-
-
-def _verify_header(line: bytes) -> None:
-    if not line.startswith(_BEGIN):
-        raise InvalidBackup(1, "it is not the first line of a backup")
-    if line != _line(_HEADER):
-        raise InvalidBackup(
-            1, f"another release wrote the file, and this one restores layout {LAYOUT_VERSION}"
-        )
 
 
 def _rows(file: IO[bytes], offset: int) -> Iterator[Row]:

@@ -90,7 +90,6 @@ from fdbqueue.types import (
     Options,
     Progress,
     QueueStats,
-    ReadTransaction,
     ReadTransactor,
     SearchPage,
     State,
@@ -392,7 +391,8 @@ class BaseQueue(Generic[_T]):
             >>> jobs.pop(db).value, jobs.pop(db).value, jobs.pop(db)
             ('a', 'b', None)
         """
-        return first_of(self._store.pop(tr, 1, False, validate_wait(tr, wait)))
+        taken = yield from self._store.pop(tr, 1, False, validate_wait(tr, wait))
+        return next(iter(taken), None)
 
     @driven
     def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> SansIO[list[_T]]:
@@ -562,17 +562,16 @@ class BaseQueue(Generic[_T]):
         if not states or (state is not None and validate_state(state) not in states):
             raise ValueError(f"{change!r} is not a change of {state or 'any'} items")
         store, limit = self._store, validate_number(limit, "limit")
-        one: _Change = store.cancel if change == "cancel" else store.take_back
-        if change == "clear":
-            one = partial(_clear_item, store, state)
-        elif change == "remove":
-            one = partial(store.remove, state=state)
-        elif change == "retry":
-            one = partial(store.retry, state=state, by=validate_by(by))
-        elif to is not None:
-            one = partial(cast("Any", self).update, **to)
+        one: dict[Change, _Change] = {
+            "remove": partial(store.remove, state=state),
+            "clear": partial(_clear_item, store, state),
+            "retry": partial(store.retry, state=state, by=validate_by(by)),
+            "release": store.take_back,
+            "cancel": store.cancel,
+            "update": partial(cast("Any", self).update, **(to or {})),
+        }
         each = [self._selection(one, filters) for one in (states if state is None else (state,))]
-        return _change_matching(store, db, one, each, limit)
+        return _change_matching(store, db, one[change], each, limit)
 
     def _selection(self, state: State, which: Mapping[str, object]) -> Selection:
         """Return which items to look for; raise an error unless the queue can have them."""
@@ -819,7 +818,23 @@ class BaseQueue(Generic[_T]):
         Example:
             >>> jobs.set_group(db, "ada", weight=2, concurrency=10)
         """
-        _change_group(self._store, tr, group, settings)
+        store, name = self._store, validate_group(group, may_be_empty=True)
+        changes = group_settings(settings, name)
+        if changes.get("rate") is not None:
+            number, seconds = changes["rate"]
+            changes["rate"] = number, round(1000 * seconds)
+
+        def body(tr: Transaction, now: int) -> None:
+            if changes:
+                store.items.groups.set(tr, now, name, changes)
+            if name is None and not changes.keys().isdisjoint(_HOLDING):
+                store.items.groups.settle_all(tr, now)
+            if changes.get("max_size"):
+                store.pusher.note_limited_groups(tr)
+            store.options.note_limit(tr)
+
+        store.change(tr, body)
+        store.sweeper.invalidate()  # pops of this client look at once
 
     def group_settings(self, tr: ReadTransactor, group: str | None = None) -> GroupSettings:
         """Return what `set_group` has set for a group, or for all groups (`None`). Cost: one read.
@@ -829,7 +844,14 @@ class BaseQueue(Generic[_T]):
             >>> jobs.group_settings(db), jobs.group_settings(db, "ada")
             ({'concurrency': 2, 'rate': (10, 60.0)}, {})
         """
-        return _read_group_settings(self._store, tr, group)
+        layout, name = self._store.layout, validate_group(group, may_be_empty=True)
+        key = layout.group_key(layout.group_settings, name)
+        fields = decode_group_settings(read(tr, lambda tr: tr[key].value))._asdict()
+        if fields["rate"] is not None:
+            fields["rate"] = fields["rate"][0], fields["rate"][1] / 1000
+        fields["paused"] = fields["paused"] or None
+        known: Any = {each: value for each, value in fields.items() if value is not None}
+        return cast("GroupSettings", known)
 
     def groups(
         self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
@@ -849,41 +871,16 @@ class BaseQueue(Generic[_T]):
         return read(tr, lambda tr: list_groups(tr, layout, name, limit))
 
 
-def _read_group_settings(store: Store[Any], tr: ReadTransactor, group: str | None) -> GroupSettings:
-    name, layout = validate_group(group, may_be_empty=True), store.layout
-
-    def body(tr: ReadTransaction) -> GroupSettings:
-        stored = tr[layout.group_key(layout.group_settings, name)]
-        fields: dict[str, Any] = decode_group_settings(stored.value)._asdict()
-        if fields["rate"] is not None:
-            fields["rate"] = fields["rate"][0], fields["rate"][1] / 1000
-        fields["paused"] = fields["paused"] or None
-        return cast(
-            "GroupSettings", {each: fields[each] for each in fields if fields[each] is not None}
-        )
-
-    return read(tr, body)
-
-
-def _change_group(
-    store: Store[Any], tr: Transactor, group: str | None, settings: GroupSettings
-) -> None:
-    """Change settings of a group, or of all; wake waiting clients."""
-    name = validate_group(group, may_be_empty=True)
-    changes = group_settings(settings, name)
-
-    def body(tr: Transaction, now: int) -> bool:
-        if changes:
-            store.items.groups.set(tr, now, name, changes)
-        if name is None and not changes.keys().isdisjoint(_HOLDING):
-            store.items.groups.settle_all(tr, now)
-        if changes.get("max_size"):
-            store.pusher.note_limited_groups(tr)
-        store.options.note_limit(tr)
-        return True
-
-    store.change(tr, body)
-    store.sweeper.invalidate()  # pops of this client look at once
+def new_item(
+    store: Store[Any], value: Any, priority: Any, kind: type, options: Mapping[str, Any]
+) -> NewItem:
+    """Return what a push of one value stores; `kind` is the type of its options."""
+    validate_options(kind, options)
+    each: Any = options
+    if (unique := options.get("unique")) is not None:
+        each = {**options, "unique": (unique,)}
+    (item,) = new_items(store, (value,), (priority,), **each)
+    return item
 
 
 def new_items(
@@ -913,11 +910,6 @@ def new_items(
             levels = list(map(store.levels.in_group, levels, repeat(validate_group(group))))
     payloads, rest = map(store.codec.encode, values), repeat(at_most)
     return [*map(NewItem, levels, payloads, uuids(n), repeat(due), headers, values, rest)]
-
-
-def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
-    """Return the first item that an operation takes, or `None`."""
-    return next(iter((yield from taken)), None)
 
 
 def _is_changed(change: _Change, tr: Transaction, item_id: str) -> bool:

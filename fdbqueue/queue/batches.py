@@ -157,7 +157,7 @@ def membership_in(queue: BaseQueue[Any], owner: bytes, id: bytes, **fields: Any)
 
 def push_members(tr: Transactor, queue: BaseQueue[Any], new: list[NewItem]) -> list[Item[Any]]:
     """Push items of a batch; return each, or the holder of its unique key; raise `QueueFull`."""
-    return drive(store_of(queue).push(tr, new, raises=True))
+    return drive(store_of(queue).push(tr, new))
 
 
 _Member: TypeAlias = tuple[BaseQueue[Any], NewItem]

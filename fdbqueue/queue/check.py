@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
@@ -36,9 +37,6 @@ from fdbqueue.operations.payloads import number_of_pieces
 from fdbqueue.operations.transitions import count_marks
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import ENDED, ByState, KeyValue, Transaction, Transactor
-
-if TYPE_CHECKING:
-    from fdbqueue.coordination.store import Store
 
 _COUNTED: dict[str, str] = {
     **{state: f"{state} items" for state in (*PARKED, "claimed")},
@@ -152,17 +150,13 @@ class _Check:
         self._members: Counter[bytes] = Counter()  # jobs that have not ended, by their batch
         self._is_linked = False
 
-    @property
-    def scanned(self) -> int:
-        """The number of items read so far."""
-        return len(self._positions)
-
     def report(self) -> CheckReport:
         try:
             self._compare_all()
         except error_classes() as error:
-            if has_read_for_too_long(error, monotonic() - self._began, self.scanned):
-                raise QueueTooLargeToCheck(self.scanned) from error
+            scanned = len(self._positions)
+            if has_read_for_too_long(error, monotonic() - self._began, scanned):
+                raise QueueTooLargeToCheck(scanned) from error
             raise
         repaired = bool(self._problems) and self._may_repair
         if repaired:
@@ -183,8 +177,7 @@ class _Check:
         self._compare_holds()
         self._compare_total()
         self._compare_jobs()
-        self._scan_pieces()
-        self._scan_attempts()
+        self._scan_parts()
         self._look_for_foreign_keys()
 
     def _note(
@@ -441,12 +434,10 @@ class _Check:
                     f"{stored[prefix]:,}: {prefix!r}"
                 )
 
-    def _scan_pieces(self) -> None:
-        for _ in self._rows_of_items("pieces of a payload", self._layout.pieces):
-            pass  # their numbers tell
-
-    def _scan_attempts(self) -> None:
+    def _scan_parts(self) -> None:
         layout = self._layout
+        for _ in self._rows_of_items("pieces of a payload", layout.pieces):
+            pass  # their numbers tell
         for row in self._rows(layout.attempts):
             position, _ = layout.unpack_attempt_key(row.key)
             if position not in self._positions:
@@ -504,11 +495,7 @@ class _Check:
 
     def _look_for_foreign_keys(self) -> None:
         begin, end = self._layout.range_of(self._layout.subspace.key())
-        for known_begin, known_end in self._layout.known_ranges():
-            self._foreign(begin, known_begin)
+        for known_begin, known_end in [*self._layout.known_ranges(), (end, end)]:
+            for row in self._reads.get_range(begin, known_begin, limit=10):
+                self._problems.append(f"foreign key in the queue's subspace: {row.key!r}")
             begin = known_end
-        self._foreign(begin, end)
-
-    def _foreign(self, begin: bytes, end: bytes) -> None:
-        for row in self._reads.get_range(begin, end, limit=10):
-            self._problems.append(f"foreign key in the queue's subspace: {row.key!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fdb.subspace_impl import Subspace
@@ -22,7 +22,7 @@ from fdbqueue.queue.arguments import (
     validate_options,
     validate_wait,
 )
-from fdbqueue.queue.base import BaseQueue, first_of, new_items, update_item
+from fdbqueue.queue.base import BaseQueue, new_item, new_items, update_item
 from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.types import (
@@ -116,24 +116,9 @@ class ValueQueue(BaseQueue[Item[V]]):
     def _push(
         self, tr: Transactor, value: V, priority: Priority | None, options: PushOptions
     ) -> SansIO[Item[V]]:
-        each: Any = options
-        if options:
-            validate_options(PushOptions, options)
-            if (unique := options.get("unique")) is not None:
-                each = {**options, "unique": (unique,)}
-        (item,) = yield from self._push_many(tr, (value,), (priority,), each)
-        return item
-
-    def _push_many(
-        self,
-        tr: Transactor,
-        values: Sequence[V],
-        priorities: Iterable[Priority | None],
-        options: PushManyOptions,
-    ) -> SansIO[list[Item[V]]]:
-        new = new_items(self._store, values, priorities, **options)
-        fits = options.get("as_many_as_fit", False)
-        return self._store.push(tr, new, fits, raises=not fits)
+        new = new_item(self._store, value, priority, PushOptions, options)
+        pushed: list[Item[V]] = yield from self._store.push(tr, [new])
+        return pushed[0]
 
 
 class PriorityQueue(ValueQueue[V]):
@@ -306,7 +291,9 @@ class PriorityQueue(ValueQueue[V]):
         """
         values = list(values)
         given = [priority] * len(values) if priorities is None else priorities
-        return self._push_many(tr, values, of_each(len(values), "priorities", given), options)
+        each = of_each(len(values), "priorities", given)
+        new = new_items(self._store, values, each, **options)
+        return self._store.push(tr, new, options.get("as_many_as_fit", False))
 
     # Both ends
 
@@ -324,7 +311,8 @@ class PriorityQueue(ValueQueue[V]):
             >>> jobs.pop_max(db).value
             'first'
         """
-        return first_of(self._store.pop(tr, 1, True, validate_wait(tr, wait)))
+        taken = yield from self._store.pop(tr, 1, True, validate_wait(tr, wait))
+        return next(iter(taken), None)
 
     @driven
     def pop_many(
@@ -433,7 +421,8 @@ class Queue(ValueQueue[V]):
             ['a', 'b']
         """
         values = list(values)
-        return self._push_many(tr, values, [None] * len(values), options)
+        new = new_items(self._store, values, [None] * len(values), **options)
+        return self._store.push(tr, new, options.get("as_many_as_fit", False))
 
     enqueue, enqueue_many = push, push_many
     dequeue, dequeue_many = BaseQueue[Item[V]].pop, BaseQueue[Item[V]].pop_many

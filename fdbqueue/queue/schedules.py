@@ -155,36 +155,7 @@ class Schedules(Generic[V]):
             >>> jobs.schedules.get(db, "nightly").next_tick.hour
             3
         """
-        self._put(tr, [Declared(name, value, priority, options)], is_declared=False)
-
-    def _put(
-        self,
-        tr: Transactor,
-        declared: Iterable[Declared],
-        *,
-        is_declared: bool,
-        replaces: bool = True,
-    ) -> list[tuple[str, Any, Any]]:
-        """Store schedules; return the names of different ones, and the fields that differ."""
-        definitions = {each.name: (self._define(each), each.aliases) for each in declared}
-
-        def body(tr: Transaction, now: int) -> list[tuple[str, Any, Any]]:
-            found: list[tuple[str, Any, Any]] = []
-            self._store.options.agree(tr)
-            for name, (definition, aliases) in definitions.items():
-                for alias in aliases:
-                    self._in.take_over(tr, alias, name)
-                known = self._in.get(tr, name)
-                before = {} if known is None else self._defined(known.definition)
-                defined = self._defined(definition).items()
-                after = {each: value for each, value in defined if value != before.get(each)}
-                if after:
-                    found.append((name, before and {each: before[each] for each in after}, after))
-                if replaces or not before or not after:
-                    self._in.put(tr, now, name, definition, now if is_declared else None)
-            return found
-
-        return self._store.change(tr, body)
+        declare(self, tr, [Declared(name, value, priority, options)], is_declared=False)
 
     def _defined(self, definition: Definition) -> dict[str, Any]:
         shown = as_json(self._public(0, "", StoredSchedule(definition)))
@@ -355,6 +326,26 @@ def declare(
     """Store the schedules that a worker declares, each of which goes on for a day.
 
     Without `replaces`, stored ones that differ stay: newer workers may have stored them. Without
-    `is_declared`, they go on for ever. Return the different ones, as `_put` does.
+    `is_declared`, they go on for ever. Return the names of those that differ, and the stored and
+    the declared values of the fields that differ.
     """
-    return schedules._put(tr, declared, is_declared=is_declared, replaces=replaces)
+    store, stored = schedules._store, schedules._in
+    definitions = {each.name: (schedules._define(each), each.aliases) for each in declared}
+
+    def body(tr: Transaction, now: int) -> list[tuple[str, Any, Any]]:
+        found: list[tuple[str, Any, Any]] = []
+        store.options.agree(tr)
+        for name, (definition, aliases) in definitions.items():
+            for alias in aliases:
+                stored.take_over(tr, alias, name)
+            known = stored.get(tr, name)
+            before = {} if known is None else schedules._defined(known.definition)
+            defined = schedules._defined(definition).items()
+            after = {each: value for each, value in defined if value != before.get(each)}
+            if after:
+                found.append((name, before and {each: before[each] for each in after}, after))
+            if replaces or not before or not after:
+                stored.put(tr, now, name, definition, now if is_declared else None)
+        return found
+
+    return store.change(tr, body)

@@ -222,18 +222,19 @@ class ClaimedSteps:
             self.has_raised = True
             raise
 
+    def _change(self, body: Callable[[Transaction, int], _R]) -> _R:
+        """Run `body(tr, now=now)`, which stores the steps of `add`, too."""
+        result = self._telling(partial(self._store.change, self._db, body))
+        self._unstored.clear()
+        return result
+
     def add(self, name: str, step: StoredStep) -> None:
         """Store a step together with the next one."""
         self._unstored.append(NamedStep(name, step))
 
     def store(self, name: str, step: StoredStep) -> None:
         """Store a step; raise `LeaseLost` if another worker may have the job."""
-
-        def body(tr: Transaction, now: int) -> None:
-            self._put(tr, now, NamedStep(name, step))
-
-        self._store.change(self._db, body)
-        self._unstored.clear()
+        self._change(lambda tr, now: self._put(tr, now, NamedStep(name, step)))
 
     def commit(
         self, name: str, body: Callable[[Transaction], bytes], begun: StoredStep
@@ -249,9 +250,7 @@ class ClaimedSteps:
             self._put(tr, now, NamedStep(name, step))
             return step
 
-        step = self._telling(partial(self._store.change, self._db, once))
-        self._unstored.clear()
-        return step
+        return self._change(once)
 
     def suspend(self, name: str, step: StoredStep) -> None:
         """Store a step that waits, and give up the claim until it is due."""
@@ -260,7 +259,7 @@ class ClaimedSteps:
             steps = [*self._unstored, NamedStep(name, step)]
             self._store.steps.suspend(tr, now, self._claim, steps, name, step.due)
 
-        self._telling(partial(self._store.change, self._db, body))
+        self._change(body)
         self.is_suspended = True
 
     def wait(self, name: str, step: StoredStep, signal: str) -> StoredStep | None:
@@ -271,8 +270,7 @@ class ClaimedSteps:
             extension = (self._claim, self._report())
             return self._store.steps.wait(tr, now, extension, steps, signal, lease=self._lease)
 
-        ended = self._telling(partial(self._store.change, self._db, body))
-        self._unstored.clear()
+        ended = self._change(body)
         self.is_suspended = ended is None
         return ended
 

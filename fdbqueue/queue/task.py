@@ -24,7 +24,7 @@ from fdbqueue.queue.arguments import (
     validate_options,
     validate_task,
 )
-from fdbqueue.queue.base import BaseQueue, new_items, update_item
+from fdbqueue.queue.base import BaseQueue, new_item, update_item
 from fdbqueue.types import ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class TaskQueue(BaseQueue[Task[V]]):
             'ada'
         """
         given: Any = {"payload": payload, **task}
-        ids = yield from self._store.push(tr, [self._new_item(given)])
+        ids = yield from self._store.push(tr, [self._new_item(given)], as_many_as_fit=True)
         return ids[0] if ids else None
 
     @driven
@@ -122,17 +122,13 @@ class TaskQueue(BaseQueue[Task[V]]):
             2
         """
         items = [*map(self._new_item, tasks)]
-        return self._store.push(tr, items, as_many_as_fit, raises=not as_many_as_fit)
+        return self._store.push(tr, items, as_many_as_fit)
 
     def _new_item(self, task: Mapping[str, Any]) -> NewItem:
         fields = {name: task[name] for name in _FIELDS if name in task}
         options: Any = {name: task[name] for name in task if name not in fields}
-        validate_options(TaskOptions, options)
-        if (unique := options.get("unique")) is not None:
-            options["unique"] = (unique,)
         record, priority = validate_task(**fields)
-        (item,) = new_items(self._store, [record], [priority], **options)
-        return item
+        return new_item(self._store, record, priority, TaskOptions, options)
 
     # Find and count
 
@@ -272,6 +268,6 @@ def push_tasks(
         [True, False]
     """
     store, items = queue._store, [*map(queue._new_item, tasks)]
-    ids = yield from store.push(tr, items, as_many_as_fit, raises=not as_many_as_fit)
+    ids = yield from store.push(tr, items, as_many_as_fit)
     keys = [store.layout.unpack_item_key(store.codec.key_of(id)) for id in ids]
     return [(id, key[-1] == item.random) for id, key, item in zip(ids, keys, items)]
