@@ -6,31 +6,23 @@
     await jobs.push(db, {"send": "ada@example.com"})
     item = await jobs.pop(db, wait=60)
 
-Await every method except `subspace`, `pushed_at` and `Worker.stop`, which read nothing. An iterator
-of a blocking queue is a `Listing` here. To do several things in one transaction, decorate a plain
-function with `fdbqueue.transactional` and call it with `await run(function, db, ...)`.
+Await every method except `subspace`, `pushed_at` and `Worker.stop`. An iterator of a blocking queue
+is a `Listing` here. To do several things in one transaction, decorate a plain function with
+`fdbqueue.transactional` and call it with `await run(function, db, ...)`.
 
-Concurrent calls share transactions. Blocking work runs in a thread pool; a call that waits for an
-item needs no thread.
+Concurrent calls share transactions. A call that waits for an item needs no thread.
 
 A cancelled pop or claim takes nothing: it raises `CancelledError` after its items are back in their
 positions. If the database fails meanwhile, it raises that error, or 1021 if the disk fails after
-the items were taken; the log then has them. If the event loop closes or the program ends before the
-call has its items, a thread puts them back. A cancelled push or other change may still take effect.
+the items were taken; the log then has them. If the event loop closes or the program ends, a thread
+puts them back. A cancelled push or other change may still take effect.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent import futures
 from contextvars import copy_context
 from datetime import datetime
@@ -57,12 +49,14 @@ from fdbqueue.options import Selecting
 from fdbqueue.queue import backup as _backup
 from fdbqueue.queue import check as _check
 from fdbqueue.queue import overview as _overview
-from fdbqueue.queue import priority as priority_queue
-from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.queue.following import follow
+from fdbqueue.queue.priority import PriorityQueue as _PriorityQueue
+from fdbqueue.queue.priority import Queue as _FifoQueue
+from fdbqueue.queue.priority import ValueQueue
 from fdbqueue.queue.schedules import Schedules as _Schedules
 from fdbqueue.queue.steps import JobSteps as _JobSteps
+from fdbqueue.queue.task import TaskQueue as _TaskQueue
 from fdbqueue.types import (
     Database,
     Duration,
@@ -106,16 +100,12 @@ _LOOK = 1.0  # seconds between looks whether the loop of a worker is closed
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_S = TypeVar("_S", bound=BaseQueue[Any])
 _Q = TypeVar("_Q", bound=BaseQueue[Any])
-_VQ = TypeVar("_VQ", bound=priority_queue.ValueQueue[Any])
+_VQ = TypeVar("_VQ", bound=ValueQueue[Any])
 _I = TypeVar("_I", bound=Item | Task)
 _H = TypeVar("_H", bound="_Handle[Any, Any]")
 
 _Awaited: TypeAlias = Coroutine[Any, Any, _T]
-_PriorityQueue = priority_queue.PriorityQueue
-_FifoQueue = priority_queue.Queue
-_TaskQueue = task_queue.TaskQueue
 
 
 def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
@@ -129,7 +119,7 @@ def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
 
 
 def _method(
-    method: Callable[Concatenate[_S, _P], _T],
+    method: Callable[Concatenate[_Q, _P], _T],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], _Awaited[_T]]:
     """Return a coroutine method for a method of the blocking queue."""
 
@@ -141,7 +131,7 @@ def _method(
 
 
 def _listed(
-    method: Callable[Concatenate[_S, _P], Iterator[_T]],
+    method: Callable[Concatenate[_Q, _P], Iterator[_T]],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], Listing[_T]]:
     """Return a method that returns a `Listing` instead of an iterator."""
 
@@ -238,10 +228,6 @@ class _Handle(Generic[_Q, _I]):
 
         End once it is done, dead or no longer kept. Cost: two reads of the item each second, and at
         its end.
-
-        Args:
-            db: A database.
-            item: An item or task, or its id.
         """
         return follow(self.queue, db, item)
 
@@ -331,7 +317,7 @@ class PriorityQueue(_ValueHandle[_PriorityQueue[V], V], Generic[V]):
         ('now', ['later'])
     """
 
-    kind = priority_queue.PriorityQueue.kind
+    kind = _PriorityQueue.kind
     named = staticmethod(_opened(_PriorityQueue[Any].named, lambda: PriorityQueue[Any]))
     existing = staticmethod(_opened(_PriorityQueue[Any].existing, lambda: PriorityQueue[Any]))
     push = _method(_PriorityQueue[V].push)
@@ -348,7 +334,7 @@ class PriorityQueue(_ValueHandle[_PriorityQueue[V], V], Generic[V]):
 class Queue(_ValueHandle[_FifoQueue[V], V], Generic[V]):
     """`fdbqueue.Queue` for asyncio; see `PriorityQueue`."""
 
-    kind = priority_queue.Queue.kind
+    kind = _FifoQueue.kind
     named = staticmethod(_opened(_FifoQueue[Any].named, lambda: Queue[Any]))
     existing = staticmethod(_opened(_FifoQueue[Any].existing, lambda: Queue[Any]))
     push = enqueue = _method(_FifoQueue[V].push)
@@ -361,7 +347,7 @@ class Queue(_ValueHandle[_FifoQueue[V], V], Generic[V]):
 class TaskQueue(_Handle[_TaskQueue[V], Task[V]], Generic[V]):
     """`fdbqueue.TaskQueue` for asyncio; see `PriorityQueue`."""
 
-    kind = task_queue.TaskQueue.kind
+    kind = _TaskQueue.kind
     named = staticmethod(_opened(_TaskQueue[Any].named, lambda: TaskQueue[Any]))
     existing = staticmethod(_opened(_TaskQueue[Any].existing, lambda: TaskQueue[Any]))
     push = _method(_TaskQueue[V].push)
@@ -379,9 +365,8 @@ class Worker:
     """`fdbqueue.Worker` for asyncio: await its `run`. Options without a description are the same.
 
     A coroutine function runs in the event loop that awaits `run`, any other handler in a thread.
-    Each running job needs a thread in both cases. A cancelled `run` stops the worker, and raises
-    `CancelledError` once the running jobs have ended or the grace period is over. Signals do not
-    stop it.
+    Each running job needs a thread. A cancelled `run` stops the worker, and raises `CancelledError`
+    once the running jobs have ended or the grace period is over. Signals do not stop it.
 
     Args:
         db: A database.
@@ -488,5 +473,6 @@ async def until(
     **kwargs: Any,
 ) -> Any:
     """Call a method that waits, until one of `ends` is done."""
-    operation: Any = sans_io_of(getattr(type(queue.queue), method))
+    blocking: Any = queue.queue
+    operation: Any = sans_io_of(getattr(blocking.__class__, method))
     return await drive(operation(queue.queue, *args, **kwargs), ends)

@@ -60,7 +60,7 @@ from fdbqueue.types import (
 
 _T = TypeVar("_T")
 
-_MAX_SECONDS = 10**10  # 317 years
+MAX_SECONDS = 10**10  # 317 years
 _MAX_LEASE = 10**9  # seconds
 _MAX_CONCURRENCY = 10_000
 _MAX_KEPT_ATTEMPTS = 1_000  # of an item
@@ -187,7 +187,7 @@ def _milliseconds_of(time: datetime) -> int:
 
 def validate_delay(delay: Duration | None) -> float | None:
     """Return a delay in seconds."""
-    return None if delay is None else validate_seconds("delay", delay, below=_MAX_SECONDS)
+    return None if delay is None else validate_seconds("delay", delay, below=MAX_SECONDS)
 
 
 def validate_wait(tr: Transactor, seconds: Duration) -> float:
@@ -392,7 +392,7 @@ def new_headers(n: int, options: PushManyOptions) -> list[Header]:
     until, period = options.get("unique_until"), options.get("unique_for")
     plain = NO_HEADER
     if ttl is not None:
-        lifetime = validate_seconds("ttl", ttl, is_over=True, below=_MAX_SECONDS)
+        lifetime = validate_seconds("ttl", ttl, is_over=True, below=MAX_SECONDS)
         plain = Header(expires=_from_now(lifetime))
     if cost != 1:
         plain = plain._replace(cost=validate_share("cost", cost))
@@ -427,7 +427,7 @@ def validate_scope(
         raise ValueError(f"{name} needs a key: give unique, too")
     if period is None:
         return None
-    return validate_seconds("unique_for", period, is_over=True, below=_MAX_SECONDS)
+    return validate_seconds("unique_for", period, is_over=True, below=MAX_SECONDS)
 
 
 def validate_claim(claim: Claim) -> Claim:

@@ -73,26 +73,22 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     - Each group with ready items has its turns, or is held back by a limit that still applies.
     - Every index leads to its items, and to nothing else.
     - Failed attempts, results, steps, waits, batches and parts of payloads belong to items.
-    - Each item that is never due waits for something. The counts of a batch fit its jobs in this
-      queue.
+    - Each item that is never due waits for something. The counts of a batch fit its jobs here.
     - The queue's subspace contains no foreign keys.
 
     A repair corrects counters, indexes and holds, deletes what belongs to no item, and runs jobs
     again that wait for nothing. It leaves counts of batches, numbers of steps, and foreign keys.
     With an unreadable or foreign key among the items, it repairs nothing: the queue may have been
-    opened with the wrong priorities. Pushes and pops go on during a repair; two repairs conflict.
+    opened with the wrong priorities. Two repairs conflict; a check conflicts with nothing.
 
-    On the embedded engine, SQLite's integrity check of the whole file precedes a repair or the
-    report of a problem.
+    On the embedded engine, SQLite's integrity check precedes a repair or the report of a problem.
 
-    A check conflicts with nothing. Cost: a scan of the queue, within the five seconds of a
-    transaction. If a recovery of the database cuts it short, the check begins again; in the
-    caller's transaction, it raises error 1007.
+    Cost: a scan of the queue, within the five seconds of a transaction. After a recovery of the
+    database, the check begins again; in the caller's transaction, it raises error 1007.
 
     Raises:
         QueueTooLargeToCheck: The scan took longer than five seconds.
         CorruptDatabase: The file of the embedded engine is damaged.
-        TypeError: `queue` is not a queue object.
 
     Example:
         >>> _ = jobs.push(db, "a")
@@ -152,7 +148,18 @@ class _Check:
 
     def report(self) -> CheckReport:
         try:
-            self._compare_all()
+            self._scan_items()
+            self._scan_unique_keys()
+            self._scan_schedules()
+            self._scan_groups()
+            self._scan_signals()
+            self._compare_counts()
+            self._compare_indexes()
+            self._compare_holds()
+            self._compare_total()
+            self._compare_jobs()
+            self._scan_parts()
+            self._look_for_foreign_keys()
         except error_classes() as error:
             scanned = len(self._positions)
             if has_read_for_too_long(error, monotonic() - self._began, scanned):
@@ -165,20 +172,6 @@ class _Check:
             self._tr.add_write_conflict_key(self._layout.options)
         found = {state: self._numbers[state] for state in self._layout.prefix_of}
         return CheckReport(**found, problems=tuple(self._problems), repaired=repaired)
-
-    def _compare_all(self) -> None:
-        self._scan_items()
-        self._scan_unique_keys()
-        self._scan_schedules()
-        self._scan_groups()
-        self._scan_signals()
-        self._compare_counts()
-        self._compare_indexes()
-        self._compare_holds()
-        self._compare_total()
-        self._compare_jobs()
-        self._scan_parts()
-        self._look_for_foreign_keys()
 
     def _note(
         self, problem: str, repair: Callable[..., None] | None = None, *arguments: Any

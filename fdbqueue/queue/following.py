@@ -23,7 +23,9 @@ async def follow(queue: Any, db: Any, item: Any) -> AsyncIterator[ItemInfo]:
 
 async def looks(queue: Any, db: Any, item: Any) -> AsyncIterator[ItemInfo | None]:
     """Look at an item each second and at its end; yield `None` if it has not changed."""
-    kind, last = type(queue), None
+    kind: Any = queue.__class__
+    info: ItemInfo | None
+    last: object = None
     while (info := await perform(kind.get, queue, db, item)) is not None:
         shown = info.state, info.progress, info.log
         yield None if shown == last else info

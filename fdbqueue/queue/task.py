@@ -18,12 +18,7 @@ from fdbqueue.layout.rows import TaskRowCodec
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRecord
 from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.options import QueueOptions, TaskChanges, TaskFields, TaskOptions
-from fdbqueue.queue.arguments import (
-    given_options,
-    validate_name,
-    validate_options,
-    validate_task,
-)
+from fdbqueue.queue.arguments import given_options, validate_name, validate_options, validate_task
 from fdbqueue.queue.base import BaseQueue, new_item, update_item
 from fdbqueue.types import ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
 
@@ -87,9 +82,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     def push(
         self, tr: Transactor, *, payload: V | None = None, **task: Unpack[TaskOptions]
     ) -> SansIO[str | None]:
-        """Put a task into its place in the queue; return its id, or `None` if the queue is full.
-
-        Works as `PriorityQueue.push` otherwise.
+        """Push a task, as `PriorityQueue.push`; return its id, or `None` if the queue is full.
 
         Args:
             tr: A transaction or a database.
@@ -114,8 +107,8 @@ class TaskQueue(BaseQueue[Task[V]]):
     ) -> SansIO[list[str]]:
         """Push several tasks in one transaction, all of them or none; return their ids.
 
-        Each task is a mapping with the arguments of `push`. If they do not all fit, the call raises
-        `QueueFull`, or with `as_many_as_fit` pushes the first ones.
+        Each task is a mapping with the arguments of `push`. Without room for all, the call raises
+        `QueueFull`, or with `as_many_as_fit` pushes the first.
 
         Example:
             >>> len(tasks.push_many(db, [{"payload": 1}, {"payload": 2, "priority": 1}]))
@@ -216,9 +209,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     # Change
 
     def update(self, tr: Transactor, task_id: str, **changes: Unpack[TaskChanges]) -> Task[V]:
-        """Change a task that waits: its fields, its group, or when it is ready; return it.
-
-        Works as `PriorityQueue.update`; the task goes behind its new equals.
+        """Change a task that waits, as `PriorityQueue.update`; it goes behind its new equals.
 
         Args:
             tr: A transaction or a database.
