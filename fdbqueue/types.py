@@ -651,7 +651,7 @@ class HistoryWindow:
 class Codec(Protocol[V]):
     """An encoding of values as bytes, with `decode(encode(value)) == value`.
 
-    Both raise `ValueError` or `TypeError` for what they cannot convert.
+    Both raise `ValueError` or `TypeError` for a value or bytes that they cannot convert.
     """
 
     def encode(self, value: V, /) -> bytes:

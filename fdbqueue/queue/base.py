@@ -468,8 +468,8 @@ class BaseQueue(Generic[_T]):
     ) -> SearchPage:
         """Return a page of up to `limit` items in a state, by default 100, that match all filters.
 
-        It reads up to `scan` items, so more may match: pass its `next` as `after`, until it is
-        `None`. Order, cost and errors are as for `items`.
+        The call reads up to `scan` items, so more may match: pass the page's `next` as `after`,
+        until it is `None`. Order, cost and errors are as for `items`.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"], delay=60)

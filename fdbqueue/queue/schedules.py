@@ -322,7 +322,7 @@ def declare(
     """Store the schedules that a worker declares, each of which goes on for a day.
 
     Without `replaces`, stored ones that differ stay: newer workers may have stored them. Without
-    `is_declared`, they go on for ever. Return what differs: names, stored and declared fields.
+    `is_declared`, they go on for ever. Return the differences: names, stored and declared fields.
     """
     store, stored = schedules._store, schedules._in
     definitions = {each.name: (schedules._define(each), each.aliases) for each in declared}
