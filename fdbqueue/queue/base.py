@@ -20,8 +20,9 @@ from typing import (
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.sans_io import SansIO, drive, driven
+from fdbqueue.coordination.sans_io import SansIO, driven
 from fdbqueue.coordination.sans_io import Stop as Stop
+from fdbqueue.coordination.sans_io import drive as drive
 from fdbqueue.database.binding import check_database
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
@@ -115,7 +116,7 @@ _HOLDING = ("concurrency", "rate", "in_order")
 """The default settings that may hold a group."""
 
 _CHANGES = 100  # items that one transaction of `change_all` changes
-_WITHIN = 256  # items at the head of the queue of which a claim picks some, by default
+WITHIN = 256  # items at the head of the queue of which a claim picks some, by default
 _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
 _TOO_LARGE = 2101
 _IS_LATER = "delayed".__ne__  # delayed items come first, because they may become ready meanwhile
@@ -191,7 +192,7 @@ class BaseQueue(Generic[_T]):
         *,
         lease: Duration = 30,
         n: int = 1,
-        within: int = _WITHIN,
+        within: int = WITHIN,
         wait: Duration = 0,
         client: str | None = None,
     ) -> SansIO[Claim[_T] | None]:
@@ -961,18 +962,6 @@ def _change_some(
             raise
     some, others = ids[:half], ids[half:]
     return _change_some(store, db, change, some) | _change_some(store, db, change, others)
-
-
-def claim_until(
-    stop: Stop, store: Store[Any], db: Database, lease: float, n: int, wait: float, client: str
-) -> Claim | None:
-    """Claim as `claim` does, until `stop` is set."""
-    return drive(store.claim(db, lease, n, _WITHIN, wait, client), stop)
-
-
-def wait_to_claim(store: Store[Any], db: Database, stop: Stop) -> None:
-    """Sleep until it is worth claiming items, or until `stop` is set."""
-    drive(store.wait_to_claim(db), stop)
 
 
 def store_of(queue: BaseQueue[_T]) -> Store[_T]:
