@@ -29,14 +29,7 @@ from fdbqueue.errors import FDBError, FdbqueueError, error_classes
 from fdbqueue.queue.overview import existing_queue
 from fdbqueue.queue.priority import PriorityQueue, Queue
 from fdbqueue.queue.task import TaskQueue, create_deadline
-from fdbqueue.types import (
-    Claim,
-    Database,
-    Item,
-    Task,
-    TaskPriority,
-    Transaction,
-)
+from fdbqueue.types import Claim, Database, Item, Task, TaskPriority, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue import admin as admin

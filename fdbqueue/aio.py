@@ -6,33 +6,24 @@
     await jobs.push(db, {"send": "ada@example.com"})
     item = await jobs.pop(db, wait=60)
 
-Await every method except `subspace`, `pushed_at` and `Worker.stop`, which read nothing. An iterator
-of a blocking queue is a `Listing` here. To do several things in one transaction, decorate a plain
-function with `fdbqueue.transactional` and call it with `await run(function, db, ...)`.
+Await every method except `subspace`, `pushed_at` and `Worker.stop`. An iterator of a blocking queue
+is a `Listing` here. To do several things in one transaction, decorate a plain function with
+`fdbqueue.transactional` and call it with `await run(function, db, ...)`.
 
-Concurrent calls share transactions. Blocking work runs in a thread pool; a call that waits for an
-item needs no thread.
+Concurrent calls share transactions. A call that waits for an item needs no thread.
 
 A cancelled pop or claim takes nothing: it raises `CancelledError` after its items are back in their
 positions. If the database fails meanwhile, it raises that error, or 1021 if the disk fails after
-the items were taken; the log then has them. If the event loop closes or the program ends before the
-call has its items, a thread puts them back. A cancelled push or other change may still take effect.
+the items were taken; the log then has them. If the event loop closes or the program ends, a thread
+puts them back. A cancelled push or other change may still take effect.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent import futures
-from contextlib import suppress
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
@@ -52,20 +43,21 @@ from typing import (
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.event_loop import drive, finished, run
-from fdbqueue.coordination.sans_io import check_first, sans_io_of
-from fdbqueue.errors import NoResult
+from fdbqueue.coordination.event_loop import drive, finished, perform, run
+from fdbqueue.coordination.sans_io import sans_io_of
 from fdbqueue.options import Selecting
 from fdbqueue.queue import backup as _backup
 from fdbqueue.queue import check as _check
 from fdbqueue.queue import overview as _overview
-from fdbqueue.queue import priority as priority_queue
-from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
+from fdbqueue.queue.following import follow
+from fdbqueue.queue.priority import PriorityQueue as _PriorityQueue
+from fdbqueue.queue.priority import Queue as _FifoQueue
+from fdbqueue.queue.priority import ValueQueue
 from fdbqueue.queue.schedules import Schedules as _Schedules
 from fdbqueue.queue.steps import JobSteps as _JobSteps
+from fdbqueue.queue.task import TaskQueue as _TaskQueue
 from fdbqueue.types import (
-    ENDED,
     Database,
     Duration,
     Item,
@@ -104,21 +96,16 @@ __all__ = [
 ]
 
 _PAGE = 500  # items that a listing reads at a time
-NEXT_LOOK = 1.0  # seconds between looks at an item that is followed: workers store reports as often
 _LOOK = 1.0  # seconds between looks whether the loop of a worker is closed
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_S = TypeVar("_S", bound=BaseQueue[Any])
 _Q = TypeVar("_Q", bound=BaseQueue[Any])
-_VQ = TypeVar("_VQ", bound=priority_queue.ValueQueue[Any])
+_VQ = TypeVar("_VQ", bound=ValueQueue[Any])
 _I = TypeVar("_I", bound=Item | Task)
 _H = TypeVar("_H", bound="_Handle[Any, Any]")
 
 _Awaited: TypeAlias = Coroutine[Any, Any, _T]
-_PriorityQueue = priority_queue.PriorityQueue
-_FifoQueue = priority_queue.Queue
-_TaskQueue = task_queue.TaskQueue
 
 
 def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
@@ -132,26 +119,19 @@ def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
 
 
 def _method(
-    method: Callable[Concatenate[_S, _P], _T],
+    method: Callable[Concatenate[_Q, _P], _T],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], _Awaited[_T]]:
     """Return a coroutine method for a method of the blocking queue."""
-    operation = sans_io_of(method)
 
     @functools.wraps(method)
     async def call(self: _Handle[Any, Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if operation is None:
-            return await run(method, self.queue, *args, **kwargs)
-        try:
-            return await drive(operation(self.queue, *args, **kwargs))
-        except Exception:
-            check_first(args)
-            raise
+        return await perform(method, self.queue, *args, **kwargs)
 
     return call
 
 
 def _listed(
-    method: Callable[Concatenate[_S, _P], Iterator[_T]],
+    method: Callable[Concatenate[_Q, _P], Iterator[_T]],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], Listing[_T]]:
     """Return a method that returns a `Listing` instead of an iterator."""
 
@@ -224,21 +204,6 @@ copy = _function(_backup.copy)
 workers = _function(presence.workers)
 
 
-async def looks(
-    get: Callable[[], _Awaited[ItemInfo | None]], result: Callable[[], _Awaited[object]]
-) -> AsyncIterator[ItemInfo | None]:
-    """Yield an item when it changes, else `None`; `result` waits until the next look."""
-    last: object = None
-    while (info := await get()) is not None:
-        shown = info.state, info.progress, info.log
-        yield None if shown == last else info
-        if info.state in ENDED:
-            return
-        last = shown
-        with suppress(NoResult):  # returns at once if it has ended meanwhile
-            await result()
-
-
 class _Handle(Generic[_Q, _I]):
     """The methods of all queues."""
 
@@ -258,20 +223,13 @@ class _Handle(Generic[_Q, _I]):
         """Return the time at which an item was pushed."""
         return self.queue.pushed_at(item)
 
-    async def follow(self, db: Database, item: _I | str) -> AsyncIterator[ItemInfo]:
+    def follow(self, db: Database, item: _I | str) -> AsyncIterator[ItemInfo]:
         """Yield everything about an item now, and when its state, progress or log changes.
 
         End once it is done, dead or no longer kept. Cost: two reads of the item each second, and at
         its end.
-
-        Args:
-            db: A database.
-            item: An item or task, or its id.
         """
-        result = partial(self.result, db, item, wait=NEXT_LOOK)
-        async for info in looks(partial(self.get, db, item), result):
-            if info is not None:
-                yield info
+        return follow(self.queue, db, item)
 
     options = _method(BaseQueue[_I].options)
     configure = _method(BaseQueue[_I].configure)
@@ -359,7 +317,7 @@ class PriorityQueue(_ValueHandle[_PriorityQueue[V], V], Generic[V]):
         ('now', ['later'])
     """
 
-    kind = priority_queue.PriorityQueue.kind
+    kind = _PriorityQueue.kind
     named = staticmethod(_opened(_PriorityQueue[Any].named, lambda: PriorityQueue[Any]))
     existing = staticmethod(_opened(_PriorityQueue[Any].existing, lambda: PriorityQueue[Any]))
     push = _method(_PriorityQueue[V].push)
@@ -376,7 +334,7 @@ class PriorityQueue(_ValueHandle[_PriorityQueue[V], V], Generic[V]):
 class Queue(_ValueHandle[_FifoQueue[V], V], Generic[V]):
     """`fdbqueue.Queue` for asyncio; see `PriorityQueue`."""
 
-    kind = priority_queue.Queue.kind
+    kind = _FifoQueue.kind
     named = staticmethod(_opened(_FifoQueue[Any].named, lambda: Queue[Any]))
     existing = staticmethod(_opened(_FifoQueue[Any].existing, lambda: Queue[Any]))
     push = enqueue = _method(_FifoQueue[V].push)
@@ -389,7 +347,7 @@ class Queue(_ValueHandle[_FifoQueue[V], V], Generic[V]):
 class TaskQueue(_Handle[_TaskQueue[V], Task[V]], Generic[V]):
     """`fdbqueue.TaskQueue` for asyncio; see `PriorityQueue`."""
 
-    kind = task_queue.TaskQueue.kind
+    kind = _TaskQueue.kind
     named = staticmethod(_opened(_TaskQueue[Any].named, lambda: TaskQueue[Any]))
     existing = staticmethod(_opened(_TaskQueue[Any].existing, lambda: TaskQueue[Any]))
     push = _method(_TaskQueue[V].push)
@@ -407,9 +365,8 @@ class Worker:
     """`fdbqueue.Worker` for asyncio: await its `run`. Options without a description are the same.
 
     A coroutine function runs in the event loop that awaits `run`, any other handler in a thread.
-    Each running job needs a thread in both cases. A cancelled `run` stops the worker, and raises
-    `CancelledError` once the running jobs have ended or the grace period is over. Signals do not
-    stop it.
+    Each running job needs a thread. A cancelled `run` stops the worker, and raises `CancelledError`
+    once the running jobs have ended or the grace period is over. Signals do not stop it.
 
     Args:
         db: A database.

@@ -14,7 +14,7 @@ The tree of their classes::
     ├── QueueNotFound, QueueExists, QueueFull, OptionsMismatch, LeaseLost, ...
     └── InvalidPriority, InvalidValue, InvalidTask, InvalidItemId, ...      also of type ValueError
 
-`fdbqueue.jobs` and `fdbqueue.admin` have the errors of their own functions.
+`fdbqueue.jobs` and `fdbqueue.admin` have further errors.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ class StorageError(FdbqueueError):
 
     Attributes:
         path: The file or directory.
-        problem: What is wrong with it.
-        advice: What to do about it.
+        problem: What is wrong.
+        advice: What to do.
     """
 
     path: str
@@ -271,7 +271,7 @@ class UnsafeDirectory(StorageError):
     """A database directory through which other users could redirect this user to other files.
 
     A file is a link, every user can write to the directory, or another user owns it and does not
-    share it with this user's groups. Nothing was changed.
+    share it with this user's groups.
     """
 
     problem = "the directory is not safe from other users"
@@ -293,8 +293,7 @@ class FilesReplaced(StorageError):
 class SyncFailed(StorageError):
     """A database whose last commits the disk did not confirm. This transaction stored nothing.
 
-    No process reads or commits any more. After all have closed the database, the next to open it
-    copies it to new files.
+    After all processes have closed the database, the next to open it copies it to new files.
     """
 
     problem = "the disk did not confirm a write"
@@ -330,11 +329,10 @@ class InvalidPriority(FdbqueueError, ValueError):
     priority: object
     expected: str
 
-    _template = "priority {self.priority!r:.100} ({self._kind}) must be {self.expected}"
-
-    @property
-    def _kind(self) -> str:
-        return type(self.priority).__name__
+    _template = (
+        "priority {self.priority!r:.100} ({self.priority.__class__.__name__}) must be "
+        "{self.expected}"
+    )
 
 
 class InvalidValue(FdbqueueError, ValueError):
@@ -353,11 +351,9 @@ class InvalidTask(FdbqueueError, ValueError):
     value: object
     expected: str
 
-    _template = "{self.field} {self.value!r:.100} ({self._kind}) must be {self.expected}"
-
-    @property
-    def _kind(self) -> str:
-        return type(self.value).__name__
+    _template = (
+        "{self.field} {self.value!r:.100} ({self.value.__class__.__name__}) must be {self.expected}"
+    )
 
 
 class ClockOutOfRange(FdbqueueError):
@@ -380,10 +376,7 @@ class PayloadTooLarge(FdbqueueError, ValueError):
 
 
 class PushTooLarge(FdbqueueError, ValueError):
-    """A push that does not fit in one transaction. Nothing was stored.
-
-    If you passed a transaction to the push, do not commit it.
-    """
+    """A push that does not fit in one transaction. A caller's transaction must not commit."""
 
     n: int
     size: int
@@ -464,7 +457,7 @@ class QueueNotFound(FdbqueueError, LookupError):
 
     Attributes:
         similar: Similar names, the most similar first.
-        others: Some other names, if none is similar.
+        others: Other names, if none is similar.
 
     >>> print(QueueNotFound("jbos", ("jobs",)))
     there is no queue named 'jbos'; did you mean 'jobs'?
@@ -486,8 +479,8 @@ class WrongState(FdbqueueError):
     """An item in a state in which it cannot be changed. Nothing was changed.
 
     Attributes:
-        state: Its state; `"begun"` if its job has stored steps, `"waiting"` if it waits for other
-            jobs or a signal, `"gone"` if it has left the queue.
+        state: Its state; `"begun"` if its job has stored steps, `"waiting"` if it waits for jobs
+            or a signal, `"gone"` if it has left the queue.
     """
 
     id: str
@@ -512,7 +505,7 @@ class NoResult(FdbqueueError, LookupError):
     """A job without a result: unfinished, failed for good, or unknown.
 
     Attributes:
-        state: Its state, or `"discarded"` or `"cancelled"`; `None` if unknown.
+        state: Its state, `"discarded"` or `"cancelled"`; `None` if unknown.
         error: The last error of a dead letter, or why the job was discarded.
     """
 
@@ -719,7 +712,7 @@ class InvalidLine(FdbqueueError, ValueError):
     """A line of an import that cannot be stored. The lines before it are stored.
 
     Attributes:
-        number: The number of the line, from 1.
+        number: The line, from 1.
         source: The name of the import; `None` if its lines have no keys.
     """
 
@@ -753,8 +746,8 @@ _MAX_TEXT = 1_000  # characters of an error that a queue stores
 def error_text(error: object, reason: str = "") -> str | None:
     """Return the text to store for an error, cut to 1,000 characters.
 
-    `reason` precedes it, unless the error contains it. Raise `TypeError` if `error` is neither a
-    text, an exception nor `None`.
+    `reason` precedes it, unless the error contains it. Raise `TypeError` for an error of another
+    type.
 
     >>> error_text(ValueError("no such address"), "cannot send")
     'cannot send: ValueError: no such address'

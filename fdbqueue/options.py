@@ -59,26 +59,25 @@ class PushOptions(_GroupedPush, total=False):
 
     Attributes:
         group: Group of the item, such as a customer's name: 1 to 255 bytes of text. Within a
-            priority, groups are served in proportion to their weights (see `set_group`), however
-            many items each has. Items without a group form another.
+            priority, groups are served in proportion to their weights (see `set_group`). Items
+            without a group form another.
         cost: Weight of the item in its group's share, from 0.001 to 1,000; by default 1.
-        delay: Seconds, from 0, until the item is available. It is then ahead of items of its
-            priority that were pushed after it.
+        delay: Seconds, from 0, until the item is available, ahead of items of its priority that
+            were pushed after it.
         at: A `datetime` with a time zone, instead of `delay`; at most
             9999-12-31T23:59:59.999+00:00.
         ttl: Seconds, over 0, after which the item is dropped if no client has taken it.
         unique: A key, 1 to 255 bytes of text. If an unfinished item (ready, delayed or claimed)
             has it, nothing is stored, and the call returns that item with `is_new` false.
-        unique_until: `"claimed"` frees the key once a client claims or pops the item: one item
-            can wait while another is processed. By default `"ended"`.
+        unique_until: `"claimed"` frees the key once a client claims or pops the item; by default
+            `"ended"`.
         unique_for: Seconds, over 0, from the push until the key is free, even if the item ends
             earlier; instead of `unique_until`. An ended item that is not kept is returned with the
             given value.
         replace: Whether an item that waits and has the key gets the value and the time of this
-            push. The key is free once a client claims the item, as with `unique_until="claimed"`:
-            then the push stores another, so the last value is always to come. An item that returns
-            takes the key again if it is free and its job has no stored steps; as a retry, it keeps
-            its time.
+            push. The key is free once a client claims the item, as with `unique_until="claimed"`.
+            An item that returns takes the key again if it is free and its job has no stored steps;
+            as a retry, it keeps its time.
         at_most: Seconds, from 0, after the first push from which `replace` does not postpone the
             item any more; by default no limit.
     """
@@ -164,15 +163,14 @@ class TaskChanges(TaskFields, _Waiting, total=False):
 class JobOptions(_EveryPush, total=False):
     """The options of the push of a job: `PushOptions`, and these.
 
-    `None` stands for the default or, in `using`, for the declared value.
+    `None` stands for the default or the declared value.
 
     Attributes:
         queue: Name of the queue; by default `"jobs"`.
         priority: The lowest runs first; by default 0.
         group: Name of the group, or a function of the job's arguments that returns one or `None`.
         unique: A unique key, a function of the job's arguments that returns one or `None`, or
-            `True` for a key made from the job's name and all arguments. Nothing is pushed while an
-            unfinished job has it.
+            `True` for a key made from the job's name and all arguments.
     """
 
     queue: str | None
@@ -192,9 +190,8 @@ class QueueOptions(TypedDict, total=False):
             from 1; `None` for no limit.
         keep: Acknowledged items to keep as done: for a time from one second, such as `"7d"` or
             a `timedelta`; the newest up to a number from 1; or a tuple of both. `None` keeps none.
-            `get` and `items(state="done")` show them, and `result` returns stored results. Popped
-            items are not kept. Cost: an acknowledgement writes three more keys and the payload
-            again.
+            Popped items are not kept. Cost: an acknowledgement writes three more keys and the
+            payload again.
     """
 
     max_size: int | None
@@ -207,9 +204,9 @@ class QueueLimits(QueueOptions, total=False):
 
     Attributes:
         concurrency: Maximum number of items claimed at a time by all workers together, from 1
-            to 10,000; `None` for no limit. Items claimed beyond a new limit stay claimed, and
-            claims made without a limit hold no slot. Cost: a claim reads one more counter, and
-            claims may conflict when few slots are free.
+            to 10,000; `None` for no limit. Items claimed before stay claimed, and hold no slot if
+            there was no limit. Cost: a claim reads one more counter, and claims may conflict when
+            few slots are free.
         rate: Maximum number of items claimed or popped in any window of a time, such as `(100,
             "1m")`: from 1 to 10,000 items; `None` for no limit. Cost: the queue's claims and pops
             conflict with each other.
@@ -280,7 +277,7 @@ class LateOptions(TypedDict, total=False):
         missed: Policy for ticks found over a minute late, or after the next tick: `"latest"`
             (the default) pushes for the last, `"skip"` for none, `"all"` for the last 1,000.
         overlap: Policy for a tick while the previous item has not ended: `"allow"` (the
-            default) pushes, `"skip"` does not, `"queue"` pushes once that item has ended.
+            default) pushes, `"skip"` does not, `"queue"` pushes once it has ended.
     """
 
     tz: str
@@ -306,8 +303,8 @@ class Filters(TypedDict, total=False):
     """The filters of a search. An item must match all of them.
 
     Attributes:
-        priority: Only items of this priority; in a task queue, from 1 to 5; not for a FIFO
-            queue. A priority queue reads no other items, except for done ones.
+        priority: Only items of this priority; not for a FIFO queue. A priority queue reads no
+            other items, except for done ones.
         agent: Only tasks whose agent's name contains this text, ignoring case.
         id: Only items whose id contains this text.
         error: Only items in any state but done whose last error contains this text, ignoring

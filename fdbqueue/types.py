@@ -7,16 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    Literal,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -170,8 +161,8 @@ class Item(Generic[V_co]):
         priority: Its priority; `None` in a FIFO queue.
         id: A text that identifies the item within its queue.
         key: Its key in the database.
-        is_new: False if a push found this item under its unique key, and stored nothing.
-        tick: The tick of the schedule that pushed it; `None` from `push`.
+        is_new: False if a push found this item under its unique key.
+        tick: The tick of the schedule that pushed it, or `None`.
         metadata: Other stored data, for `put_back`.
     """
 
@@ -195,9 +186,7 @@ Group: TypeAlias = str | Callable[..., str | None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a queue. The first push stores them, so that all clients agree.
-
-    `None` stands for no limit, except where said.
+    """The options of a queue, which the first push stores. `None` stands for no limit.
 
     Attributes:
         kind: `"priority"`, `"fifo"` or `"task"`.
@@ -211,7 +200,7 @@ class Options:
         keep_number: Number of the newest done items to keep. None are kept if this is 0, or if
             both are `None`.
         kept_attempts: Number of an item's last failed attempts to keep.
-        traceback_bytes: Bytes to keep from the end of each failed attempt's traceback.
+        traceback_bytes: Bytes kept of each failed attempt's traceback.
         rate: Maximum number of items claimed or popped in a time, and that time in seconds.
         limited_groups: Whether a group has or had a bound, which pushes check.
         has_groups: Whether a group has or had items, which take turns.
@@ -244,14 +233,14 @@ class Options:
 class Claim(Generic[V_co]):
     """A lease on items or tasks: no other client gets them until it expires.
 
-    Iterating over a claim yields one claim per item.
+    Iterate over it for one claim per item.
 
     Attributes:
         items: The claimed items or tasks, in order.
         attempts: The number of each item's attempt, from 1.
         keys: The items' keys in the database.
-        token: The fencing token of the claim.
-        client: The name of the client that made it.
+        token: The fencing token.
+        client: The name of the client.
     """
 
     items: tuple[V_co, ...]
@@ -289,8 +278,8 @@ class FailedAttempt:
         client: The client that claimed the item; empty if unknown.
         error: The error, if the client gave one.
         traceback: The end of the exception's traceback, or `None`.
-        log: The lines logged by the handler.
-        retried_at: When the resulting dead letter was retried, or `None`.
+        log: The lines logged.
+        retried_at: When the dead letter was retried, or `None`.
         retried_by: The client that retried it: host and process id, or its `by`.
     """
 
@@ -336,7 +325,7 @@ class StoredJob(NamedTuple):
     Attributes:
         name: The job's name.
         args: The positional arguments in stored form.
-        kwargs: The keyword arguments in stored form.
+        kwargs: The keyword arguments.
         version: The job's version at the push.
 
     >>> print(StoredJob("shop.send", ["ada@example.com"], {"subject": "hi"}, 1))
@@ -385,9 +374,9 @@ class DeadJob:
         args: Its positional arguments in stored form; `None` if the call is over 10,000 bytes.
         kwargs: Its keyword arguments, as `args`.
         error: Why it died.
-        attempts: The number of its failed attempts, with those before a retry by hand.
+        attempts: The number of its failed attempts, also before a retry by hand.
         id: The id of its item.
-        queue: The name of its queue; `None` if the queue has none.
+        queue: The name of its queue, if any.
     """
 
     job: str
@@ -404,7 +393,7 @@ class JobRef:
     """A job to which another job is linked.
 
     Attributes:
-        queue: Its queue's name; `None` if the queue has none.
+        queue: Its queue's name, if any.
         id: Its item's id.
         step: The step in which one runs the other, or `None`.
     """
@@ -421,12 +410,12 @@ class WaitsFor:
     Attributes:
         kind: Its time, another attempt, a signal, jobs that it runs in a step, jobs that it
             follows, the other jobs of its batch, or a worker that knows its job.
-        why: The same in words, such as `"no worker knows the job 'shop.send'"`.
+        why: The same in words.
         step: The step in which its job waits, or `None`.
         signal: The signal's name, or `None`.
         key: The signal's key, or `None`.
         jobs: Up to 100 unfinished jobs that it waits for; empty for a batch.
-        left: The number of unfinished jobs, including a batch's; `None` for other kinds.
+        left: The number of unfinished jobs, including a batch's, or `None`.
     """
 
     kind: Literal["time", "retry", "signal", "children", "jobs", "batch", "worker"]
@@ -454,7 +443,7 @@ class ItemInfo:
         due_at: When a delayed item becomes ready.
         expires_at: When it expires unless a client takes it.
         claimed_by: The client that claimed it, also of a done item; empty if unknown.
-        claimed_at: When that client claimed it, by its clock.
+        claimed_at: When, by its clock.
         lease_ends: When the lease of a claimed item ends, unless extended.
         died_at: When it became a dead letter.
         cancelling: Whether it was cancelled and has not ended.
@@ -465,14 +454,14 @@ class ItemInfo:
         unique: Its unique key.
         group: Its group.
         held_by: What keeps a ready item from being claimed, regardless of items ahead of it.
-        waits_for: What the item waits for, if it is delayed or no worker knows its job.
+        waits_for: What it waits for, if it is delayed or no worker knows its job.
         parent: The job that runs it in a step.
         ahead_in_group: Ready items of its group and priority ahead of a ready one, up to 100;
             `None` in lists.
         progress: A claimed item's reported progress.
-        log: The lines logged by the handler of a claimed or done item.
+        log: The lines logged for a claimed or done item.
         stored_steps: The number of the job's stored steps.
-        in_batch: Whether it counts or has counted in a batch, or waits or has waited for one.
+        in_batch: Whether it has counted in a batch, or has waited for one.
         failed_attempts: Its last failed attempts, oldest first.
     """
 
@@ -523,7 +512,7 @@ class SearchPage:
     """A page of search results.
 
     Attributes:
-        items: The matching items, in order; perhaps none.
+        items: The matching items, in order.
         next: The `after` of the next page; `None` after the last one.
         scanned: The number of items read.
     """
@@ -538,7 +527,7 @@ class MatchCount:
     """The number of matching items among the items read.
 
     Attributes:
-        count: The number of matching items.
+        count: The number.
         next: The `after` of the next call; `None` if all items were read.
         scanned: The number of items read.
     """
@@ -552,8 +541,8 @@ class MatchCount:
 class QueueStats(ByState):
     """The numbers of a queue at one moment.
 
-    A popped or acknowledged item is completed, whether it is kept or not. The totals count from the
-    queue's creation or last `clear`, never fall, and add up:
+    A popped or acknowledged item is completed. The totals count from the queue's creation or last
+    `clear`, never fall, and add up:
 
         total_pushed + total_put_back == ready + delayed + claimed + dead
                                          + total_completed + total_expired + total_removed
@@ -567,7 +556,7 @@ class QueueStats(ByState):
             swept since.
         paused: Whether the queue is paused.
         options: The queue's options; `None` from `overview`.
-        total_pushed: Items pushed. A retry is not a push.
+        total_pushed: Items pushed.
         total_completed: Items popped or acknowledged.
         total_failed: Attempts that failed, including ended leases.
         total_retried: Failed items that returned for another attempt, and retried dead letters.
@@ -609,10 +598,10 @@ class QueueStats(ByState):
 
 @dataclass(frozen=True, slots=True)
 class HistoryBucket:
-    """The changes of a queue in one short period, counted as in `HistoryWindow`.
+    """The changes of a queue in one short period of a `HistoryWindow`.
 
     Attributes:
-        begin: When the period began. It lasts 30 seconds, or 15 minutes in the window of a day.
+        begin: When it began. It lasts 30 seconds, or 15 minutes in the window of a day.
     """
 
     begin: datetime
@@ -627,23 +616,22 @@ class HistoryBucket:
 class HistoryWindow:
     """The changes of a queue in the last minutes or hours.
 
-    An item waits from the moment it becomes ready until a pop or claim takes it. Waiting and run
-    times come from samples, one transaction a second of each client, and are accurate to about a
-    sixth.
+    An item waits from when it becomes ready until a pop or claim takes it. Times come from samples,
+    one transaction a second of each client, and are accurate to about a sixth.
 
     Attributes:
-        seconds: The length of the window: 300, 3,600 or 86,400.
+        seconds: The length: 300, 3,600 or 86,400.
         since: When it began, less than `seconds` ago.
         pushed: Items pushed.
         taken: Items popped or claimed.
         completed: Items popped or acknowledged.
-        failed: Attempts that failed.
-        died: Items that became dead letters.
+        failed: Failed attempts.
+        died: New dead letters.
         waiting_median: Median wait in seconds, or `None`.
         waiting_p95: 95th percentile of the wait.
-        running_median: Median run time of attempts in seconds, or `None`.
+        running_median: Median run time in seconds, or `None`.
         running_p95: 95th percentile of the run time.
-        buckets: The periods in which something changed, in order.
+        buckets: The periods in which something changed.
     """
 
     seconds: int
@@ -663,8 +651,7 @@ class HistoryWindow:
 class Codec(Protocol[V]):
     """An encoding of values as bytes, with `decode(encode(value)) == value`.
 
-    `encode` raises `ValueError` or `TypeError` for a value that it cannot encode, and `decode` for
-    bytes that it did not write.
+    Both raise `ValueError` or `TypeError` for a value or bytes that they cannot convert.
     """
 
     def encode(self, value: V, /) -> bytes:
@@ -702,14 +689,14 @@ class Task(Generic[V_co]):
     Attributes:
         id: A text that identifies the task within its queue.
         priority: The urgency.
-        deadline: When the task is due, in UTC, or `None`.
+        deadline: When it is due, in UTC, or `None`.
         cost: Among tasks of equal priority and deadline, the cheapest is first.
         agent_name: The agent that is to do it; `None` for any.
-        client_id: The client that it belongs to, or `None`.
+        client_id: The client that owns it, or `None`.
         payload: The pushed JSON value.
         created_at: When it was pushed, by the clock of that client.
         key: Its key in the database.
-        metadata: Other stored data, for `put_back`.
+        metadata: As for `Item`.
     """
 
     id: str
@@ -721,9 +708,7 @@ class Task(Generic[V_co]):
     payload: V_co
     created_at: datetime
     key: bytes = field(default=b"", repr=False, compare=False)
-    metadata: tuple[Any, ...] = field(
-        default=(), repr=False, compare=False, metadata={"in_json": False}
-    )
+    metadata: tuple[Any, ...] = field(default=(), repr=False, compare=False, metadata=_INTERNAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -731,14 +716,10 @@ class TaskStats:
     """The counters of a task queue since it was created or cleared.
 
     Attributes:
-        total_pushed: Tasks pushed.
+        total_pushed: As in `QueueStats`, also the other totals.
         total_popped: Tasks popped or acknowledged.
-        total_rejected: Tasks for which the queue had no room.
-        total_removed: Tasks removed.
-        total_expired: Tasks expired.
-        total_died: Tasks that became dead letters.
         current_size: Ready tasks.
-        oldest: When the oldest ready task was pushed; `None` without one.
+        oldest: When the oldest ready task was pushed, or `None`.
         by_priority: Ready tasks of each priority.
         by_agent: Ready tasks of each agent.
     """
@@ -839,7 +820,7 @@ class Future(Protocol):
         """Give up on the result."""
 
 
-class _Bytes(Future, Protocol):
+class _Bytes(Future, _HasKey, _HasValue, Protocol):
     """A future that behaves like the bytes it holds."""
 
     def __bytes__(self) -> bytes: ...
@@ -853,14 +834,6 @@ class _Bytes(Future, Protocol):
 
     @overload
     def __getitem__(self, index: slice, /) -> bytes: ...
-
-    def as_foundationdb_key(self) -> bytes:
-        """Return the bytes as a key."""
-        ...
-
-    def as_foundationdb_value(self) -> bytes:
-        """Return the bytes as a value."""
-        ...
 
 
 class Value(_Bytes, Protocol):
@@ -1074,8 +1047,8 @@ class Engine(NamedTuple):
     An embedded database has them in `engine`; a database without this attribute is a cluster.
 
     Attributes:
-        is_remote: Whether each read and commit is a round trip to a server. Then pops are
-            staged, and a thread performs several transactions at once.
+        is_remote: Whether reads and commits are round trips to a server. Then pops are staged,
+            and a thread performs several transactions at once.
         commits_are_certain: Whether no commit with an unknown result is ever repeated. Then no
             receipts are needed.
     """

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.benchmarks.code import longest_chain
+
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "fdbqueue"
 
@@ -36,7 +38,7 @@ ROOMS = {
     "contrib.django.management": set[str](),
     "contrib.django.management.commands": set[str](),
     "contrib.django.migrations": set[str](),
-    "jobs": {"aio", "database", "queue", "worker", "worker.functions"},
+    "jobs": {"database", "queue", "worker", "worker.functions"},
     "admin": {"layout", "queue", "worker"},
     "worker": {"worker.functions", "queue", "database", "layout"},
     "worker.functions": {"queue", "database", "layout"},
@@ -172,6 +174,10 @@ def test_imports_have_no_cycles() -> None:
             name or "fdbqueue" for name in imported(ast.Module(body=list(at_once), type_ignores=[]))
         }
     assert list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_the_longest_chain_of_imports_is_limited() -> None:
+    assert len(longest_chain()) <= 17
 
 
 def test_code_inside_a_transaction_cannot_use_clocks_or_randomness() -> None:

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from weakref import finalize
 
 from fdbqueue import types
-from fdbqueue.coordination.sans_io import Call, SansIO, Sleep, Submit
+from fdbqueue.coordination.sans_io import Call, SansIO, Sleep, Submit, check_first, sans_io_of
 from fdbqueue.errors import FDBError, StorageError
 
 _P = ParamSpec("_P")
@@ -94,6 +94,18 @@ async def _sleep(sleep: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
         sleep.ended_by = fired.result()
         sleep.raise_error()
     return not any(end.done() for end in ends)
+
+
+async def perform(method: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call a method of a queue in the event loop, or in a thread if it is no operation."""
+    operation = sans_io_of(method)
+    if operation is None:
+        return await run(method, *args, **kwargs)
+    try:
+        return await drive(operation(*args, **kwargs))
+    except Exception:
+        check_first(args[1:])
+        raise
 
 
 async def run(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:

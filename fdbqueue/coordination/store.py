@@ -156,13 +156,9 @@ class Store(Generic[_T]):
     # Push
 
     def push(
-        self,
-        tr: Transactor,
-        items: list[NewItem],
-        as_many_as_fit: bool = False,
-        raises: bool = False,
+        self, tr: Transactor, items: list[NewItem], as_many_as_fit: bool = False
     ) -> SansIO[list[Any]]:
-        """Append items to their levels; return what `push` returns for each item."""
+        """Append items to their levels; return what `push` returns for each; raise `QueueFull`."""
         if not items:
             return []
         push = PushRequest(items, as_many_as_fit)
@@ -182,10 +178,10 @@ class Store(Generic[_T]):
             ]
             if _log.isEnabledFor(logging.DEBUG) and is_database(tr):
                 self._log("pushed to", pushed)
-        if raises and len(pushed) < len(items):
+        if len(pushed) < len(items) and not as_many_as_fit:
             refusal = yield Call(partial(read, tr, partial(self._bounds.refusal, items=items)))
             if refusal is None:  # no bound is left by now
-                return (yield from self.push(tr, items, as_many_as_fit, raises))
+                return (yield from self.push(tr, items))
             raise refusal
         return pushed
 

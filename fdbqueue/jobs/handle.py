@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fdbqueue import aio
 from fdbqueue.errors import NoResult
-from fdbqueue.queue.priority import PriorityQueue
+from fdbqueue.queue.following import follow, run
 from fdbqueue.types import Duration, ItemInfo, State
 
 if TYPE_CHECKING:
@@ -111,11 +110,8 @@ class Handle(Generic[_Result]):
             >>> asyncio.run(states(handle))
             ['done']
         """
-        queue, db = await aio.run(self._job.app.target, self.queue)
-        following: Any = (
-            aio.PriorityQueue[Any](queue) if isinstance(queue, PriorityQueue) else queue
-        )
-        async for info in following.follow(db, self.id):
+        queue, db = await run(self._job.app.target, self.queue)
+        async for info in follow(queue, db, self.id):
             yield info
 
     def state(self) -> State | None:

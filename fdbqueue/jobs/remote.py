@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from time import sleep
 from typing import Any
@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import msgspec
 
-from fdbqueue import aio
 from fdbqueue.database.clock import Since, retry_delay
 from fdbqueue.errors import FdbqueueError, NoResult, QueueNotFound, restored
 from fdbqueue.jobs.errors import AppIsRemote, ServerRefused, ServerUnavailable
@@ -213,14 +212,6 @@ class RemoteQueue:
         """Return the state of a job; `None` if it has left the queue."""
         info = self.get(tr, id)
         return None if info is None else info.state
-
-    async def follow(self, tr: object, id: str) -> AsyncIterator[ItemInfo]:
-        """Yield everything about a job now, and when it changes, as `aio.PriorityQueue` does."""
-        result = partial(self.result, tr, id, wait=aio.NEXT_LOOK)
-        get = partial(self.get, tr, id)
-        async for info in aio.looks(lambda: aio.run(get), lambda: aio.run(result)):
-            if info is not None:
-                yield info
 
     def update(self, tr: object, id: str, *, value: Any) -> None:
         """Replace the value of a job that has not begun."""

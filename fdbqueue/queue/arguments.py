@@ -60,7 +60,7 @@ from fdbqueue.types import (
 
 _T = TypeVar("_T")
 
-_MAX_SECONDS = 10**10  # 317 years
+MAX_SECONDS = 10**10  # 317 years
 _MAX_LEASE = 10**9  # seconds
 _MAX_CONCURRENCY = 10_000
 _MAX_KEPT_ATTEMPTS = 1_000  # of an item
@@ -142,7 +142,11 @@ def due_time(delay: Duration | None, at: datetime | None) -> int | None:
     if at is not None:
         return max(0, _milliseconds_of(validate_time(at)))
     seconds = validate_delay(delay)
-    return milliseconds() + math.ceil(seconds * 1000) if seconds else None
+    return _from_now(seconds) if seconds else None
+
+
+def _from_now(seconds: float) -> int:
+    return milliseconds() + math.ceil(seconds * 1000)
 
 
 def new_time(options: Mapping[str, Any]) -> int | None:
@@ -183,7 +187,7 @@ def _milliseconds_of(time: datetime) -> int:
 
 def validate_delay(delay: Duration | None) -> float | None:
     """Return a delay in seconds."""
-    return None if delay is None else validate_seconds("delay", delay, below=_MAX_SECONDS)
+    return None if delay is None else validate_seconds("delay", delay, below=MAX_SECONDS)
 
 
 def validate_wait(tr: Transactor, seconds: Duration) -> float:
@@ -194,12 +198,6 @@ def validate_wait(tr: Transactor, seconds: Duration) -> float:
             "only a call that is given a database can wait: nothing sleeps inside a transaction"
         )
     return min(number, threading.TIMEOUT_MAX)
-
-
-def expiry_time(ttl: Duration) -> int:
-    """Return when an item expires, in milliseconds since 1970."""
-    seconds = validate_seconds("ttl", ttl, is_over=True, below=_MAX_SECONDS)
-    return milliseconds() + math.ceil(seconds * 1000)
 
 
 def validate_number(
@@ -237,16 +235,18 @@ def validate_share(name: str, number: object) -> float:
     raise ValueError(f"{name} is a number from 0.001 to 1,000, not {number!r}")
 
 
-def validate_rate(rate: Any) -> tuple[int, int]:
-    """Return a rate as a number and milliseconds."""
+def validate_rate(name: str, rate: Any) -> tuple[int, float] | None:
+    """Return a rate as a number and seconds, to the millisecond."""
+    if rate is None:
+        return None
     try:
         number, time = rate
     except (TypeError, ValueError):
-        text = f"rate is a number and a time, such as (10, '1m'), not {rate!r}"
+        text = f"{name} is a number and a time, such as (10, '1m'), not {rate!r}"
         raise ValueError(text) from None
     number = validate_range("the number of a rate", number, 1, 10_000)
     seconds = validate_seconds("the time of a rate", time, is_over=True, below=_MAX_LEASE)
-    return number, max(1, round(1000 * seconds))
+    return number, max(1, round(1000 * seconds)) / 1000
 
 
 def validate_flag(name: str, flag: object) -> bool:
@@ -390,27 +390,26 @@ def new_headers(n: int, options: PushManyOptions) -> list[Header]:
     ttl, cost, keys = options.get("ttl"), options.get("cost", 1), options.get("unique")
     replaces = options.get("replace", False)
     until, period = options.get("unique_until"), options.get("unique_for")
-    plain = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
+    plain = NO_HEADER
+    if ttl is not None:
+        lifetime = validate_seconds("ttl", ttl, is_over=True, below=MAX_SECONDS)
+        plain = Header(expires=_from_now(lifetime))
     if cost != 1:
         plain = plain._replace(cost=validate_share("cost", cost))
     seconds = validate_scope(keys, until, period, replaces)
     if keys is None:
         return [plain] * n
-    ends = None if seconds is None else milliseconds() + math.ceil(seconds * 1000)
+    ends = None if seconds is None else _from_now(seconds)
     is_held, is_ended = ends is None, ends is None and until != "claimed" and not replaces
-    return [
-        plain
-        if key is None
-        else plain._replace(
-            unique=key if is_held else None,
-            key=None if is_ended else key,
-            key_ends=ends,
-        )
-        for key in [
-            None if key is None else validate_key("unique", key)
-            for key in of_each(n, "unique keys", keys)
-        ]
-    ]
+
+    def header(key: str | None) -> Header:
+        if key is None:
+            return plain
+        validate_key("unique", key)
+        unique, freed = key if is_held else None, None if is_ended else key
+        return plain._replace(unique=unique, key=freed, key_ends=ends)
+
+    return [*map(header, of_each(n, "unique keys", keys))]
 
 
 def validate_scope(
@@ -428,7 +427,7 @@ def validate_scope(
         raise ValueError(f"{name} needs a key: give unique, too")
     if period is None:
         return None
-    return validate_seconds("unique_for", period, is_over=True, below=_MAX_SECONDS)
+    return validate_seconds("unique_for", period, is_over=True, below=MAX_SECONDS)
 
 
 def validate_claim(claim: Claim) -> Claim:
@@ -525,17 +524,13 @@ LIMITS = (
 """The options that are numbers, by their names in Python, HTTP and JSON."""
 
 
-def _validate_rate(_: str, rate: object) -> tuple[int, int] | None:
-    return None if rate is None else validate_rate(rate)
-
-
 _VALIDATORS: dict[str, Callable[[str, Any], object]] = {
     **dict.fromkeys(LIMITS, validate_bound),
     "concurrency": partial(validate_bound, highest=_MAX_CONCURRENCY),
     "kept_attempts": partial(validate_range, lowest=1, highest=_MAX_KEPT_ATTEMPTS),
     "traceback_bytes": partial(validate_range, lowest=0, highest=MAX_TRACEBACK),
     "paused": validate_flag,
-    "rate": _validate_rate,
+    "rate": validate_rate,
     "weight": validate_share,
     "in_order": validate_flag,
 }
@@ -551,11 +546,7 @@ def settings_to_store(settings: Mapping[str, object]) -> dict[str, Any]:
         stored = kept_options(changes.pop("keep"))
         if not stored.keys().isdisjoint(changes):
             raise ValueError("keep stands for keep_seconds and keep_number: give it without them")
-    stored |= {name: _VALIDATORS[name](name, value) for name, value in changes.items()}
-    if stored.get("rate") is not None:
-        number, time = stored["rate"]
-        stored["rate"] = number, time / 1000
-    return stored
+    return stored | {name: _VALIDATORS[name](name, value) for name, value in changes.items()}
 
 
 def given_options(
@@ -567,7 +558,7 @@ def given_options(
 
 
 def group_settings(settings: GroupOptions, group: str | None) -> dict[str, Any]:
-    """Return the stored settings that the arguments of `set_group` change.
+    """Return the settings that the arguments of `set_group` change.
 
     The items without a group (`""`) have only a weight. All groups (`None`) cannot be paused.
     """
@@ -591,8 +582,5 @@ def declared_settings(options: QueueLimits, groups: GroupOptions) -> dict[str, A
     """Return the stored form of what an app declares for a queue and all its groups."""
     validate_options(QueueLimits, options)
     validate_options(GroupOptions, groups)
-    of_groups = group_settings(groups, None)
-    if of_groups.get("rate") is not None:
-        of_groups["rate"] = of_groups["rate"][0], of_groups["rate"][1] / 1000
-    named = {OF_GROUPS + name: value for name, value in of_groups.items()}
+    named = {OF_GROUPS + name: value for name, value in group_settings(groups, None).items()}
     return {**settings_to_store(options), **named}

@@ -80,8 +80,7 @@ class QueueCopy(ByState):
 
     Attributes:
         rows: The number of keys.
-        digest: The SHA-256 of all keys and values, in hexadecimal digits: equal queues have equal
-            digests.
+        digest: The SHA-256 of all keys and values, in hexadecimal digits.
     """
 
     rows: int
@@ -186,8 +185,8 @@ def key_rows(prefix: bytes, moment: Moment) -> Iterator[Row]:
 class NewQueues:
     """Queues that are being written. They get their names after their last rows.
 
-    The next attempt to write a queue of the same name deletes the rows of an interrupted one.
-    Raises `QueueExists` and `InvalidQueueName`.
+    The next attempt deletes the rows of an interrupted one. Raises `QueueExists` and
+    `InvalidQueueName`.
     """
 
     def __init__(self, db: Database, names: list[str]) -> None:
@@ -221,11 +220,10 @@ class NewQueues:
             run(self._db, partial(body, batch=batch))
 
     def finish(self) -> None:
-        """Give the queues their names in one transaction; raise `RestoreRunning`.
+        """Give the queues their names; raise `RestoreRunning`.
 
         Raises:
-            QueueExists: Another queue got one of the names meanwhile. The rows of all new ones are
-                deleted.
+            QueueExists: Another queue has got one of the names. All new rows are deleted.
         """
         for name in run_once(self._db, self._finish, NAME_RECEIPTS):
             raise QueueExists(name)
@@ -276,6 +274,7 @@ _FORMAT = "fdbqueue backup"
 _HEADER = {"format": _FORMAT, "version": 1, "layout": LAYOUT_VERSION}
 _MAX_LINE = 400_000  # bytes; a row of FoundationDB has up to 110,000
 _BEGIN = f'{{"format":"{_FORMAT}"'.encode()
+_OTHER_RELEASE = f"another release wrote the file, and this one restores layout {LAYOUT_VERSION}"
 _SECTIONS = (b'{"queue":', b'{"prefix":')
 
 
@@ -284,7 +283,7 @@ class Copies(dict[str, QueueCopy]):
 
     Attributes:
         prefixes: The number of keys by their prefix.
-        moments: The number of moments that a backup shows; 1 if queues and keys are consistent.
+        moments: The moments that a backup shows; 1 if queues and keys are consistent.
     """
 
     def __init__(self) -> None:
@@ -302,28 +301,25 @@ def backup(
 ) -> Copies:
     """Write queues, and on request other keys, to a file.
 
-    Each queue shows one moment. A queue that takes longer than five seconds is read twice, to be
-    sure that it has not changed. Queues whose reads begin within a second of the first show the
-    same moment.
+    Each queue shows one moment; queues whose reads begin within a second of the first, the same. A
+    queue that takes longer than five seconds is read twice, to be sure that it has not changed.
 
     The keys of `prefixes` are read last. They show the same moment if the backup takes less than a
     second or, without large queues, less than five. Otherwise `Copies.moments` is over 1, and a
     transaction that changed several keys, or keys and a queue, may be in the file in part.
 
-    The file can be restored into any database, embedded or cluster. Conflicts with nothing. Cost:
-    one range read for every 500 rows.
+    Conflicts with nothing. Cost: one range read for every 500 rows.
 
     Args:
         db: A database.
         file: A binary file, open for writing.
-        names: The names of the queues; `None` for all. Write queues together whose jobs wait for
-            each other.
+        names: The queues; `None` for all. Write queues together whose jobs wait for each other.
         prefixes: The first bytes of other keys; `b""` for all keys except those of named queues.
 
     Raises:
         ValueError: A prefix begins with byte 255, or only begins keys of queues.
         QueueNotFound: There is no queue with one of the names.
-        QueueChanged: A queue takes longer than five seconds, and has changed. The file is
+        QueueChanged: A queue that takes longer than five seconds has changed. The file is
             incomplete.
 
     Example:
@@ -400,12 +396,11 @@ def restore(
 ) -> Copies:
     """Create the queues and keys of a backup in a database, with everything that it has.
 
-    The whole file is verified first, so a damaged file changes nothing. All queues get their names
-    in one transaction, after the last row. Repeat an interrupted restore.
+    A damaged file changes nothing. All queues get their names in one transaction, after the last
+    row. Repeat an interrupted restore.
 
-    Keys are written before that, in other transactions: clients may see a part of them. A key that
-    is there with the same value is left alone; another value is found before anything is changed,
-    unless a client writes it during the restore.
+    Keys are written before that, in other transactions: clients may see a part of them. Another
+    value of a key is found before anything is changed, unless a client writes it meanwhile.
 
     A claimed item stays claimed until its lease is over by the clock. A job that waits for jobs of
     a missing queue waits until it is cancelled. Cost: one transaction for every 1,000 rows or
@@ -414,16 +409,15 @@ def restore(
     Args:
         db: A database.
         file: A seekable binary file that `backup` has written.
-        names: The names of the queues to restore.
-        prefixes: The prefixes of the keys to restore. Without `names` and `prefixes`, all is
-            restored.
+        names: The queues to restore.
+        prefixes: The prefixes of the keys to restore; all is restored without both.
         new_name: Another name for the queue, if only one is restored.
 
     Raises:
         InvalidBackup: The file is not a complete backup, is damaged, or has another layout.
         QueueNotFound: The file has no queue with one of the names.
         QueueExists: The database has a queue with one of the names. No queue was restored.
-        KeyExists: The database has a key of the file with another value.
+        KeyExists: The database has another value of a key.
         InvalidQueueName: A queue cannot have the new name.
         RestoreRunning: Another process restores the same queue.
 
@@ -483,7 +477,10 @@ def _sections(file: IO[bytes]) -> tuple[dict[str, int], dict[bytes, int]]:
     begins: list[tuple[bytes, int]] = []
     for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), b""), 1):
         if number == 1:
-            _verify_header(line)
+            if not line.startswith(_BEGIN):
+                raise InvalidBackup(1, "it is not the first line of a backup")
+            if line != _line(_HEADER):
+                raise InvalidBackup(1, _OTHER_RELEASE)
         if line.startswith(_SECTIONS):
             begins.append((line, file.tell()))
         sha256.update(last)
@@ -494,15 +491,6 @@ def _sections(file: IO[bytes]) -> tuple[dict[str, int], dict[bytes, int]]:
     queues = {each["queue"]: offset for each, offset in sections if "queue" in each}
     keys = {_bytes(each["prefix"]): offset for each, offset in sections if "prefix" in each}
     return queues, keys
-
-
-def _verify_header(line: bytes) -> None:
-    if not line.startswith(_BEGIN):
-        raise InvalidBackup(1, "it is not the first line of a backup")
-    if line != _line(_HEADER):
-        raise InvalidBackup(
-            1, f"another release wrote the file, and this one restores layout {LAYOUT_VERSION}"
-        )
 
 
 def _rows(file: IO[bytes], offset: int) -> Iterator[Row]:
@@ -529,15 +517,15 @@ def copy(
 ) -> Copies:
     """Copy queues to another database: a backup in a temporary file, and its restore.
 
-    If the copies are to replace the source, pause the queues and stop their clients first: later
-    changes are not copied, and clients of both would run the same jobs. The copy of a paused queue
-    is paused. Raises the errors of `backup` and `restore`; the target has no new queue then.
+    To replace the source, pause the queues and stop their clients first: later changes are not
+    copied, and clients of both would run the same jobs. The copy of a paused queue is paused.
+    Raises the errors of `backup` and `restore`; the target has no new queue then.
 
     Args:
         source: The database to copy from.
         target: The database to copy to.
-        names: The names of the queues; `None` for all.
-        new_name: Another name for the copy, if only one queue is copied.
+        names: As for `backup`.
+        new_name: As for `restore`.
 
     Example:
         >>> other = fdbqueue.open("memory:")

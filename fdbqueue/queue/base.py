@@ -20,8 +20,9 @@ from typing import (
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.sans_io import SansIO, drive, driven
+from fdbqueue.coordination.sans_io import SansIO, driven
 from fdbqueue.coordination.sans_io import Stop as Stop
+from fdbqueue.coordination.sans_io import drive as drive
 from fdbqueue.database.binding import check_database
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
@@ -90,7 +91,6 @@ from fdbqueue.types import (
     Options,
     Progress,
     QueueStats,
-    ReadTransaction,
     ReadTransactor,
     SearchPage,
     State,
@@ -116,7 +116,7 @@ _HOLDING = ("concurrency", "rate", "in_order")
 """The default settings that may hold a group."""
 
 _CHANGES = 100  # items that one transaction of `change_all` changes
-_WITHIN = 256  # items at the head of the queue of which a claim picks some, by default
+WITHIN = 256  # items at the head of the queue of which a claim picks some, by default
 _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
 _TOO_LARGE = 2101
 _IS_LATER = "delayed".__ne__  # delayed items come first, because they may become ready meanwhile
@@ -140,10 +140,7 @@ class BaseQueue(Generic[_T]):
 
     @classmethod
     def existing(cls: type[_Q], db: Transactor, name: str) -> _Q:
-        """Return the queue of this name as `named` does, if there is one.
-
-        Raises:
-            QueueNotFound: There is no queue with this name.
+        """Return the queue of this name as `named` does; raise `QueueNotFound` without one.
 
         Example:
             >>> fdbqueue.PriorityQueue.existing(db, "nope")
@@ -164,9 +161,7 @@ class BaseQueue(Generic[_T]):
     # Options
 
     def options(self, tr: ReadTransactor) -> Options:
-        """Return the kind, codec, priorities and limits of the queue. Cost: one read.
-
-        Before the first push these are the given ones.
+        """Return the options; before the first push, the given ones. Cost: one read.
 
         Example:
             >>> fdbqueue.PriorityQueue.named(db, "jobs", max_size=100).options(db)
@@ -197,16 +192,14 @@ class BaseQueue(Generic[_T]):
         *,
         lease: Duration = 30,
         n: int = 1,
-        within: int = _WITHIN,
+        within: int = WITHIN,
         wait: Duration = 0,
         client: str | None = None,
     ) -> SansIO[Claim[_T] | None]:
         """Claim the first items for the time of a lease; return `None` if there are none to claim.
 
-        No other client gets the items during the lease, which counts from before the call. Call
-        `ack` when the work is done, `nack` if it failed, or `extend` if it takes longer. After the
-        lease, the items return to their places, and `LeaseLost` keeps the late worker from
-        committing.
+        No other client gets the items during the lease, which counts from before the call. After
+        it, the items return to their places, and `LeaseLost` keeps the late worker from committing.
 
         In a transaction, or after conflicts, the call takes any of the first `within` items. Claims
         conflict over the same item, within a group, and near a limit. An item that cannot be
@@ -217,9 +210,9 @@ class BaseQueue(Generic[_T]):
 
         Args:
             tr: A transaction or a database.
-            lease: The length of the lease, over 0.
+            lease: The length, over 0.
             n: The maximum number of items, from 1.
-            within: The number of first items to choose from, from 1.
+            within: The number of first items, from 1.
             wait: As for `pop`.
             client: The client's name for `get`, 1 to 255 bytes; by default its host and process id.
 
@@ -248,8 +241,7 @@ class BaseQueue(Generic[_T]):
     ) -> SansIO[None]:
         """Acknowledge a claim: the work is done, and the items leave the queue.
 
-        If the transaction also writes the result of the work, both commit, or neither. After an
-        unknown commit result, a plain retry raises `LeaseLost`;
+        In a transaction, a plain retry after an unknown commit result raises `LeaseLost`;
         `fdbqueue.transactional(receipts=...)` does not.
 
         A queue with `keep` keeps the items as done, with `result` (JSON of up to 90,000 bytes),
@@ -313,7 +305,7 @@ class BaseQueue(Generic[_T]):
                 to a half at random.
             error: A text or an exception: 1,000 characters and the end of the traceback are kept.
             dead: Whether the items become dead letters at once.
-            log: The lines logged.
+            log: See the class.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -336,8 +328,8 @@ class BaseQueue(Generic[_T]):
     ) -> None:
         """Restart the lease of a claim from now, and report on the work.
 
-        Until the claim ends, `get` and `search` show `progress` and `log`, all lines logged so far.
-        If the lease runs out, the attempt keeps the log.
+        Until the claim ends, `get` and `search` show `progress` and `log`, all lines so far. If the
+        lease runs out, the attempt keeps the log.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -349,10 +341,10 @@ class BaseQueue(Generic[_T]):
     def release(
         self, tr: Transactor, claim: Claim | _T | str, *, delay: Duration | None = None
     ) -> bool:
-        """Return the items of a claim to their places, at once or after `delay`.
+        """Return the items of a claim to their places; the attempt does not count.
 
-        The attempt does not count. Given an item or its id, the call ends the claim that holds it,
-        and returns false if none does.
+        Given an item or its id, the call ends the claim that holds it, and returns false if none
+        does.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -373,14 +365,13 @@ class BaseQueue(Generic[_T]):
         """Remove and return the first item, or `None` if there is none.
 
         In a transaction, a pop conflicts with another pop, a claim or removal of its item, and a
-        push ahead of it; in an empty queue, with every push.
-
-        Cost: one read of one row, and three keys written. On a cluster, a pop that met a conflict
-        costs two commits and a share of another transaction, which serves it.
+        push ahead of it; in an empty queue, with every push. Cost: one read of one row, and three
+        keys written. On a cluster, a pop that met a conflict costs two commits and a share of
+        another transaction.
 
         Args:
             tr: A transaction or a database.
-            wait: The time to wait for an item. A push wakes one waiting client; pushes by another
+            wait: The time to wait. A push wakes one waiting client; pushes by another
                 implementation of the recipe are noticed within 25 seconds. Waiting writes two or
                 three keys.
 
@@ -392,14 +383,15 @@ class BaseQueue(Generic[_T]):
             >>> jobs.pop(db).value, jobs.pop(db).value, jobs.pop(db)
             ('a', 'b', None)
         """
-        return first_of(self._store.pop(tr, 1, False, validate_wait(tr, wait)))
+        taken = yield from self._store.pop(tr, 1, False, validate_wait(tr, wait))
+        return next(iter(taken), None)
 
     @driven
     def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> SansIO[list[_T]]:
-        """Remove and return up to `n` of the first items in order, in one transaction.
+        """Remove and return up to `n` of the first items, as `pop`, in one transaction.
 
-        Several times as fast as single pops, with their conflicts and errors. Cost: one read of `n`
-        rows, whose keys must fit into the 10,000,000 bytes of a transaction.
+        Several times as fast as single pops. Cost: one read of `n` rows, whose keys must fit into
+        the 10,000,000 bytes of a transaction.
 
         Example:
             >>> _ = mail.push_many(db, ["a", "b"])
@@ -409,9 +401,7 @@ class BaseQueue(Generic[_T]):
         return self._store.pop(tr, validate_number(n), False, validate_wait(tr, wait))
 
     def peek(self, tr: ReadTransactor) -> _T | None:
-        """Return the item that `pop` would take, without removing it.
-
-        Conflicts with pops. Cost: one read of one row.
+        """Return the item that `pop` would take. Conflicts with pops. Cost: one read of one row.
 
         Example:
             >>> jobs.peek(db) is None
@@ -420,7 +410,7 @@ class BaseQueue(Generic[_T]):
         return next(iter(self.peek_many(tr, 1)), None)
 
     def peek_many(self, tr: ReadTransactor, n: int) -> list[_T]:
-        """Return the items that `pop_many` would take, without removing them.
+        """Return the items that `pop_many` would take.
 
         Example:
             >>> _ = mail.push_many(db, ["a", "b"])
@@ -447,18 +437,17 @@ class BaseQueue(Generic[_T]):
         """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
 
         The order is by priority, name of the group, and arrival; done items come newest first.
-        Given a database, each 500 items take a transaction; an item that stays in the queue
-        throughout is always found. Cost: one read for each 500 items, and with a state up to four
-        for each item.
+        Given a database, each 500 items take a transaction; an item that stays in the queue is
+        always found. Cost: one read for each 500 items, and with a state up to four for each item.
 
         Args:
             tr: A transaction or a database.
             state: `None` for the ready items themselves, which must all be decodable.
-            which: See `fdbqueue.options.Selecting`; by default all items.
+            which: See `fdbqueue.options.Selecting`.
 
         Raises:
             UndecodableItem: The codec cannot decode an item.
-            InvalidPriority: The priority is not of the queue's type; in a task queue `InvalidTask`.
+            InvalidPriority: The priority is not of the queue's type (`InvalidTask` for tasks).
             ValueError: A filter does not apply to this queue or state.
 
         Example:
@@ -480,8 +469,8 @@ class BaseQueue(Generic[_T]):
     ) -> SearchPage:
         """Return a page of up to `limit` items in a state, by default 100, that match all filters.
 
-        The call looks at up to `scan` items, so a page may have fewer items although more match:
-        pass its `next` as `after`, until it is `None`. Order, cost and errors are as for `items`.
+        The call reads up to `scan` items, so more may match: pass the page's `next` as `after`,
+        until it is `None`. Order, cost and errors are as for `items`.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"], delay=60)
@@ -503,9 +492,7 @@ class BaseQueue(Generic[_T]):
         scan: int = MAX_SCAN,
         **filters: Unpack[Filters],
     ) -> MatchCount:
-        """Return how many items in a state match all filters, among up to `scan` items.
-
-        Pass `next` as `after` to count further items.
+        """Return how many of up to `scan` items in a state, behind `after`, match all filters.
 
         Example:
             >>> _ = tasks.push_many(db, [{"agent_name": name} for name in ("ada", "bob")])
@@ -529,9 +516,8 @@ class BaseQueue(Generic[_T]):
     ) -> dict[str, bool]:
         """Make the same change of all items that match; return by id whether each was changed.
 
-        Each transaction changes up to 100 items, exactly once. An item stays as it is if it has
-        left the state, cannot be decoded, retried or updated. Cost: a read of all items, and each
-        single change.
+        Each transaction changes up to 100 items, exactly once. An item that has left the state, or
+        cannot be decoded, retried or updated, stays. Cost: a read of all items, and each change.
 
         Args:
             db: A database.
@@ -540,9 +526,8 @@ class BaseQueue(Generic[_T]):
                 claimed), or `"update"` (ready and delayed).
             state: The state of the items; `None`, which needs a filter, for each of these states.
             limit: The maximum number of items, 0 for all.
-            to: The changes of an update, as `fdbqueue.options.UpdateOptions`. Ready items
-                keep their order.
-            by: The client that retries.
+            to: `fdbqueue.options.UpdateOptions` of an update. Ready items keep their order.
+            by: See the class.
             filters: See `fdbqueue.options.Filters`.
 
         Raises:
@@ -562,17 +547,16 @@ class BaseQueue(Generic[_T]):
         if not states or (state is not None and validate_state(state) not in states):
             raise ValueError(f"{change!r} is not a change of {state or 'any'} items")
         store, limit = self._store, validate_number(limit, "limit")
-        one: _Change = store.cancel if change == "cancel" else store.take_back
-        if change == "clear":
-            one = partial(_clear_item, store, state)
-        elif change == "remove":
-            one = partial(store.remove, state=state)
-        elif change == "retry":
-            one = partial(store.retry, state=state, by=validate_by(by))
-        elif to is not None:
-            one = partial(cast("Any", self).update, **to)
+        one: dict[Change, _Change] = {
+            "remove": partial(store.remove, state=state),
+            "clear": partial(_clear_item, store, state),
+            "retry": partial(store.retry, state=state, by=validate_by(by)),
+            "release": store.take_back,
+            "cancel": store.cancel,
+            "update": partial(cast("Any", self).update, **(to or {})),
+        }
         each = [self._selection(one, filters) for one in (states if state is None else (state,))]
-        return _change_matching(store, db, one, each, limit)
+        return _change_matching(store, db, one[change], each, limit)
 
     def _selection(self, state: State, which: Mapping[str, object]) -> Selection:
         """Return which items to look for; raise an error unless the queue can have them."""
@@ -585,9 +569,7 @@ class BaseQueue(Generic[_T]):
     # Single items
 
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
-        """Return the state of an item: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`.
-
-        Returns `None` if the item has left the queue.
+        """Return the state of an item; `None` if it has left the queue.
 
         Example:
             >>> jobs.state(db, jobs.push(db, "send", delay=60))
@@ -619,9 +601,9 @@ class BaseQueue(Generic[_T]):
         return self._store.reads.position(tr, item)
 
     def pushed_at(self, item: _T | str) -> datetime | None:
-        """Return when an item was pushed, by the clock of its client; read only the id.
+        """Return when an item was pushed, by the clock of its client, from the id alone.
 
-        `None` if another implementation of FoundationDB's recipe pushed the item.
+        `None` if another implementation of the recipe pushed it.
 
         Example:
             >>> jobs.pushed_at(jobs.push(db, "a")).tzname()
@@ -644,7 +626,7 @@ class BaseQueue(Generic[_T]):
         other items or a signal, or if another item has its unique key by now.
 
         Raises:
-            QueueFull: There is no place for the dead letter, which stays dead.
+            QueueFull: There is no place for the dead letter.
 
         Example:
             >>> item = jobs.push(db, "send")
@@ -664,18 +646,16 @@ class BaseQueue(Generic[_T]):
         - A claimed item without steps ends with its claim, however that ends. A `Worker` learns of
           it by a watch and tells the handler (`Context.cancelled`).
         - A job with steps goes on, at once if it sleeps or waits, and the step at which it stands
-          raises `JobCancelled`: the job can compensate with further steps, and then ends. If it
-          comes to no further step, it ends as done.
+          raises `JobCancelled`: the job can compensate with further steps. Without one, it ends as
+          done.
 
-        A queue that keeps done items keeps the cancelled ones, with the outcome `"cancelled"`. To
-        cancel a job again changes nothing. Cost: as `remove`; with `children` a read, and as much
-        again for each of them.
+        A queue with `keep` keeps the item, with the outcome `"cancelled"`. Cost: as `remove`; with
+        `children` a read, and as much again for each of them.
 
         Args:
             tr: A transaction or a database.
             item: The item, or its id.
-            force: Whether to end the job now, in any case, without a chance to compensate. A worker
-                that runs it can store nothing more.
+            force: Whether to end the job now, in any case. Its worker can store nothing more.
             children: Whether to cancel the jobs that it runs in its steps, too. It goes on when
                 they have ended. On a database, each is cancelled in its own transaction, before the
                 job; after an error, call again.
@@ -695,8 +675,6 @@ class BaseQueue(Generic[_T]):
     def remove(self, tr: Transactor, item: _T | str, *, state: State | None = None) -> bool:
         """Remove an item; return false if it is claimed or unknown, or not in `state`.
 
-        `release` a claimed item first.
-
         Example:
             >>> jobs.remove(db, jobs.push(db, "send"))
             True
@@ -707,9 +685,9 @@ class BaseQueue(Generic[_T]):
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> SansIO[None]:
         """Return popped items to their places, even beyond the maximum size.
 
-        They keep their attempts, times to live, and unique keys that are still free. Jobs have lost
-        their steps, and have ended in their batches. Given a database, each megabyte takes a
-        transaction. Cost: four reads for each item, and the writes of a push.
+        They keep their attempts, times to live, and free unique keys. Jobs have lost their steps,
+        and have ended in their batches. Given a database, each megabyte takes a transaction. Cost:
+        four reads for each item, and the writes of a push.
 
         Example:
             >>> _ = jobs.push_many(db, ["first", "second"])
@@ -725,8 +703,8 @@ class BaseQueue(Generic[_T]):
     def wait(self, db: Database, seconds: Duration) -> SansIO[bool]:
         """Sleep until the queue has an item, without taking it; return whether it has one.
 
-        Another client may take it first. Use `pop(db, wait=...)`, unless an interrupt must not come
-        between taking an item and using it.
+        Another client may take it first. Prefer `pop(db, wait=...)`, unless an interrupt must not
+        come between taking an item and using it.
 
         Example:
             >>> _ = jobs.push(db, "send")
@@ -765,7 +743,7 @@ class BaseQueue(Generic[_T]):
         return self._store.reads.is_empty(tr)
 
     def stats(self, tr: ReadTransactor) -> QueueStats:
-        """Return the number of items in each state, the totals, and the limits of the queue.
+        """Return the numbers of items by state, the totals and the options.
 
         Cost: two reads, one more if items are delayed, and one for each priority and group, up to
         100, for the oldest item.
@@ -778,7 +756,7 @@ class BaseQueue(Generic[_T]):
         return self._store.reads.stats(tr)
 
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
-        """Return what happened within the last 5 minutes, hour and day, by the clocks of clients.
+        """Return the changes of the last 5 minutes, hour and day, by the clocks of clients.
 
         Cost: three reads of up to 220 small rows.
 
@@ -792,8 +770,8 @@ class BaseQueue(Generic[_T]):
     def clear(self, tr: Transactor) -> None:
         """Remove all items, in every state, with their claims; the queue and its options stay.
 
-        Totals start from zero; idempotency keys stay for their 24 hours. Jobs of other queues that
-        wait for removed ones see them as cancelled. Conflicts with pops and reads of the queue.
+        Totals start from zero; idempotency keys stay. Jobs of other queues that wait for removed
+        ones see them as cancelled. Conflicts with pops and reads of the queue.
 
         Cost: a few range clears; a read of all unfinished items, given a database 1,000 in a
         transaction, if jobs of the queue ever counted in batches of other queues.
@@ -812,14 +790,30 @@ class BaseQueue(Generic[_T]):
     ) -> None:
         """Change settings of a group, the given `fdbqueue.options.GroupSettings`.
 
-        Weights apply from the next item taken. The group `None` sets the defaults of all groups;
-        each of the next sweeps then holds or releases up to 200 groups. The items without a group
-        have only a weight.
+        Weights apply from the next item. The group `None` sets the defaults of all groups; each of
+        the next sweeps holds or releases up to 200 groups. Items without a group have only a
+        weight.
 
         Example:
             >>> jobs.set_group(db, "ada", weight=2, concurrency=10)
         """
-        _change_group(self._store, tr, group, settings)
+        store, name = self._store, validate_group(group, may_be_empty=True)
+        changes = group_settings(settings, name)
+        if changes.get("rate") is not None:
+            number, seconds = changes["rate"]
+            changes["rate"] = number, round(1000 * seconds)
+
+        def body(tr: Transaction, now: int) -> None:
+            if changes:
+                store.items.groups.set(tr, now, name, changes)
+            if name is None and not changes.keys().isdisjoint(_HOLDING):
+                store.items.groups.settle_all(tr, now)
+            if changes.get("max_size"):
+                store.pusher.note_limited_groups(tr)
+            store.options.note_limit(tr)
+
+        store.change(tr, body)
+        store.sweeper.invalidate()  # pops of this client look at once
 
     def group_settings(self, tr: ReadTransactor, group: str | None = None) -> GroupSettings:
         """Return what `set_group` has set for a group, or for all groups (`None`). Cost: one read.
@@ -829,15 +823,21 @@ class BaseQueue(Generic[_T]):
             >>> jobs.group_settings(db), jobs.group_settings(db, "ada")
             ({'concurrency': 2, 'rate': (10, 60.0)}, {})
         """
-        return _read_group_settings(self._store, tr, group)
+        layout, name = self._store.layout, validate_group(group, may_be_empty=True)
+        key = layout.group_key(layout.group_settings, name)
+        fields = decode_group_settings(read(tr, lambda tr: tr[key].value))._asdict()
+        if fields["rate"] is not None:
+            fields["rate"] = fields["rate"][0], fields["rate"][1] / 1000
+        fields["paused"] = fields["paused"] or None
+        known: Any = {each: value for each, value in fields.items() if value is not None}
+        return cast("GroupSettings", known)
 
     def groups(
         self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
     ) -> list[GroupInfo]:
         """Return up to `limit` groups with unfinished items or settings, by name, behind `after`.
 
-        Their settings include the defaults. Conflicts with every change of these groups. Cost: up
-        to six small rows for each group.
+        Conflicts with every change of these groups. Cost: up to six small rows for each group.
 
         Example:
             >>> _ = jobs.push_many(db, [1, 2], group="ada")
@@ -849,41 +849,16 @@ class BaseQueue(Generic[_T]):
         return read(tr, lambda tr: list_groups(tr, layout, name, limit))
 
 
-def _read_group_settings(store: Store[Any], tr: ReadTransactor, group: str | None) -> GroupSettings:
-    name, layout = validate_group(group, may_be_empty=True), store.layout
-
-    def body(tr: ReadTransaction) -> GroupSettings:
-        stored = tr[layout.group_key(layout.group_settings, name)]
-        fields: dict[str, Any] = decode_group_settings(stored.value)._asdict()
-        if fields["rate"] is not None:
-            fields["rate"] = fields["rate"][0], fields["rate"][1] / 1000
-        fields["paused"] = fields["paused"] or None
-        return cast(
-            "GroupSettings", {each: fields[each] for each in fields if fields[each] is not None}
-        )
-
-    return read(tr, body)
-
-
-def _change_group(
-    store: Store[Any], tr: Transactor, group: str | None, settings: GroupSettings
-) -> None:
-    """Change settings of a group, or of all; wake waiting clients."""
-    name = validate_group(group, may_be_empty=True)
-    changes = group_settings(settings, name)
-
-    def body(tr: Transaction, now: int) -> bool:
-        if changes:
-            store.items.groups.set(tr, now, name, changes)
-        if name is None and not changes.keys().isdisjoint(_HOLDING):
-            store.items.groups.settle_all(tr, now)
-        if changes.get("max_size"):
-            store.pusher.note_limited_groups(tr)
-        store.options.note_limit(tr)
-        return True
-
-    store.change(tr, body)
-    store.sweeper.invalidate()  # pops of this client look at once
+def new_item(
+    store: Store[Any], value: Any, priority: Any, kind: type, options: Mapping[str, Any]
+) -> NewItem:
+    """Return what a push of one value stores; `kind` is the type of its options."""
+    validate_options(kind, options)
+    each: Any = options
+    if (unique := options.get("unique")) is not None:
+        each = {**options, "unique": (unique,)}
+    (item,) = new_items(store, (value,), (priority,), **each)
+    return item
 
 
 def new_items(
@@ -913,11 +888,6 @@ def new_items(
             levels = list(map(store.levels.in_group, levels, repeat(validate_group(group))))
     payloads, rest = map(store.codec.encode, values), repeat(at_most)
     return [*map(NewItem, levels, payloads, uuids(n), repeat(due), headers, values, rest)]
-
-
-def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
-    """Return the first item that an operation takes, or `None`."""
-    return next(iter((yield from taken)), None)
 
 
 def _is_changed(change: _Change, tr: Transaction, item_id: str) -> bool:
@@ -992,18 +962,6 @@ def _change_some(
             raise
     some, others = ids[:half], ids[half:]
     return _change_some(store, db, change, some) | _change_some(store, db, change, others)
-
-
-def claim_until(
-    stop: Stop, store: Store[Any], db: Database, lease: float, n: int, wait: float, client: str
-) -> Claim | None:
-    """Claim as `claim` does, until `stop` is set."""
-    return drive(store.claim(db, lease, n, _WITHIN, wait, client), stop)
-
-
-def wait_to_claim(store: Store[Any], db: Database, stop: Stop) -> None:
-    """Sleep until it is worth claiming items, or until `stop` is set."""
-    drive(store.wait_to_claim(db), stop)
 
 
 def store_of(queue: BaseQueue[_T]) -> Store[_T]:

@@ -21,7 +21,6 @@ from fdbqueue.layout.batches import (
 )
 from fdbqueue.layout.batches import BatchKind as BatchKind
 from fdbqueue.layout.items import ItemRow
-from fdbqueue.layout.jobs import BatchClosed as BatchClosed
 from fdbqueue.layout.jobs import BatchNotFound as BatchNotFound
 from fdbqueue.layout.jobs import StoredAlert as StoredAlert
 from fdbqueue.layout.jobs import TooManyFollowing as TooManyFollowing
@@ -68,8 +67,8 @@ class BatchProgress:
         done: Jobs that were done or discarded.
         dead: Jobs that became dead letters.
         cancelled: Jobs that were cancelled, were removed, or have expired.
-        is_open: Whether jobs can be added. It ends only after it was closed.
-        is_cancelled: Whether its jobs that have not begun will not begin.
+        is_open: Whether jobs can be added.
+        is_cancelled: Whether its other jobs will not begin.
     """
 
     pushed: int
@@ -81,12 +80,12 @@ class BatchProgress:
 
     @property
     def left(self) -> int:
-        """How many jobs have not ended."""
+        """Jobs that have not ended."""
         return self.pushed - self.done - self.dead - self.cancelled
 
     @property
     def has_ended(self) -> bool:
-        """True once all jobs have ended, and no more can be added."""
+        """True if it is closed, and all jobs have ended."""
         return not self.is_open and not self.left
 
 
@@ -95,8 +94,8 @@ class ItemBatch(BatchProgress):
     """A batch, seen from one of its jobs, or from the job that waits for it.
 
     Attributes:
-        kind: What waits: a job that runs at its end (`"then"`), a job that follows its jobs
-            (`"after"`), or a step of a job that runs them (`"run"`).
+        kind: What waits: a job at its end (`"then"`), a job that follows its jobs (`"after"`), or a
+            step of a job that runs them (`"run"`).
         queue: The name of the queue of the job that waits, or `None`.
         id: The id of that job.
         step: The step of that job that gets the result, or `None`.
@@ -141,7 +140,7 @@ class Members(NamedTuple):
         return key
 
     def join(self, owner: bytes, id: bytes, *, step: str, job: bytes) -> list[NewItem]:
-        """Return the items as members of a batch of the queue `owner`, for a step of a job."""
+        """Return the items as members of a batch of the queue `owner`."""
         return self.items(membership_in(self.queue, owner, id, step=step, job=job))
 
     def push(self, tr: Transactor, new: list[NewItem]) -> list[Item[Any]]:
@@ -157,7 +156,7 @@ def membership_in(queue: BaseQueue[Any], owner: bytes, id: bytes, **fields: Any)
 
 def push_members(tr: Transactor, queue: BaseQueue[Any], new: list[NewItem]) -> list[Item[Any]]:
     """Push items of a batch; return each, or the holder of its unique key; raise `QueueFull`."""
-    return drive(store_of(queue).push(tr, new, raises=True))
+    return drive(store_of(queue).push(tr, new))
 
 
 _Member: TypeAlias = tuple[BaseQueue[Any], NewItem]
@@ -271,10 +270,10 @@ def _progress(
 
 
 def batches_of(tr: ReadTransactor, queue: BaseQueue[Any], item: Item[Any] | str) -> list[ItemBatch]:
-    """Return the batch that a job waits for, and those in which it counts when it ends.
+    """Return the batch that a job waits for, and those in which it counts, unless they have ended.
 
-    Batches whose waiting job has ended are left out. Cost: two reads of the item, three of each
-    batch, and a range read of all names if a queue was renamed, restored or copied.
+    Cost: two reads of the item, three of each batch, and a range read of all names if a queue was
+    renamed, restored or copied.
     """
     store = store_of(queue)
     own, reference = store.layout, store.codec.reference(item)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
@@ -36,9 +37,6 @@ from fdbqueue.operations.payloads import number_of_pieces
 from fdbqueue.operations.transitions import count_marks
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import ENDED, ByState, KeyValue, Transaction, Transactor
-
-if TYPE_CHECKING:
-    from fdbqueue.coordination.store import Store
 
 _COUNTED: dict[str, str] = {
     **{state: f"{state} items" for state in (*PARKED, "claimed")},
@@ -75,26 +73,22 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     - Each group with ready items has its turns, or is held back by a limit that still applies.
     - Every index leads to its items, and to nothing else.
     - Failed attempts, results, steps, waits, batches and parts of payloads belong to items.
-    - Each item that is never due waits for something. The counts of a batch fit its jobs in this
-      queue.
+    - Each item that is never due waits for something. The counts of a batch fit its jobs here.
     - The queue's subspace contains no foreign keys.
 
     A repair corrects counters, indexes and holds, deletes what belongs to no item, and runs jobs
     again that wait for nothing. It leaves counts of batches, numbers of steps, and foreign keys.
     With an unreadable or foreign key among the items, it repairs nothing: the queue may have been
-    opened with the wrong priorities. Pushes and pops go on during a repair; two repairs conflict.
+    opened with the wrong priorities. Two repairs conflict; a check conflicts with nothing.
 
-    On the embedded engine, SQLite's integrity check of the whole file precedes a repair or the
-    report of a problem.
+    On the embedded engine, SQLite's integrity check precedes a repair or the report of a problem.
 
-    A check conflicts with nothing. Cost: a scan of the queue, within the five seconds of a
-    transaction. If a recovery of the database cuts it short, the check begins again; in the
-    caller's transaction, it raises error 1007.
+    Cost: a scan of the queue, within the five seconds of a transaction. After a recovery of the
+    database, the check begins again; in the caller's transaction, it raises error 1007.
 
     Raises:
         QueueTooLargeToCheck: The scan took longer than five seconds.
         CorruptDatabase: The file of the embedded engine is damaged.
-        TypeError: `queue` is not a queue object.
 
     Example:
         >>> _ = jobs.push(db, "a")
@@ -152,17 +146,24 @@ class _Check:
         self._members: Counter[bytes] = Counter()  # jobs that have not ended, by their batch
         self._is_linked = False
 
-    @property
-    def scanned(self) -> int:
-        """The number of items read so far."""
-        return len(self._positions)
-
     def report(self) -> CheckReport:
         try:
-            self._compare_all()
+            self._scan_items()
+            self._scan_unique_keys()
+            self._scan_schedules()
+            self._scan_groups()
+            self._scan_signals()
+            self._compare_counts()
+            self._compare_indexes()
+            self._compare_holds()
+            self._compare_total()
+            self._compare_jobs()
+            self._scan_parts()
+            self._look_for_foreign_keys()
         except error_classes() as error:
-            if has_read_for_too_long(error, monotonic() - self._began, self.scanned):
-                raise QueueTooLargeToCheck(self.scanned) from error
+            scanned = len(self._positions)
+            if has_read_for_too_long(error, monotonic() - self._began, scanned):
+                raise QueueTooLargeToCheck(scanned) from error
             raise
         repaired = bool(self._problems) and self._may_repair
         if repaired:
@@ -171,21 +172,6 @@ class _Check:
             self._tr.add_write_conflict_key(self._layout.options)
         found = {state: self._numbers[state] for state in self._layout.prefix_of}
         return CheckReport(**found, problems=tuple(self._problems), repaired=repaired)
-
-    def _compare_all(self) -> None:
-        self._scan_items()
-        self._scan_unique_keys()
-        self._scan_schedules()
-        self._scan_groups()
-        self._scan_signals()
-        self._compare_counts()
-        self._compare_indexes()
-        self._compare_holds()
-        self._compare_total()
-        self._compare_jobs()
-        self._scan_pieces()
-        self._scan_attempts()
-        self._look_for_foreign_keys()
 
     def _note(
         self, problem: str, repair: Callable[..., None] | None = None, *arguments: Any
@@ -441,12 +427,10 @@ class _Check:
                     f"{stored[prefix]:,}: {prefix!r}"
                 )
 
-    def _scan_pieces(self) -> None:
-        for _ in self._rows_of_items("pieces of a payload", self._layout.pieces):
-            pass  # their numbers tell
-
-    def _scan_attempts(self) -> None:
+    def _scan_parts(self) -> None:
         layout = self._layout
+        for _ in self._rows_of_items("pieces of a payload", layout.pieces):
+            pass  # their numbers tell
         for row in self._rows(layout.attempts):
             position, _ = layout.unpack_attempt_key(row.key)
             if position not in self._positions:
@@ -504,11 +488,7 @@ class _Check:
 
     def _look_for_foreign_keys(self) -> None:
         begin, end = self._layout.range_of(self._layout.subspace.key())
-        for known_begin, known_end in self._layout.known_ranges():
-            self._foreign(begin, known_begin)
+        for known_begin, known_end in [*self._layout.known_ranges(), (end, end)]:
+            for row in self._reads.get_range(begin, known_begin, limit=10):
+                self._problems.append(f"foreign key in the queue's subspace: {row.key!r}")
             begin = known_end
-        self._foreign(begin, end)
-
-    def _foreign(self, begin: bytes, end: bytes) -> None:
-        for row in self._reads.get_range(begin, end, limit=10):
-            self._problems.append(f"foreign key in the queue's subspace: {row.key!r}")

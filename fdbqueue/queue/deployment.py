@@ -1,7 +1,7 @@
 """The settings of a queue that an app declares, compared with the stored ones.
 
-A three-way comparison, as that of `kubectl apply`: each deployment stores what the code declares
-beside the options. So the next one knows which of them somebody has changed by hand since.
+A three-way comparison, as that of `kubectl apply`: each deployment stores what the code declares.
+So the next one knows which options somebody has changed by hand since.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ class Difference:
         queue: The name of the queue.
         setting: An option of the queue, such as `"rate"`, a setting of all its groups, such as
             `"groups.rate"`, or a schedule, such as `"schedules.nightly"`.
-        stored: The stored value, or the fields of the schedule that differ; `None` if there is
-            none.
-        declared: The value in the code, or the default if the code does not name it any more.
+        stored: The stored value, or the fields of the schedule that differ, or `None`.
+        declared: The value in the code, or the default.
         is_kept: Whether the stored value stays, because somebody has set it by hand since the last
             deployment.
     """

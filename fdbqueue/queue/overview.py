@@ -37,14 +37,7 @@ from fdbqueue.operations.maintainers.batches import leave_batches
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.operations.views.stats import begin_stats, unknown_stats
 from fdbqueue.queue.arguments import LIMITS, validate_key, validate_number
-from fdbqueue.queue.base import (
-    BaseQueue,
-    Stored,
-    find_stored,
-    open_stored,
-    rename_jobs,
-    store_of,
-)
+from fdbqueue.queue.base import BaseQueue, Stored, find_stored, open_stored, rename_jobs, store_of
 from fdbqueue.queue.priority import PriorityQueue, Queue
 from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import (
@@ -64,6 +57,8 @@ from fdbqueue.types import (
 
 _T = TypeVar("_T")
 
+_TASK_FIELDS = ("deadline", "cost", "agent_name", "client_id")
+
 _KINDS: dict[str, type[PriorityQueue | Queue | TaskQueue]] = {
     "priority": PriorityQueue,
     "fifo": Queue,
@@ -77,7 +72,7 @@ def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQue
     Raises:
         QueueNotFound: There is no queue with this name.
         InvalidQueueName: A queue cannot have this name.
-        LayoutVersionMismatch: Another release of this library stored the queue.
+        LayoutVersionMismatch: Another release stored the queue.
 
     Example:
         >>> _ = tasks.push(db)
@@ -115,10 +110,9 @@ def _of_any_kind(stored: Stored) -> PriorityQueue | Queue | TaskQueue:
 
 
 def rename(tr: Transactor, name: str, new_name: str) -> None:
-    """Give a queue another name; its items stay where they are.
+    """Give a queue another name; clients that have it open can go on.
 
-    Clients that have the queue open can go on using it. A small row for the old name stays. Cost:
-    two to five reads, and two or three keys written.
+    A small row for the old name stays. Cost: two to five reads, and two or three keys written.
 
     Raises:
         QueueNotFound: There is no queue with this name.
@@ -147,13 +141,12 @@ def rename(tr: Transactor, name: str, new_name: str) -> None:
 def rename_job(db: Database, queue: str, old: str, new: str) -> dict[str, int]:
     """Rename the stored calls of a job; return how many in each state, and how many `schedules`.
 
-    A claimed call goes on; if it is tried again, it has the new name. A schedule that a worker has
-    declared under the old name gets the new one. Unique keys that contain the name stay as they
-    are, and so does the name of an alert that calls of other jobs push when they die.
+    A claimed call goes on; another attempt has the new name. A schedule that a worker has declared
+    under the old name gets the new one. Unique keys that contain the name stay as they are, and so
+    does the name of an alert that calls of other jobs push when they die.
 
-    Each transaction renames up to 100 calls. Repeat an interrupted call, and call it until it finds
-    none: programs may push the old name, and items change their states meanwhile. Cost: as for
-    `change_all` with the filter `job`.
+    Each transaction renames up to 100 calls. Call it until it finds none: programs may push the old
+    name, and items change their states meanwhile. Cost: as for `change_all` with the filter `job`.
 
     Raises:
         QueueNotFound: There is no queue with this name.
@@ -177,12 +170,8 @@ def drop(tr: Transactor, name: str) -> None:
     them fails. A batch whose last job is in this queue ends as if that job were cancelled. The rows
     of an unfinished restore or copy with this name are deleted, too.
 
-    Stop the clients of the queue first: a later push by one of them creates it again, empty.
-    Conflicts with all reads of the queue.
-
-    Cost: two reads and two range clears; a read of all unfinished items, given a database 1,000 in
-    a transaction, if jobs of the queue ever counted in batches of other queues. Repeat an
-    interrupted drop.
+    Stop the clients of the queue first: a later push creates it again, empty. Conflicts with all
+    reads of the queue. Cost: two reads, and those of `clear`. Repeat an interrupted drop.
 
     Raises:
         QueueNotFound: There is no queue with this name.
@@ -243,19 +232,14 @@ def overview(
 
     Each value is what `stats` returns in a transaction, without the options, or has an `error` if
     it cannot be decoded. Given a database, each 500 queues take a transaction. Conflicts with
-    nothing.
-
-    Cost: for each queue a range read of its counters; if it has items, a read for each of up to 100
-    priorities; one more for a task queue, and for delayed items.
+    nothing. Cost: for each queue a range read of its counters; if it has items, a read for each of
+    up to 100 priorities; one more for a task queue, and for delayed items.
 
     Args:
         tr: A transaction or a database.
-        after: Any name: only queues whose names follow it.
+        after: As for `queue_names`.
         limit: The maximum number of queues, 0 for all.
         prefix: Only queues whose names begin with this text.
-
-    Raises:
-        InvalidQueueName: A queue cannot have the name `after`.
 
     Example:
         >>> _ = jobs.push(db, "x", 5)
@@ -291,18 +275,9 @@ def item_as_json(item: Item | Task | None) -> dict[str, Any]:
     {'priority': [1, 'Infinity'], 'item': {'send': 7}}
     """
     if isinstance(item, Task):
-        return {
-            "priority": int(item.priority),
-            "item": item.payload,
-            "deadline": time_as_json(item.deadline),
-            "cost": item.cost,
-            "agent_name": item.agent_name,
-            "client_id": item.client_id,
-        }
-    return {
-        "priority": item and priority_as_json(item.priority),
-        "item": item and item.value,
-    }
+        fields = {name: as_json(getattr(item, name)) for name in _TASK_FIELDS}
+        return {"priority": int(item.priority), "item": item.payload, **fields}
+    return {"priority": item and priority_as_json(item.priority), "item": item and item.value}
 
 
 def info_as_json(info: ItemInfo) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fdb.subspace_impl import Subspace
@@ -22,7 +22,7 @@ from fdbqueue.queue.arguments import (
     validate_options,
     validate_wait,
 )
-from fdbqueue.queue.base import BaseQueue, first_of, new_items, update_item
+from fdbqueue.queue.base import BaseQueue, new_item, new_items, update_item
 from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.types import (
@@ -84,11 +84,9 @@ class ValueQueue(BaseQueue[Item[V]]):
         """Change an item that waits: its value, priority, group, or when it is ready; return it.
 
         It keeps its id, its unique key and its failed attempts; also its place, unless its priority
-        or group changes. The value and time of a job with stored steps stay as its steps have seen
-        them, and a job that waits for others has no time.
-
-        A claim of the item conflicts: it hands out the item before the update, which then raises
-        `WrongState`, or after it. Cost: one read more than to find it, and the writes of a push.
+        or group changes. A job with stored steps keeps its value and time, and a job that waits for
+        others has no time. Conflicts with a claim of the item. Cost: one read more than to find it,
+        and the writes of a push.
 
         Args:
             tr: A transaction or a database.
@@ -99,8 +97,7 @@ class ValueQueue(BaseQueue[Item[V]]):
         Raises:
             WrongState: The item is claimed, dead, done or gone, or its job has begun or waits.
             QueueFull: The new group is full.
-            InvalidPriority: The priority is not of the queue's type.
-            InvalidValue: The codec does not accept the value.
+            InvalidPriority: As for `push`, also `InvalidValue`.
 
         Example:
             >>> item = jobs.push(db, {"to": "ada"}, priority=9, delay=60)
@@ -116,34 +113,19 @@ class ValueQueue(BaseQueue[Item[V]]):
     def _push(
         self, tr: Transactor, value: V, priority: Priority | None, options: PushOptions
     ) -> SansIO[Item[V]]:
-        each: Any = options
-        if options:
-            validate_options(PushOptions, options)
-            if (unique := options.get("unique")) is not None:
-                each = {**options, "unique": (unique,)}
-        (item,) = yield from self._push_many(tr, (value,), (priority,), each)
-        return item
-
-    def _push_many(
-        self,
-        tr: Transactor,
-        values: Sequence[V],
-        priorities: Iterable[Priority | None],
-        options: PushManyOptions,
-    ) -> SansIO[list[Item[V]]]:
-        new = new_items(self._store, values, priorities, **options)
-        fits = options.get("as_many_as_fit", False)
-        return self._store.push(tr, new, fits, raises=not fits)
+        new = new_item(self._store, value, priority, PushOptions, options)
+        pushed: list[Item[V]] = yield from self._store.push(tr, [new])
+        return pushed[0]
 
 
 class PriorityQueue(ValueQueue[V]):
     """A queue ordered by priority, and by time of arrival within a priority.
 
     **Transactions.** A method takes a transaction or a database (`tr`), or only a database (`db`).
-    In a transaction, the call commits with everything else in it, and the caller's retry loop
-    repeats it; `fdbqueue.transactional(receipts=...)` also settles an unknown commit result (1021).
-    Given a database, the call takes effect exactly once, or raises an error; only 1021 leaves the
-    outcome open.
+    In a transaction, the caller's retry loop repeats the call;
+    `fdbqueue.transactional(receipts=...)` also settles an unknown commit result (1021). Given a
+    database, the call takes effect exactly once, or raises an error; only 1021 leaves the outcome
+    open.
 
     **Arguments** that several methods have:
 
@@ -160,14 +142,13 @@ class PriorityQueue(ValueQueue[V]):
 
     **Reads.** Given a database, a method that shows or counts items first sweeps, unless this
     process has just done so: it ends leases that are over, makes due items ready, and drops expired
-    ones, up to 256 of each. In a transaction it shows what is stored, even if a change is due.
+    ones, up to 256 of each. In a transaction it shows what is stored.
 
     **Conflicts.** Pushes conflict with each other only near a limit, over a unique key, and at the
     start of a queue or a group. Pops conflict, because they want the same item. A change or a read
     of one item conflicts with changes of this item; `size`, `counts`, `stats` and `history`
-    conflict with every change of the queue. In a transaction that writes, give a read
-    `tr.snapshot`: it conflicts with nothing. Given a database, threads that share a queue object
-    share transactions.
+    conflict with every change of the queue. A read of `tr.snapshot` conflicts with nothing. Given a
+    database, threads that share a queue object share transactions.
 
     **Costs.** To find an item takes one read if it is ready, otherwise five to seven, and twice as
     many once it was moved to another priority.
@@ -176,8 +157,8 @@ class PriorityQueue(ValueQueue[V]):
     `OptionsMismatch` when it opens the queue or pushes; other options that differ are ignored, with
     a warning in the log.
 
-    To a type checker, `PriorityQueue[Page]` is a queue of pages. In the examples of methods, `db`
-    is a database, and `jobs`, `mail` and `tasks` are new queues.
+    `PriorityQueue[Page]` is a queue of pages. In the examples of methods, `db` is a database, and
+    `jobs`, `mail` and `tasks` are new queues.
 
     Args:
         subspace: The subspace of the queue; nothing else may be in it.
@@ -226,8 +207,8 @@ class PriorityQueue(ValueQueue[V]):
         """Return the queue of this name, which its first push creates, with its stored options.
 
         The name is printable text of at most 255 bytes, without spaces at its ends, or the
-        `Subspace` of a queue without a name, such as a directory of `fdb.directory`. A queue with a
-        codec object can be opened without it, to count or clear it. Cost: three reads.
+        `Subspace` of a queue without a name, such as a directory. A queue with a codec object can
+        be opened without it, to count or clear it. Cost: three reads.
 
         Raises:
             InvalidQueueName: A queue cannot have this name.
@@ -255,8 +236,7 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[Item[V]]:
         """Put a value behind the last item of its priority.
 
-        With a `max_size`, which pushes never exceed, they conflict more often the fewer places are
-        left.
+        With a `max_size`, pushes conflict more often the fewer places are left.
 
         Cost: two reads at once (three with a `max_size`), and three keys written; one more for each
         90,000 bytes of a payload over 10,000 bytes, and one to wake a client.
@@ -264,14 +244,14 @@ class PriorityQueue(ValueQueue[V]):
         Args:
             tr: A transaction or a database.
             value: Up to 8,000,000 bytes when encoded, and up to 100 levels of lists and objects.
-            priority: A priority of the queue's type. The lowest is popped first.
+            priority: A priority of the queue's type.
             options: See `fdbqueue.options.PushOptions`.
 
         Raises:
             InvalidValue: The codec does not accept the value.
             PayloadTooLarge: The encoded value is too large.
             InvalidPriority: The priority is not of the queue's type.
-            QueueFull: The queue or the group is full. Nothing was stored.
+            QueueFull: The queue or the group is full.
 
         Example:
             >>> jobs.push(db, {"to": "ada@example.com"}, priority=2).priority
@@ -296,7 +276,7 @@ class PriorityQueue(ValueQueue[V]):
 
         Raises:
             PushTooLarge: The payloads, with 250 bytes for each, exceed the 10,000,000 bytes of a
-                transaction. Nothing was stored.
+                transaction.
             ValueError: The numbers of values, priorities and keys differ.
 
         Example:
@@ -306,7 +286,9 @@ class PriorityQueue(ValueQueue[V]):
         """
         values = list(values)
         given = [priority] * len(values) if priorities is None else priorities
-        return self._push_many(tr, values, of_each(len(values), "priorities", given), options)
+        each = of_each(len(values), "priorities", given)
+        new = new_items(self._store, values, each, **options)
+        return self._store.push(tr, new, options.get("as_many_as_fit", False))
 
     # Both ends
 
@@ -316,25 +298,26 @@ class PriorityQueue(ValueQueue[V]):
     def pop_max(self, tr: Transactor, *, wait: Duration = 0) -> SansIO[Item[V] | None]:
         """Remove and return the oldest item of the highest priority, or `None` if there is none.
 
-        Works as `pop` at the other end. FoundationDB's recipe takes the newest item there. In a
-        transaction, it also conflicts with a push of the same priority. Cost: two reads of one row.
+        FoundationDB's recipe takes the newest item there. In a transaction, it also conflicts with
+        a push of the same priority. Cost: two reads of one row.
 
         Example:
             >>> _ = jobs.push_many(db, ["low", "first", "second"], priorities=[1, 9, 9])
             >>> jobs.pop_max(db).value
             'first'
         """
-        return first_of(self._store.pop(tr, 1, True, validate_wait(tr, wait)))
+        taken = yield from self._store.pop(tr, 1, True, validate_wait(tr, wait))
+        return next(iter(taken), None)
 
     @driven
     def pop_many(
         self, tr: Transactor, n: int, max: bool = False, *, wait: Duration = 0
     ) -> SansIO[list[Item[V]]]:
-        """Remove and return up to `n` of the first items in order, in one transaction.
+        """Remove and return up to `n` of the first items, as `pop` or with `max` as `pop_max`.
 
-        Several times as fast as single pops, with their conflicts and errors. Cost: one read of `n`
-        rows; with `max`, which takes the items of `pop_max`, two for each priority. Their keys must
-        fit into the 10,000,000 bytes of a transaction.
+        One transaction, several times as fast as single pops. Cost: one read of `n` rows; with
+        `max`, two for each priority. Their keys must fit into the 10,000,000 bytes of a
+        transaction.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b", "c"])
@@ -346,7 +329,7 @@ class PriorityQueue(ValueQueue[V]):
     peek_min = BaseQueue[Item[V]].peek
 
     def peek_max(self, tr: ReadTransactor) -> Item[V] | None:
-        """Return the item that `pop_max` would take, without removing it.
+        """Return the item that `pop_max` would take.
 
         Example:
             >>> jobs.peek_max(db) is None
@@ -355,7 +338,7 @@ class PriorityQueue(ValueQueue[V]):
         return next(iter(self.peek_many(tr, 1, max=True)), None)
 
     def peek_many(self, tr: ReadTransactor, n: int, max: bool = False) -> list[Item[V]]:
-        """Return the items that `pop_many` would take, without removing them.
+        """Return the items that `pop_many` would take.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b"], priorities=[1, 2])
@@ -408,8 +391,7 @@ class Queue(ValueQueue[V]):
             >>> Queue.named(db, "mail").size(db)
             0
         """
-        queue: Queue[OfCodec]
-        queue = cls._open(db, name, codec=codec, **options)
+        queue: Queue[OfCodec] = cls._open(db, name, codec=codec, **options)
         return queue
 
     @driven
@@ -433,7 +415,8 @@ class Queue(ValueQueue[V]):
             ['a', 'b']
         """
         values = list(values)
-        return self._push_many(tr, values, [None] * len(values), options)
+        new = new_items(self._store, values, [None] * len(values), **options)
+        return self._store.push(tr, new, options.get("as_many_as_fit", False))
 
     enqueue, enqueue_many = push, push_many
     dequeue, dequeue_many = BaseQueue[Item[V]].pop, BaseQueue[Item[V]].pop_many

@@ -12,12 +12,7 @@ from typing import Any
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import in_batches
-from fdbqueue.errors import (
-    FdbqueueError,
-    IdempotencyKeyReused,
-    InvalidLine,
-    PushTooLarge,
-)
+from fdbqueue.errors import FdbqueueError, IdempotencyKeyReused, InvalidLine, PushTooLarge
 from fdbqueue.layout.codecs import parse_json
 from fdbqueue.layout.values import decode_push, encode_push
 from fdbqueue.operations.items import BATCH_BYTES, NewItem
@@ -41,8 +36,8 @@ class ImportReport:
     """The result of an import.
 
     Attributes:
-        stored: The number of lines that were stored now.
-        skipped: The number of lines that an earlier run had stored.
+        stored: Lines that were stored now.
+        skipped: Lines that an earlier run had stored.
         full: Whether the queue had no room for the remaining lines.
     """
 
@@ -65,22 +60,20 @@ def import_lines(
 ) -> ImportReport:
     """Push each line, a JSON value, in order; skip lines that an earlier run of this import stored.
 
-    Each line gets a unique key for four weeks, made of the source, its number and its bytes. So a
-    later or concurrent run skips stored lines, even if their items have ended. `clear` deletes the
-    keys. Each transaction stores up to 1,000 lines. If the queue is full, a later run continues
-    there.
+    Each line gets a unique key for four weeks, made of the source, its number and its bytes, so a
+    concurrent run skips it, too. `clear` deletes the keys. Each transaction stores up to 1,000
+    lines. If the queue is full, a later run continues there.
 
     Args:
         db: A database.
         queue: The queue.
         lines: The lines, or a binary file.
-        source: Identifies this import, such as the path of a file. With `None`, every line is
-            pushed.
+        source: Identifies this import, such as a path. With `None`, every line is pushed.
         priority: The default priority, in its JSON form (a list for a tuple).
-        priority_field: The field of each line's object with its priority.
+        priority_field: The field of each line with its priority.
         value_field: The field to push instead of the whole line.
         group: The default group.
-        group_field: The field of each line's object with its group, if it has one.
+        group_field: The field of each line with its group, if it has one.
 
     Raises:
         InvalidLine: A line is not valid, or longer than 50 MB. The lines before it are stored.
@@ -170,16 +163,15 @@ def remembered(
 ) -> list[str]:
     """Call `push(tr)` unless a request with this key did; return the ids of the items.
 
-    The push takes effect exactly once. A repeated request gets the ids of the first one, even if
-    the items have ended since. A queue remembers a key for 24 hours by the clients' clocks, but not
-    a push without room. Concurrent requests with one key conflict. Cost: two reads and two keys
-    more than the push.
+    The push takes effect exactly once. A queue remembers a key for 24 hours by the clients' clocks,
+    but not a push without room. Concurrent requests with one key conflict. Cost: two reads and two
+    keys more than the push.
 
     Args:
         db: A database.
         queue: The queue.
         key: The idempotency key, 1 to 255 bytes of text.
-        digest: A digest of the request, equal for all requests with one key.
+        digest: A digest of the request.
         push: Pushes in a transaction, and returns the ids of the items; none without room.
 
     Raises:

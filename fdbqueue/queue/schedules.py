@@ -22,6 +22,7 @@ from fdbqueue.operations.jobs.schedules import has_stopped
 from fdbqueue.operations.jobs.ticks import next_tick, ticks_from
 from fdbqueue.options import ScheduleOptions
 from fdbqueue.queue.arguments import (
+    MAX_SECONDS,
     validate_choice,
     validate_client_name,
     validate_group,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
 
 _SHORTEST = 1.0  # seconds between ticks
-_LONGEST = 10**10
 _MAX_VALUE = 90_000  # bytes of a value, which the row of its schedule holds
 _DEFINED = ("value", "priority", "cron", "every", "tz", "missed", "overlap", "group")
 _SHOWN_TICKS = 5  # next ticks in the JSON of a schedule
@@ -60,16 +60,15 @@ class Schedule:
         cron: The expression whose times are its ticks, or `None`.
         every: The interval between its ticks, or `None`.
         tz: The time zone of the expression.
-        missed: The policy for ticks that no client has found in time.
+        missed: The policy for late ticks.
         overlap: The policy for a tick while the last item has not ended.
         group: The group of its items, or `None`.
         next_tick: `None` while it is paused, or if no worker has declared it for a day.
         last_tick: The last tick with an item, or `None`.
         last_item: The id of that item, or `None`.
         declared_at: When a worker last declared it; `None` if a call added it.
-        pushed: The number of items pushed.
-        skipped: The number of ticks without an item, because the last one had not ended or the
-            queue was full.
+        pushed: Items pushed.
+        skipped: Ticks without an item: the last one had not ended, or the queue was full.
     """
 
     name: str
@@ -117,7 +116,7 @@ class Schedules(Generic[V]):
     times of a cron expression, or the multiples of an interval since 1970.
 
     Methods return false or `None` if there is no schedule of the name. A tick costs one read and
-    three writes more than a push; a queue without schedules pays nothing.
+    three writes more than a push.
     """
 
     def __init__(self, store: Store[Any]) -> None:
@@ -134,8 +133,7 @@ class Schedules(Generic[V]):
     ) -> None:
         """Add a schedule, or give the one of this name another definition.
 
-        A schedule that exists keeps its state, and its next tick unless its timing changes.
-        Conflicts with its ticks.
+        It keeps its state, and its next tick unless its timing changes. Conflicts with its ticks.
 
         Args:
             tr: A transaction or a database.
@@ -146,45 +144,14 @@ class Schedules(Generic[V]):
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.
-            InvalidValue: The queue cannot store the value.
-            PayloadTooLarge: The value is too large.
-            InvalidPriority: The queue does not have this priority.
+            InvalidValue: As for `push`, also `PayloadTooLarge` and `InvalidPriority`.
 
         Example:
             >>> jobs.schedules.add(db, "nightly", {"of": "sales"}, cron="0 3 * * *")
             >>> jobs.schedules.get(db, "nightly").next_tick.hour
             3
         """
-        self._put(tr, [Declared(name, value, priority, options)], is_declared=False)
-
-    def _put(
-        self,
-        tr: Transactor,
-        declared: Iterable[Declared],
-        *,
-        is_declared: bool,
-        replaces: bool = True,
-    ) -> list[tuple[str, Any, Any]]:
-        """Store schedules; return the names of different ones, and the fields that differ."""
-        definitions = {each.name: (self._define(each), each.aliases) for each in declared}
-
-        def body(tr: Transaction, now: int) -> list[tuple[str, Any, Any]]:
-            found: list[tuple[str, Any, Any]] = []
-            self._store.options.agree(tr)
-            for name, (definition, aliases) in definitions.items():
-                for alias in aliases:
-                    self._in.take_over(tr, alias, name)
-                known = self._in.get(tr, name)
-                before = {} if known is None else self._defined(known.definition)
-                defined = self._defined(definition).items()
-                after = {each: value for each, value in defined if value != before.get(each)}
-                if after:
-                    found.append((name, before and {each: before[each] for each in after}, after))
-                if replaces or not before or not after:
-                    self._in.put(tr, now, name, definition, now if is_declared else None)
-            return found
-
-        return self._store.change(tr, body)
+        declare(self, tr, [Declared(name, value, priority, options)], is_declared=False)
 
     def _defined(self, definition: Definition) -> dict[str, Any]:
         shown = as_json(self._public(0, "", StoredSchedule(definition)))
@@ -312,7 +279,7 @@ def _timing(name: str, options: ScheduleOptions) -> Timing:
     if (cron is None) == (every is None):
         raise InvalidSchedule(name, "give one of cron and every")
     if cron is None:
-        seconds = validate_seconds("every", every, is_over=True, below=_LONGEST)
+        seconds = validate_seconds("every", every, is_over=True, below=MAX_SECONDS)
         if seconds < _SHORTEST:
             raise InvalidSchedule(name, f"every is at least {_SHORTEST:g} second, not {every!r}")
         return Timing(every=round(seconds * 1000))
@@ -330,10 +297,10 @@ def _timing(name: str, options: ScheduleOptions) -> Timing:
 
 
 class Declared(NamedTuple):
-    """A schedule of a program; `Schedules.add` describes the fields.
+    """A schedule of a program, with the arguments of `Schedules.add`.
 
-    `alert` is the header field of that name for its items. It takes over the state of a declared
-    schedule that has one of its `aliases` as name.
+    `alert` is the header field of its items. It takes over the state of a declared schedule that
+    has one of its `aliases` as name.
     """
 
     name: str
@@ -355,6 +322,25 @@ def declare(
     """Store the schedules that a worker declares, each of which goes on for a day.
 
     Without `replaces`, stored ones that differ stay: newer workers may have stored them. Without
-    `is_declared`, they go on for ever. Return the different ones, as `_put` does.
+    `is_declared`, they go on for ever. Return the differences: names, stored and declared fields.
     """
-    return schedules._put(tr, declared, is_declared=is_declared, replaces=replaces)
+    store, stored = schedules._store, schedules._in
+    definitions = {each.name: (schedules._define(each), each.aliases) for each in declared}
+
+    def body(tr: Transaction, now: int) -> list[tuple[str, Any, Any]]:
+        found: list[tuple[str, Any, Any]] = []
+        store.options.agree(tr)
+        for name, (definition, aliases) in definitions.items():
+            for alias in aliases:
+                stored.take_over(tr, alias, name)
+            known = stored.get(tr, name)
+            before = {} if known is None else schedules._defined(known.definition)
+            defined = schedules._defined(definition).items()
+            after = {each: value for each, value in defined if value != before.get(each)}
+            if after:
+                found.append((name, before and {each: before[each] for each in after}, after))
+            if replaces or not before or not after:
+                stored.put(tr, now, name, definition, now if is_declared else None)
+        return found
+
+    return store.change(tr, body)

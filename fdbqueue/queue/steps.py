@@ -17,7 +17,7 @@ from fdbqueue.layout.jobs import NamedStep, StepKind, StepState, StoredSignal, S
 from fdbqueue.layout.jobs import TooManyWaiting as TooManyWaiting
 from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
 from fdbqueue.operations.names import name_of
-from fdbqueue.queue.arguments import validate_by, validate_key, validate_seconds
+from fdbqueue.queue.arguments import MAX_SECONDS, validate_by, validate_key, validate_seconds
 from fdbqueue.types import (
     Claim,
     Database,
@@ -46,7 +46,7 @@ class Step:
         began_at: When the job first came to it.
         ended_at: When it ended, or `None`.
         failures: How often its function has failed.
-        due_at: When the job goes on at the latest, if it sleeps or waits; `None` for never.
+        due_at: When a job that sleeps or waits goes on; `None` for never.
         key: The key of the signal that it waits for, or the id of the job that it runs.
         queue: The name of the queue of that job, or `None`.
         error: Why its function failed last, or `None`.
@@ -79,8 +79,6 @@ class Signal:
 KEPT = "30d"
 """How long a signal is kept by default."""
 
-_MAX_SECONDS = 10**10
-
 PushChildren: TypeAlias = Callable[[Transaction, list[int]], list[tuple[bytes, str]]]
 """Pushes the jobs of the steps with these numbers; returns the prefixes of their queues and ids."""
 
@@ -98,8 +96,7 @@ class JobSteps(Generic[V]):
     def all(self, tr: ReadTransactor, item: Item[V] | str) -> list[Step]:
         """Return the steps of a job in the order of their storing; none for an unknown item.
 
-        Cost: two reads of an item, and a range read of its steps with their results. Raises
-        `InvalidItemId`.
+        Cost: two reads of an item, and a range read of its steps with their results.
 
         Example:
             >>> jobs.steps.all(db, jobs.push(db, "no steps"))
@@ -130,7 +127,7 @@ class JobSteps(Generic[V]):
     ) -> int:
         """Send a signal; return how many jobs waited for it, which go on in this transaction.
 
-        A job that comes to wait for it while it is kept goes on at once, with the last signal of
+        A job that waits for it later, while it is kept, goes on at once, with the last signal of
         this name and key. Conflicts with other signals of both, and with jobs that begin or cease
         to wait for them. Cost: three reads and two or three writes; for each job that waits eight
         of each.
@@ -138,7 +135,7 @@ class JobSteps(Generic[V]):
         Args:
             tr: A transaction or a database.
             name: Text of 1 to 255 bytes.
-            key: Text of up to 255 bytes, such as the id of the job, or of what it waits for.
+            key: Text of up to 255 bytes, such as the id of the job.
             value: JSON of up to 90,000 bytes.
             keep: The time for which jobs may still come to wait for it.
 
@@ -149,7 +146,7 @@ class JobSteps(Generic[V]):
         """
         validate_key("the name of a signal", name)
         validate_key("the key of a signal", key, may_be_empty=True)
-        seconds = validate_seconds("keep", keep, is_over=True, below=_MAX_SECONDS)
+        seconds = validate_seconds("keep", keep, is_over=True, below=MAX_SECONDS)
         stored = encode_returned(value, "a signal")
 
         def body(tr: Transaction, now: int) -> int:
@@ -169,7 +166,7 @@ class JobSteps(Generic[V]):
 
 
 class ClaimedSteps:
-    """The steps of one claimed job, each call in a transaction of its own.
+    """The steps of one claimed job; each call is a transaction.
 
     Each stored step restarts the `lease`, in seconds, with the job's current `report`.
     """
@@ -222,18 +219,19 @@ class ClaimedSteps:
             self.has_raised = True
             raise
 
+    def _change(self, body: Callable[[Transaction, int], _R]) -> _R:
+        """Run `body(tr, now=now)`, which stores the steps of `add`, too."""
+        result = self._telling(partial(self._store.change, self._db, body))
+        self._unstored.clear()
+        return result
+
     def add(self, name: str, step: StoredStep) -> None:
         """Store a step together with the next one."""
         self._unstored.append(NamedStep(name, step))
 
     def store(self, name: str, step: StoredStep) -> None:
         """Store a step; raise `LeaseLost` if another worker may have the job."""
-
-        def body(tr: Transaction, now: int) -> None:
-            self._put(tr, now, NamedStep(name, step))
-
-        self._store.change(self._db, body)
-        self._unstored.clear()
+        self._change(lambda tr, now: self._put(tr, now, NamedStep(name, step)))
 
     def commit(
         self, name: str, body: Callable[[Transaction], bytes], begun: StoredStep
@@ -249,9 +247,7 @@ class ClaimedSteps:
             self._put(tr, now, NamedStep(name, step))
             return step
 
-        step = self._telling(partial(self._store.change, self._db, once))
-        self._unstored.clear()
-        return step
+        return self._change(once)
 
     def suspend(self, name: str, step: StoredStep) -> None:
         """Store a step that waits, and give up the claim until it is due."""
@@ -260,7 +256,7 @@ class ClaimedSteps:
             steps = [*self._unstored, NamedStep(name, step)]
             self._store.steps.suspend(tr, now, self._claim, steps, name, step.due)
 
-        self._telling(partial(self._store.change, self._db, body))
+        self._change(body)
         self.is_suspended = True
 
     def wait(self, name: str, step: StoredStep, signal: str) -> StoredStep | None:
@@ -271,8 +267,7 @@ class ClaimedSteps:
             extension = (self._claim, self._report())
             return self._store.steps.wait(tr, now, extension, steps, signal, lease=self._lease)
 
-        ended = self._telling(partial(self._store.change, self._db, body))
-        self._unstored.clear()
+        ended = self._change(body)
         self.is_suspended = ended is None
         return ended
 

@@ -18,13 +18,8 @@ from fdbqueue.layout.rows import TaskRowCodec
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRecord
 from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.options import QueueOptions, TaskChanges, TaskFields, TaskOptions
-from fdbqueue.queue.arguments import (
-    given_options,
-    validate_name,
-    validate_options,
-    validate_task,
-)
-from fdbqueue.queue.base import BaseQueue, new_items, update_item
+from fdbqueue.queue.arguments import given_options, validate_name, validate_options, validate_task
+from fdbqueue.queue.base import BaseQueue, new_item, update_item
 from fdbqueue.types import ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
 
 if TYPE_CHECKING:
@@ -87,9 +82,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     def push(
         self, tr: Transactor, *, payload: V | None = None, **task: Unpack[TaskOptions]
     ) -> SansIO[str | None]:
-        """Put a task into its place in the queue; return its id, or `None` if the queue is full.
-
-        Works as `PriorityQueue.push` otherwise.
+        """Push a task, as `PriorityQueue.push`; return its id, or `None` if the queue is full.
 
         Args:
             tr: A transaction or a database.
@@ -105,7 +98,7 @@ class TaskQueue(BaseQueue[Task[V]]):
             'ada'
         """
         given: Any = {"payload": payload, **task}
-        ids = yield from self._store.push(tr, [self._new_item(given)])
+        ids = yield from self._store.push(tr, [self._new_item(given)], as_many_as_fit=True)
         return ids[0] if ids else None
 
     @driven
@@ -114,25 +107,21 @@ class TaskQueue(BaseQueue[Task[V]]):
     ) -> SansIO[list[str]]:
         """Push several tasks in one transaction, all of them or none; return their ids.
 
-        Each task is a mapping with the arguments of `push`. If they do not all fit, the call raises
-        `QueueFull`, or with `as_many_as_fit` pushes the first ones.
+        Each task is a mapping with the arguments of `push`. Without room for all, the call raises
+        `QueueFull`, or with `as_many_as_fit` pushes the first.
 
         Example:
             >>> len(tasks.push_many(db, [{"payload": 1}, {"payload": 2, "priority": 1}]))
             2
         """
         items = [*map(self._new_item, tasks)]
-        return self._store.push(tr, items, as_many_as_fit, raises=not as_many_as_fit)
+        return self._store.push(tr, items, as_many_as_fit)
 
     def _new_item(self, task: Mapping[str, Any]) -> NewItem:
         fields = {name: task[name] for name in _FIELDS if name in task}
         options: Any = {name: task[name] for name in task if name not in fields}
-        validate_options(TaskOptions, options)
-        if (unique := options.get("unique")) is not None:
-            options["unique"] = (unique,)
         record, priority = validate_task(**fields)
-        (item,) = new_items(self._store, [record], [priority], **options)
-        return item
+        return new_item(self._store, record, priority, TaskOptions, options)
 
     # Find and count
 
@@ -220,9 +209,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     # Change
 
     def update(self, tr: Transactor, task_id: str, **changes: Unpack[TaskChanges]) -> Task[V]:
-        """Change a task that waits: its fields, its group, or when it is ready; return it.
-
-        Works as `PriorityQueue.update`; the task goes behind its new equals.
+        """Change a task that waits, as `PriorityQueue.update`; it goes behind its new equals.
 
         Args:
             tr: A transaction or a database.
@@ -272,6 +259,6 @@ def push_tasks(
         [True, False]
     """
     store, items = queue._store, [*map(queue._new_item, tasks)]
-    ids = yield from store.push(tr, items, as_many_as_fit, raises=not as_many_as_fit)
+    ids = yield from store.push(tr, items, as_many_as_fit)
     keys = [store.layout.unpack_item_key(store.codec.key_of(id)) for id in ids]
     return [(id, key[-1] == item.random) for id, key, item in zip(ids, keys, items)]

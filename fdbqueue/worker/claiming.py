@@ -15,7 +15,7 @@ from typing import Any
 from fdbqueue.database.clock import Since, client_name
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.values import Header, runs_alone
-from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of, wait_to_claim
+from fdbqueue.queue.base import WITHIN, BaseQueue, Stop, drive, store_of
 from fdbqueue.types import Transaction
 from fdbqueue.worker.context import HeldLease
 from fdbqueue.worker.endings import Endings, unclaim
@@ -290,7 +290,7 @@ class Claiming(Part):
     def _await_job(self, source: Source, sleep: Stop) -> None:
         self.shutdown.stop.on_ready(sleep.set)
         try:
-            wait_to_claim(source.store, self.db, sleep)
+            drive(source.store.wait_to_claim(self.db), sleep)
         except _errors() as error:
             self._note_error(source, error)
         except BaseException as error:
@@ -312,7 +312,8 @@ class Claiming(Part):
         """Claim jobs; return the number of claims, and up to `n` jobs that the handler knows."""
         n_claimed, source.among = max(n, source.among), 1
         stop, store = self.shutdown.stop, source.store
-        claims = claim_until(stop, store, self.db, self.lease, n_claimed, wait, self._client)
+        claiming = store.claim(self.db, self.lease, n_claimed, WITHIN, wait, self._client)
+        claims = drive(claiming, stop)
         if claims is None:
             return 0, []
         since = Since()

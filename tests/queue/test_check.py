@@ -245,7 +245,7 @@ def too_old(is_so: Iterator[bool], scan: Any) -> Any:
 
 
 @pytest.mark.parametrize("repair", [False, True])
-@pytest.mark.parametrize(("scan", "step"), [("_scan_pieces", 5), ("_scan_items", 0)])
+@pytest.mark.parametrize(("scan", "step"), [("_scan_parts", 5), ("_scan_items", 0)])
 def test_a_check_begins_again_that_could_read_only_few_items(
     db: Any,
     filled: PriorityQueue,
@@ -274,7 +274,7 @@ def test_a_check_that_outlasts_its_transaction_raises(
     seconds = itertools.count(step=5)
     monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: next(seconds))
     monkeypatch.setattr("fdbqueue.database.retrying._FEW", 3)
-    monkeypatch.setattr(_Check, "_scan_pieces", too_old(itertools.repeat(True), None))
+    monkeypatch.setattr(_Check, "_scan_parts", too_old(itertools.repeat(True), None))
     for database, repair in ((db, False), (db, True), (db.create_transaction(), False)):
         with pytest.raises(QueueTooLargeToCheck, match="read 3 items"):
             fdbqueue.admin.check(database, filled, repair=repair)

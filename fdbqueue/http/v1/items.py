@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
@@ -36,6 +35,7 @@ from fdbqueue.http.v1.values import (
 )
 from fdbqueue.queue.arguments import decode_json, json_bytes
 from fdbqueue.queue.batches import Batches, batch_as_json, batches_of
+from fdbqueue.queue.following import looks
 from fdbqueue.queue.overview import as_json
 from fdbqueue.types import ENDED, MatchCount, State, Transaction
 
@@ -122,8 +122,7 @@ async def _events(
     request: Request, served: Served, handle: Handle, item_id: str
 ) -> AsyncIterator[str]:
     began = time.monotonic()
-    result = partial(handle.result, served.db, item_id, wait=aio.NEXT_LOOK)
-    async for info in aio.looks(partial(handle.get, served.db, item_id), result):
+    async for info in looks(handle.queue, served.db, item_id):
         if info is not None:
             has_ended = info.state in ENDED
             event = "end" if has_ended else "change"
