@@ -127,7 +127,7 @@ class AppSchedules:
     def renewing(self, names: Sequence[str]) -> Callable[[], None]:
         """Return a call that declares the schedules of some queues again every hour.
 
-        Stored ones that differ stay: newer workers may have stored them.
+        Different or missing ones stay so: newer workers may have changed or renamed them.
         """
         since, pause = Since(), _BETWEEN
 

@@ -321,8 +321,8 @@ def declare(
 ) -> list[tuple[str, Any, Any]]:
     """Store the schedules that a worker declares, each of which goes on for a day.
 
-    Without `replaces`, stored ones that differ stay: newer workers may have stored them. Without
-    `is_declared`, they go on for ever. Return the differences: names, stored and declared fields.
+    Without `replaces`, different or missing ones stay so: newer workers may have changed or renamed
+    them. Without `is_declared`, they go on for ever. Return the differences: names, stored and declared fields.
     """
     store, stored = schedules._store, schedules._in
     definitions = {each.name: (schedules._define(each), each.aliases) for each in declared}
@@ -339,7 +339,7 @@ def declare(
             after = {each: value for each, value in defined if value != before.get(each)}
             if after:
                 found.append((name, before and {each: before[each] for each in after}, after))
-            if replaces or not before or not after:
+            if replaces or not after:
                 stored.put(tr, now, name, definition, now if is_declared else None)
         return found
 
