@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from fastapi import Depends, Request, Response
 
 from fdbqueue import aio
 from fdbqueue.errors import InvalidQueueName, QueueNotFound
+from fdbqueue.http.parameters import NAME, name_for
 from fdbqueue.http.responses import Delivered, json_response
-from fdbqueue.http.security import grant_of
+from fdbqueue.http.security import Role, grant_of
 from fdbqueue.queue.overview import stats_as_json
 from fdbqueue.types import Database, Keep
 
@@ -120,28 +121,54 @@ async def served(request: Request) -> Served:
 ServedQueues: TypeAlias = Annotated[Served, Depends(served)]
 
 
-async def call_waiting(
-    request: Request, handle: Handle, method: str, *args: Any, wait: float = 0, **kwargs: Any
-) -> Any:
-    """Call a waiting method until the client leaves or the server stops."""
-    db = request.app.state.served.db
-    if not wait:
-        return await getattr(handle, method)(db, *args, **kwargs)
-    stopping: asyncio.Event = request.app.state.stopping
-    ends: list[asyncio.Future[Any]] = [
-        asyncio.ensure_future(_disconnect(request)),
-        asyncio.ensure_future(stopping.wait()),
-    ]
-    try:
-        return await aio.until(ends, handle, method, db, *args, wait=wait, **kwargs)
-    finally:
-        for end in ends:
-            end.cancel()
+class Opened(NamedTuple):
+    """A queue that a request names."""
 
+    request: Request
+    name: str
+    db: Database
+    handle: Handle
 
-def client_of(request: Request) -> str:
-    """Return the client's name."""
-    return "HTTP client" if request.client is None else f"HTTP client {request.client.host}"
+    @property
+    def queue(self) -> Any:
+        """The queue without `aio`."""
+        return self.handle.queue
+
+    @property
+    def client(self) -> str:
+        """The client's name."""
+        client = self.request.client
+        return "HTTP client" if client is None else f"HTTP client {client.host}"
+
+    async def call_waiting(self, method: str, *args: Any, wait: float = 0, **kwargs: Any) -> Any:
+        """Call a waiting method until the client leaves or the server stops."""
+        if not wait:
+            return await getattr(self.handle, method)(self.db, *args, **kwargs)
+        stopping: asyncio.Event = self.request.app.state.stopping
+        ends: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(_disconnect(self.request)),
+            asyncio.ensure_future(stopping.wait()),
+        ]
+        try:
+            return await aio.until(ends, self.handle, method, self.db, *args, wait=wait, **kwargs)
+        finally:
+            for end in ends:
+                end.cancel()
+
+    async def popped(
+        self, n: int, wait: float, as_json: Callable[[Any], dict[str, Any]], **options: Any
+    ) -> Response:
+        """Pop items into a response, which puts them back if undelivered."""
+        items = await self.call_waiting("pop_many", n, wait=wait, **options)
+
+        def content() -> dict[str, Any]:
+            return {"items": [as_json(item) for item in items]}
+
+        async def put_back() -> None:
+            if items:
+                await self.handle.put_back(self.db, items)
+
+        return Delivered(content, put_back)
 
 
 async def _disconnect(request: Request) -> None:
@@ -149,22 +176,26 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-async def popped(
-    request: Request,
-    handle: Handle,
-    n: int,
-    wait: float,
-    as_json: Callable[[Any], dict[str, Any]],
-    **options: Any,
-) -> Response:
-    """Pop items into a response, which puts them back if undelivered."""
-    items = await call_waiting(request, handle, "pop_many", n, wait=wait, **options)
+async def opened_queue(
+    request: Request, name: str, must_exist: bool = True, keep: Keep | None = None
+) -> Opened:
+    """Open the named queue for a request; see `Served.queue`."""
+    served: Served = request.app.state.served
+    return Opened(request, name, served.db, await served.queue(name, must_exist, keep))
 
-    def content() -> dict[str, Any]:
-        return {"items": [as_json(item) for item in items]}
 
-    async def put_back() -> None:
-        if items:
-            await handle.put_back(request.app.state.served.db, items)
+def _queue_for(role: Role) -> Any:
+    async def queue_of_request(request: Request, name: str = name_for(role, NAME)) -> Opened:
+        return await opened_queue(request, name)
 
-    return Delivered(content, put_back)
+    return Depends(queue_of_request)
+
+
+ReadQueue: TypeAlias = Annotated[Opened, _queue_for("read")]
+"""A queue that the request reads."""
+
+WriteQueue: TypeAlias = Annotated[Opened, _queue_for("write")]
+"""A queue with single items that the request changes."""
+
+AdminQueue: TypeAlias = Annotated[Opened, _queue_for("admin")]
+"""A queue that the request changes as a whole or in bulk."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from itertools import groupby
 from typing import Annotated, Any, TypeAlias
 
-from fastapi import Depends, Header, Request
+from fastapi import Header
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.errors import QueueFull
+from fdbqueue.http.served import Opened
 from fdbqueue.http.v1.bodies import Push, Update
 from fdbqueue.options import PushOptions, TaskChanges, TaskOptions, UpdateOptions
 from fdbqueue.queue.arguments import MAX_TEXT, validate_scope
@@ -26,14 +27,13 @@ from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction, Transacto
 IdempotencyKey: TypeAlias = Annotated[
     str | None,
     Header(
+        alias="idempotency-key",
         min_length=1,
         max_length=MAX_TEXT,
         description="A request repeated with the same key within a day stores nothing more.",
     ),
 ]
 """The header of a push that may be repeated."""
-
-Change: TypeAlias = Callable[[Any, Callable[[Transaction], list[str]]], Awaitable[list[str]]]
 
 AnyQueue: TypeAlias = BaseQueue[Any]
 
@@ -192,34 +192,24 @@ def without_marks(ids: list[str]) -> list[tuple[str, bool]]:
     return [(id, mark != _KNOWN) for id, mark in zip(ids, [*ids[1:], ""]) if id != _KNOWN]
 
 
-async def _repeatable(request: Request, idempotency_key: IdempotencyKey = None) -> Change:
-    return lambda handle, change: _once(request, handle, idempotency_key, change)
-
-
-Once: TypeAlias = Annotated[Change, Depends(_repeatable)]
-"""Changes a queue, unless an earlier request with the same idempotency key did."""
-
-
-async def push_item(request: Request, handle: Any, body: Push, key: str | None) -> tuple[str, bool]:
+async def push_item(opened: Opened, body: Push, key: str | None) -> tuple[str, bool]:
     """Push an item once per idempotency key; return its id, and whether it is new."""
-    db, queue = request.app.state.served.db, handle.queue
-    if key is not None:
-        push_one = partial(push_all, queue=queue, bodies=[body], as_many_as_fit=False)
-        return without_marks(await _once(request, handle, key, push_one))[0]
-    if body.unique is not None:  # it shares no transaction with other pushes
-        return await aio.run(push, db, queue, body)
-    return pushed(queue, await handle.push(db, **push_arguments(queue, body)))
+    if key is not None or body.unique is not None:  # it shares no transaction with other pushes
+        push_one = partial(push_all, queue=opened.queue, bodies=[body], as_many_as_fit=False)
+        return without_marks(await once(opened, key, push_one))[0]
+    handle: Any = opened.handle
+    return pushed(opened.queue, await handle.push(opened.db, **push_arguments(opened.queue, body)))
 
 
-async def _once(
-    request: Request, handle: Any, key: str | None, change: Callable[[Transaction], list[str]]
+async def once(
+    opened: Opened, key: str | None, change: Callable[[Transaction], list[str]]
 ) -> list[str]:
     """Change a queue, or return what the first request with the same key has returned."""
-    db = request.app.state.served.db
     if key is None:
-        return await aio.run(change_once, handle.queue, db, change)
+        return await aio.run(change_once, opened.queue, opened.db, change)
+    request = opened.request
     digest = hashlib.sha256(await request.body() or request.url.path.encode()).digest()
-    return await aio.run(remembered, db, handle.queue, key, digest, change)
+    return await aio.run(remembered, opened.db, opened.queue, key, digest, change)
 
 
 # Found
