@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -86,28 +86,6 @@ def is_v1(scope: Scope) -> bool:
     return path_of(scope).startswith("/v1/")
 
 
-def problem(
-    scope: Scope, status: int, detail: str, error: Exception | None = None
-) -> tuple[str, dict[str, Any]]:
-    """Return the media type and the content of an error response.
-
-    The class of `error` is the problem's type, and its fields are included.
-    """
-    # The client's text may contain lone surrogates, which UTF-8 cannot encode.
-    clean = detail.encode("utf-8", "replace").decode()
-    if not is_v1(scope):
-        return "application/json", {"detail": clean}
-    fields = {} if error is None else _fields(error)
-    return "application/problem+json", {
-        "type": "about:blank" if error is None else f"urn:fdbqueue:{type(error).__name__}",
-        "title": HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error",
-        "status": status,
-        "detail": clean,
-        "request_id": scope.get(REQUEST_ID),
-        **fields,
-    }
-
-
 def _fields(error: Exception) -> dict[str, Any]:
     kinds = (str, int, bool, type(None))
     fields = {name: value for name, value in vars(error).items() if isinstance(value, kinds)}
@@ -115,21 +93,6 @@ def _fields(error: Exception) -> dict[str, Any]:
         json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
     )
     return clean
-
-
-async def refuse(
-    scope: Scope,
-    send: Send,
-    status: int,
-    detail: str,
-    headers: Iterable[tuple[bytes, bytes]] = (),
-) -> None:
-    """Answer a request before it reaches the application."""
-    media_type, content = problem(scope, status, detail)
-    body = json.dumps(content).encode()
-    fixed = [(b"content-type", media_type.encode()), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
-    await send({"type": "http.response.body", "body": body})
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -151,11 +114,23 @@ def answer(
     headers: Any = None,
     error: Exception | None = None,
 ) -> JSONResponse:
-    """Return an error response."""
-    if status == 422 and not is_v1(request.scope):
-        status = 400
-    media_type, content = problem(request.scope, status, detail, error)
-    return JSONResponse(content, status, headers, media_type)
+    """Return an error response.
+
+    The class of `error` is the problem's type, and its fields are included.
+    """
+    # The client's text may contain lone surrogates, which UTF-8 cannot encode.
+    clean = detail.encode("utf-8", "replace").decode()
+    if not is_v1(request.scope):
+        return JSONResponse({"detail": clean}, 400 if status == 422 else status, headers)
+    content = {
+        "type": "about:blank" if error is None else f"urn:fdbqueue:{type(error).__name__}",
+        "title": HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error",
+        "status": status,
+        "detail": clean,
+        "request_id": request.scope.get(REQUEST_ID),
+        **({} if error is None else _fields(error)),
+    }
+    return JSONResponse(content, status, headers, "application/problem+json")
 
 
 async def _invalid(request: Request, error: Any) -> JSONResponse:

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Match, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fdbqueue.http.responses import GRANT, refuse
+from fdbqueue.http.responses import GRANT, answer
 from fdbqueue.queue.overview import looks_write
 
 _READS = frozenset({"GET", "HEAD"})
@@ -74,7 +74,7 @@ class Grant(NamedTuple):
         return queue == self.queues
 
 
-_Refusal: TypeAlias = tuple[int, str, Iterable[tuple[bytes, bytes]]]
+_Refusal: TypeAlias = tuple[int, str, dict[str, str]]
 """The status, the detail and the headers of a response."""
 
 Authorize: TypeAlias = Callable[[Request], Grant | Awaitable[Grant | None] | None]
@@ -105,7 +105,7 @@ class Tokens:
     refusal: _Refusal = (
         401,
         "a token is required: send it as `Authorization: Bearer TOKEN`",
-        ((b"www-authenticate", b"Bearer"),),
+        {"www-authenticate": "Bearer"},
     )
 
     def __init__(self, lines: Iterable[str] = (), file: Path | None = None) -> None:
@@ -183,7 +183,7 @@ class Login:
     """The rights of requests by the login of the application that mounts this one."""
 
     open_paths = _CHECKS
-    refusal: _Refusal = (403, "the application does not allow this request: log in first", ())
+    refusal: _Refusal = (403, "the application does not allow this request: log in first", {})
 
     def __init__(self, authorize: Authorize) -> None:
         self._authorize = authorize
@@ -224,32 +224,16 @@ class Guard:
         self._origins = origins
         self._access = access
         self._max_body = max_body
+        self._too_large: _Refusal = 413, f"the body has more than {max_body:,} bytes", {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        foreign = self._foreign(headers, scope["method"])
-        if foreign is not None:
-            await refuse(scope, send, 403, foreign)
-            return
-        if self._access:
-            grant = await self._access.grant(scope)
-            if grant is None and not _matches(self._access.open_paths, scope):
-                await refuse(scope, send, *self._access.refusal)
-                return
-            if grant is not None:
-                of_server = not _matches((*_OPEN, *_OF_QUEUES), scope)
-                if of_server and not grant.allows("read", None):
-                    await refuse(scope, send, 403, "this needs rights on all queues")
-                    return
-                scope[GRANT] = grant
-        most = self._max_body
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > most:
-            await refuse(scope, send, 413, f"the body has more than {most:,} bytes")
+        refusal = await self._refusal(scope)
+        if refusal is not None:
+            await answer(Request(scope), *refusal)(scope, receive, send)
             return
         read = 0
 
@@ -257,8 +241,8 @@ class Guard:
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
-            if read > most:
-                raise HTTPException(413, f"the body has more than {most:,} bytes")
+            if read > self._max_body:
+                raise HTTPException(*self._too_large)
             return message
 
         grant = scope.get(GRANT)
@@ -267,6 +251,25 @@ class Guard:
             await self._app(scope, counted, send)
         finally:
             looks_write.reset(may_write)
+
+    async def _refusal(self, scope: Scope) -> _Refusal | None:
+        """Return why a request is refused, or note its grant."""
+        headers = dict(scope["headers"])
+        foreign = self._foreign(headers, scope["method"])
+        if foreign is not None:
+            return 403, foreign, {}
+        if self._access:
+            grant = await self._access.grant(scope)
+            if grant is None and not _matches(self._access.open_paths, scope):
+                return self._access.refusal
+            if grant is not None:
+                of_server = not _matches((*_OPEN, *_OF_QUEUES), scope)
+                if of_server and not grant.allows("read", None):
+                    return 403, "this needs rights on all queues", {}
+                scope[GRANT] = grant
+        length = headers.get(b"content-length", b"0")
+        is_short = length.isdigit() and int(length) <= self._max_body
+        return None if is_short else self._too_large
 
     def _foreign(self, headers: dict[bytes, bytes], method: str) -> str | None:
         """Return why a request may come from another site's page, or `None`."""

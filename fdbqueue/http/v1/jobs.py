@@ -23,7 +23,6 @@ from fdbqueue.http.v1.values import (
     json_queue,
     once,
     options_of,
-    push,
     push_all,
     push_arguments,
     push_item,
@@ -142,7 +141,7 @@ async def ack(opened: _Existing, body: bodies.Ack) -> Response:
 
     def acknowledge(tr: Transaction) -> list[str]:
         queue.ack(tr, claim, result=body.result, log=body.log)
-        return [push(tr, target, each)[0] for target, each in zip(targets, body.then)]
+        return [push_all(tr, target, [each])[0] for target, each in zip(targets, body.then)]
 
     return json_response({"ids": await aio.run(change_once, queue, opened.db, acknowledge)})
 
