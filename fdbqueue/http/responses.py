@@ -11,7 +11,6 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -86,15 +85,6 @@ def is_v1(scope: Scope) -> bool:
     return path_of(scope).startswith("/v1/")
 
 
-def _fields(error: Exception) -> dict[str, Any]:
-    kinds = (str, int, bool, type(None))
-    fields = {name: value for name, value in vars(error).items() if isinstance(value, kinds)}
-    clean: dict[str, Any] = json.loads(
-        json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
-    )
-    return clean
-
-
 def add_error_handlers(app: FastAPI) -> None:
     """Make an application answer errors with a status and a message."""
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -113,27 +103,32 @@ def answer(
     detail: str,
     headers: Any = None,
     error: Exception | None = None,
-) -> JSONResponse:
+) -> Response:
     """Return an error response.
 
     The class of `error` is the problem's type, and its fields are included.
     """
+    media_type = "application/json"
+    content: dict[str, Any] = {"detail": detail}
+    if is_v1(request.scope):
+        media_type = "application/problem+json"
+        content |= {
+            "type": "about:blank" if error is None else f"urn:fdbqueue:{type(error).__name__}",
+            "title": HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error",
+            "status": status,
+            "request_id": request.scope.get(REQUEST_ID),
+        }
+        fields = {} if error is None else vars(error)
+        kinds = (str, int, type(None))
+        content |= {name: value for name, value in fields.items() if isinstance(value, kinds)}
+    elif status == 422:
+        status = 400
     # The client's text may contain lone surrogates, which UTF-8 cannot encode.
-    clean = detail.encode("utf-8", "replace").decode()
-    if not is_v1(request.scope):
-        return JSONResponse({"detail": clean}, 400 if status == 422 else status, headers)
-    content = {
-        "type": "about:blank" if error is None else f"urn:fdbqueue:{type(error).__name__}",
-        "title": HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error",
-        "status": status,
-        "detail": clean,
-        "request_id": request.scope.get(REQUEST_ID),
-        **({} if error is None else _fields(error)),
-    }
-    return JSONResponse(content, status, headers, "application/problem+json")
+    body = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+    return Response(body, status, headers, media_type)
 
 
-async def _invalid(request: Request, error: Any) -> JSONResponse:
+async def _invalid(request: Request, error: Any) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return answer(request, 400, f"the body is not JSON: {first['ctx']['error']}")
@@ -145,22 +140,22 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
     return answer(request, 422, f"{location or 'the body'}: {reason}")
 
 
-async def _invalid_value(request: Request, error: Exception) -> JSONResponse:
+async def _invalid_value(request: Request, error: Exception) -> Response:
     if type(error) is not ValueError:
         return await _unexpected(request, error)
     return answer(request, 422, str(error))
 
 
-async def _refused(request: Request, error: Any) -> JSONResponse:
+async def _refused(request: Request, error: Any) -> Response:
     return answer(request, error.status_code, str(error.detail), error.headers)
 
 
-async def _gone(request: Request, error: Exception) -> JSONResponse:
+async def _gone(request: Request, error: Exception) -> Response:
     """Return the status of a client that left or was too slow."""
     return answer(request, 499, "the client closed the connection")
 
 
-async def _failed(request: Request, error: Exception) -> JSONResponse:
+async def _failed(request: Request, error: Exception) -> Response:
     status = next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
     if isinstance(error, errors.NoResult) and error.state is None:
         status = 404  # there is no such item
@@ -174,12 +169,12 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
     return answer(request, status, detail, error=error)
 
 
-async def _unavailable(request: Request, error: Any) -> JSONResponse:
+async def _unavailable(request: Request, error: Any) -> Response:
     _log.error("%s %s: %s", request.method, request.url.path, error)
     return answer(request, *_CODES.get(error.code, (503, _NO_ANSWER)))
 
 
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+async def _unexpected(request: Request, error: Exception) -> Response:
     _log.exception("%s %s", request.method, request.url.path, exc_info=error)
     # The middleware that adds the id is not part of this response.
     id = request.scope.get(REQUEST_ID)
