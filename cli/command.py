@@ -62,7 +62,7 @@ JSON = flag(
     "--json", help="Print JSON, one object per line.", expose_value=False, callback=_note_json
 )
 
-OF_EVERY_COMMAND = [
+_OF_EVERY_COMMAND = [
     option(
         "--timeout",
         type=Duration(0, 1_000_000),
@@ -78,10 +78,11 @@ def command(
     *params: click.Parameter,
     name: str | None = None,
     group: click.Group | None = None,
+    opens: bool = True,
     creates: bool = False,
     database: tuple[str, ...] = ("--db",),
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Return a decorator that makes a command, which gets the open database as `db`.
+    """Return a decorator that makes a command, which gets the open database as `db` if it `opens`.
 
     Each keyword-only parameter is an option, with its help in the docstring. `params` are the
     arguments, and the options that the signature cannot declare. `creates` creates a missing
@@ -89,9 +90,9 @@ def command(
     """
 
     def declare(function: Callable[..., None]) -> click.Command:
-        run = on_database(function, creates)
+        run = on_database(function, creates) if opens else function
         own = options_of(function, omit={each.name for each in params})
-        every = [*params, *own, database_option(*database), *OF_EVERY_COMMAND]
+        every = [*params, *own, database_option(*database), *_OF_EVERY_COMMAND]
         help = inspect.cleandoc(function.__doc__ or "").partition("\n\nOptions:\n")[0]
         declared = click.command(name or function.__name__, params=every, help=help)(run)
         if group is not None:

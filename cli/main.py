@@ -37,6 +37,7 @@ _SECTIONS = {
 }
 
 _MODULES = {
+    "apps": ("deploy", "relay", "jobs"),
     "backup": ("restore", "copy"),
     "changes": ("retry", "release", "cancel", "rm", "update"),
     "check": ("info",),
