@@ -117,7 +117,7 @@ def jobs(app: str, url: str | None) -> None:
     """
     loaded = loaded_app(app)
     found = [job for name, job in sorted(loaded.jobs.items()) if name == job.name]
-    show_table(_COLUMNS, [found], _fields, _row, "no jobs")
+    show_table(_COLUMNS, found, _fields, _row, "no jobs")
     bound = chosen_database(click.get_current_context(), url) or database_of(loaded)
     with suppress(NotADatabase):
         if isinstance(bound, str | None):
@@ -136,7 +136,7 @@ def _show_unknown(app: App, db: Database) -> None:
             if found["name"] not in app.jobs:
                 unknown.append({"unknown_job": found["name"], "queue": name, **numbers})
     unknown.sort(key=itemgetter("queue", "unknown_job"))
-    show_table(_UNKNOWN, [unknown], dict, lambda numbers: [*map(str, numbers.values())])
+    show_table(_UNKNOWN, unknown, dict, lambda numbers: [*map(str, numbers.values())])
     text = f"{count_noun(len(unknown), 'unknown name')} among {count_noun(n, 'stored job')}"
     show({"unknown_jobs": len(unknown), "looked_at": n}, text)
 

@@ -167,11 +167,9 @@ def clear(db: Database, queue: str, name: str, yes: bool) -> None:
       fdbq group clear jobs ada --yes
     """
     target = existing_queue(db, queue)
-    if not yes:
-        confirm(f"Remove all items of the group {name!r} from {queue!r}?")
-    with usage_errors():
-        results = target.change_all(db, "clear", group=name)
-    report_each(results, "removed", lambda _: "a pop is taking it, or it has ended")
+    confirm(yes, f"Remove all items of the group {name!r} from {queue!r}?")
+    why = "a pop is taking it, or it has ended"
+    _change(db, target, "clear", "removed", why, group=name)
 
 
 @command(QUEUE, _GROUP, group=group)
@@ -182,9 +180,7 @@ def cancel(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq group cancel jobs ada
     """
-    with usage_errors():
-        results = existing_queue(db, queue).change_all(db, "cancel", group=name)
-    report_each(results, "cancelled", lambda _: "it has ended")
+    _change(db, existing_queue(db, queue), "cancel", "cancelled", "it has ended", group=name)
 
 
 @command(QUEUE, _GROUP, group=group)
@@ -197,7 +193,12 @@ def retry(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq group retry jobs ada
     """
+    given = {"state": "dead", "group": name, "by": user_name()}
+    why = "the queue is full, or its key is taken"
+    _change(db, existing_queue(db, queue), "retry", "retried", why, **given)
+
+
+def _change(db: Database, queue: Any, change: str, done: str, why: str, **options: str) -> None:
     with usage_errors():
-        target = existing_queue(db, queue)
-        results = target.change_all(db, "retry", state="dead", group=name, by=user_name())
-    report_each(results, "retried", lambda _: "the queue is full, or its key is taken")
+        results = queue.change_all(db, change, **options)
+    report_each(results, done, lambda _: why)

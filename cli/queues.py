@@ -27,8 +27,6 @@ from .output import (
     states_text,
 )
 
-_PAGE = 1000  # queues
-
 _HISTORY = ("pushed", "taken", "completed", "failed", "died")
 
 
@@ -46,7 +44,7 @@ def ls(db: Database) -> None:
     """
     show_table(
         ("queue", *STATES, "oldest", ""),
-        (page.items() for page in _pages(db)),
+        [*overview(db).items()],
         lambda queue: {"queue": queue[0], **stats_as_json(queue[1])},
         lambda queue: _row(*queue),
         "no queues",
@@ -59,15 +57,6 @@ def _row(name: str, stats: QueueStats) -> list[str]:
         return [name, *["-"] * (len(STATES) + 1), stats.error]
     numbers = [f"{number:,}" for number in stats.by_state.values()]
     return [name, *numbers, age_text(stats.oldest) or "-", notes_text(stats_as_json(stats))]
-
-
-def _pages(db: Database) -> Iterator[dict[str, QueueStats]]:
-    after: str | None = None
-    while page := overview(db, after=after, limit=_PAGE):
-        yield page
-        if len(page) < _PAGE:
-            return
-        after = next(reversed(page))
 
 
 @command(QUEUE)
@@ -84,7 +73,7 @@ def counts(db: Database, queue: str) -> None:
         by_priority = {None: size}
     show_table(
         ("priority", "items"),
-        [by_priority.items()],
+        [*by_priority.items()],
         lambda count: {"priority": priority_as_json(count[0]), "count": count[1]},
         lambda count: (priority_text(count[0]), f"{count[1]:,}"),
     )
@@ -119,7 +108,7 @@ def history(db: Database, queue: str) -> None:
     windows = existing_queue(db, queue).history(db)
     show_table(
         ("last", *_HISTORY, "median wait", "wait (p95)", "median run", "run (p95)"),
-        [zip(("5 minutes", "hour", "day"), windows)],
+        [*zip(("5 minutes", "hour", "day"), windows)],
         lambda window: {"queue": queue, **as_json(window[1])},
         lambda window: [
             window[0],
@@ -151,8 +140,7 @@ def clear(db: Database, queue: str, yes: bool) -> None:
     """
     target = existing_queue(db, queue)
     numbers = target.stats(db)
-    if not yes:
-        confirm(f"Remove all items from {queue!r} ({states_text(numbers)})?")
+    confirm(yes, f"Remove all items from {queue!r} ({states_text(numbers)})?")
     target.clear(db)
     _report_deleted(queue, "cleared", numbers)
 
@@ -203,9 +191,9 @@ def drop(db: Database, queue: str, yes: bool) -> None:
     """
     # Without numbers, perhaps a restore of it has not finished.
     numbers = overview(db, prefix=queue, limit=1).get(queue)
-    if numbers is not None and not yes:
+    if numbers is not None:
         items = states_text(numbers) if numbers.error is None else numbers.error
-        confirm(f"Drop {queue!r} with all its items ({items})?")
+        confirm(yes, f"Drop {queue!r} with all its items ({items})?")
     admin.drop(db, queue)
     is_known = numbers is not None and numbers.error is None
     _report_deleted(queue, "dropped", numbers if is_known else None)

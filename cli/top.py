@@ -107,7 +107,7 @@ def screen(rows: list[dict[str, Any]], columns: int, lines: int) -> list[str]:
     titles, omitted = [*_TITLES], [*_OMITTED]
     while True:
         cells = [[each[title] for title in titles] for each in found]
-        table = table_lines(titles, [titles, *cells], [0] * len(titles))
+        table = table_lines(titles, cells)
         if not omitted or max(map(cell_len, table)) <= columns:
             return table + more
         titles.remove(omitted.pop(0))
