@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from operator import itemgetter
-from types import FrameType
 from typing import Any
 
 import click
@@ -89,11 +88,7 @@ def relay(app: str, drain: bool, **given: Any) -> None:
     if not found.relays:
         raise click.UsageError(f"{app!r} has no outbox; its module has to make one")
     stop = threading.Event()
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    with stop_on_signal(end, max_signals=2), ExitStack() as beside:
+    with stop_on_signal(lambda *_: stop.set()), ExitStack() as beside:
         for relaying in found.relays:
             beside.enter_context(relaying(drain))
         if not drain:

@@ -19,7 +19,7 @@ from fdbqueue.errors import QueueFull, WrongState
 from fdbqueue.options import UpdateOptions
 from fdbqueue.types import STATES, Change, Database, PriorityJson, State, states_with
 
-from .arguments import PRIORITY, read_value, usage_errors
+from .arguments import PRIORITY, read_value
 from .command import IDS, QUEUE, command
 from .opening import AnyQueue, exact_priority, item_queue, json_queue
 from .options import argument, chosen, options_of
@@ -256,5 +256,4 @@ def update(
         raise click.UsageError("give what changes, such as --priority")
     change: Callable[..., object] = partial(target.update, **given)
     filters = {"priority": exact_priority(target, queue, of_priority)}
-    with usage_errors():
-        _change_items(db, target, queue, ids, "update", state, filters, change, to=given)
+    _change_items(db, target, queue, ids, "update", state, filters, change, to=given)

@@ -18,7 +18,7 @@ from fdbqueue import embedded
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.queue.overview import queue_names
 
-from .arguments import Duration
+from .arguments import Duration, usage_errors
 from .logs import log_to_stderr
 from .opening import check_integrity, chosen_database, open_database
 from .options import argument, flag, option, options_of
@@ -118,7 +118,8 @@ def on_database(function: Callable[..., None], creates: bool) -> Callable[..., N
         db = open_database(url, creates or bool(given.get("create")))
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
-            function(db=db, **given)
+            with usage_errors():
+                function(db=db, **given)
         except QueueNotFound:
             check_integrity(db)
             raise

@@ -14,7 +14,6 @@ from fdbqueue.queue.base import GroupInfo
 from fdbqueue.queue.overview import as_json
 from fdbqueue.types import Database
 
-from .arguments import usage_errors
 from .changes import user_name
 from .command import QUEUE, YES, Group, command
 from .options import argument, chosen, options_of
@@ -109,8 +108,7 @@ def set_group(
     if not changes:
         flags = [_FLAGS[name] for name in settings]
         raise click.UsageError(f"give {', '.join(flags)} or --reset")
-    with usage_errors():
-        existing_queue(db, queue).set_group(db, name, **changes)
+    existing_queue(db, queue).set_group(db, name, **changes)
     if changes.get("rate"):
         changes["rate"] = changes["rate"][0], seconds_of_text(changes["rate"][1])
     subject = "all groups" if name is None else printable(name) or "(none)"
@@ -150,8 +148,7 @@ def resume(db: Database, queue: str, name: str) -> None:
 
 def _pause(db: Database, queue: str, name: str, done: str) -> None:
     paused = done == "paused"
-    with usage_errors():
-        existing_queue(db, queue).set_group(db, name, paused=paused)
+    existing_queue(db, queue).set_group(db, name, paused=paused)
     fields = {"queue": queue, "group": name, "paused": paused}
     report(fields, f"{done} {printable(name)} in {queue}")
 
@@ -199,6 +196,5 @@ def retry(db: Database, queue: str, name: str) -> None:
 
 
 def _change(db: Database, queue: Any, change: str, done: str, why: str, **options: str) -> None:
-    with usage_errors():
-        results = queue.change_all(db, change, **options)
+    results = queue.change_all(db, change, **options)
     report_each(results, done, lambda _: why)

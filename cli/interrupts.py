@@ -126,12 +126,10 @@ def restoring_cursor(console: Console) -> Generator[None]:
 
 
 @contextmanager
-def stop_on_signal(
-    stop: Callable[[int, FrameType | None], object], max_signals: int
-) -> Generator[None]:
-    """Let signals call `stop`; `max_signals` SIGINTs end the process in any case."""
+def stop_on_signal(stop: Callable[[int, FrameType | None], object]) -> Generator[None]:
+    """Let signals call `stop`; the second SIGINT ends the process in any case."""
     numbers = [number for number in signal.valid_signals() if signal.getsignal(number) is _handle]
-    _mark(numbers, max_signals)
+    _mark(numbers, 2)
     for number in numbers:
         signal.signal(number, stop)
     try:

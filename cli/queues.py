@@ -11,7 +11,6 @@ from fdbqueue.admin import overview
 from fdbqueue.queue.overview import as_json, priority_as_json, stats_as_json
 from fdbqueue.types import STATES, Database, HistoryWindow, QueueStats
 
-from .arguments import usage_errors
 from .command import QUEUE, YES, command
 from .opening import check_integrity
 from .options import argument
@@ -171,8 +170,7 @@ def rename_job(db: Database, queue: str, old: str, new: str) -> None:
     Example:
       fdbq rename-job mail shop.send shop.deliver
     """
-    with usage_errors():
-        renamed = admin.rename_job(db, queue, old, new)
+    renamed = admin.rename_job(db, queue, old, new)
     if not any(renamed.values()):
         fail(f"{queue} has no job named {old}")
     shown = ", ".join(f"{number:,} {kind}" for kind, number in renamed.items() if number)

@@ -156,7 +156,7 @@ def serve(
         received.append(number)
         server.handle_exit(number, frame)
 
-    with stop_on_signal(stop, max_signals=2):
+    with stop_on_signal(stop):
         server.run([listening])
     if signal.SIGINT in received:
         say(INTERRUPTED, err=True)

@@ -14,7 +14,7 @@ from fdbqueue.errors import QueueNotFound
 from fdbqueue.options import PushOptions, TaskFields, TaskOptions
 from fdbqueue.types import Database
 
-from .arguments import read_value, usage_errors
+from .arguments import read_value
 from .command import QUEUE, Group, command
 from .opening import task_queue
 from .options import argument, chosen, option, options_of
@@ -72,8 +72,7 @@ def push(db: Database, queue: str, payload: str, priority: str | None, **options
     given = chosen(options)
     if priority is not None:
         given["priority"] = TaskPriority[priority.upper()]
-    with usage_errors():
-        task_id = target.push(db, payload=value, **given)
+    task_id = target.push(db, payload=value, **given)
     if task_id is None:
         fail(f"{queue} is full; nothing was stored")
     report({"id": task_id}, task_id)

@@ -16,7 +16,6 @@ from fdbqueue.queue.overview import open_queue
 from fdbqueue.queue.repeatable import import_lines
 from fdbqueue.types import Database, PriorityJson
 
-from .arguments import usage_errors
 from .command import QUEUE, command
 from .files import progress_bar, replacing
 from .opening import check_integrity, json_queue, priority_queue
@@ -75,7 +74,7 @@ def import_(
     path, size = _source(file)
     target = json_queue(open_queue(db, queue), queue)
     target = priority_queue(target, queue, "`fdbq import`")
-    with usage_errors(), progress_bar(DownloadColumn()) as progress:
+    with progress_bar(DownloadColumn()) as progress:
         shown = file if size is None else progress.wrap_file(file, size, description="import")
         done = import_lines(
             db,

@@ -222,16 +222,15 @@ def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
         return
     limit = limit_of(given["max_jobs"], given["max_memory"])
     shutdown = Shutdown(grace if shell is None else grace + KILLED, kill_commands, limit)
-    with usage_errors():
-        worker = Worker(
-            db,
-            target,
-            function,
-            store_results=given["results"],
-            timeout=given["job_timeout"],
-            grace=shutdown,
-            **{name: given[name] for name in ("concurrency", "lease", "prefetch", "name")},
-        )
+    worker = Worker(
+        db,
+        target,
+        function,
+        store_results=given["results"],
+        timeout=given["job_timeout"],
+        grace=shutdown,
+        **{name: given[name] for name in ("concurrency", "lease", "prefetch", "name")},
+    )
     if not given["quiet"]:
         _log.setLevel(logging.INFO)
     summary = partial(summary_of, db, [queue], [shell or handler])
@@ -252,12 +251,9 @@ def _find(db: Database, name: str, health: int | str | None) -> AnyQueue | None:
         message = f"fdbq work: {error}"
     stop = Stop()
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
     with (
         serving_health(own_health(health), lambda: f"there is no queue {name!r} yet"),
-        stop_on_signal(end, max_signals=2),
+        stop_on_signal(lambda *_: stop.set()),
     ):
         say(f"{message} (waiting until there is one)", err=True)
         return wait_for_queue(db, name, stop)
@@ -277,7 +273,7 @@ def _work(
     processes = given["processes"]
     supervises = parent is None and processes is not None
     port = given["metrics_port"] if parent is None else None
-    with stop_on_signal(_stop, max_signals=2), serving_metrics(port, of_all=supervises):
+    with stop_on_signal(_stop), serving_metrics(port, of_all=supervises):
         if supervises and processes is not None:
             _log.info(summary(processes))
             command = [sys.executable, *sys.orig_argv[1:]]
