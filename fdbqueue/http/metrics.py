@@ -169,24 +169,20 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         begin = time.perf_counter()
-        header: tuple[bytes, bytes] | None = None
+        headers: list[tuple[bytes, bytes]] = []
         if is_v1(scope):
-            given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-            id = (
-                given
-                if _REQUEST_ID.fullmatch(given)
-                else b"%b-%x" % (self._server, next(self._numbers))
-            )
+            id = dict(scope["headers"]).get(_HEADER, b"")
+            if not _REQUEST_ID.fullmatch(id):
+                id = b"%b-%x" % (self._server, next(self._numbers))
             scope[REQUEST_ID] = id.decode()
-            header = (_HEADER, id)
+            headers.append((_HEADER, id))
         status = 500
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if header is not None:
-                    message = {**message, "headers": [*message["headers"], header]}
+                message = {**message, "headers": [*message["headers"], *headers]}
             await send(message)
 
         try:

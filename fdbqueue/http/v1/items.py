@@ -253,11 +253,11 @@ async def item_batches(opened: ReadQueue, item_id: str) -> Response:
 
     Batches whose waiting job is in a queue that the token cannot read are omitted.
     """
-    grant = grant_of(opened.request)
+    grant = grant_of(opened.request.scope)
     found = [
         batch_as_json(batch)
         for batch in await aio.run(batches_of, opened.db, opened.queue, item_id)
-        if grant is None or grant.includes(batch.queue or "")
+        if grant.includes(batch.queue or "")
     ]
     return json_response({"batches": found})
 

@@ -50,13 +50,13 @@ async def queues(
     ] = "",
 ) -> Response:
     """Return the queues by name, page by page, with their numbers."""
-    grant = grant_of(request)
-    allowed = "" if grant is None else grant.queues.removesuffix("*")
+    grant = grant_of(request.scope)
+    allowed = grant.queues.removesuffix("*")
     beginning = max(prefix, allowed, key=len)
     if not (beginning.startswith(prefix) and beginning.startswith(allowed)):
         return json_response({"queues": [], "next": None})
     numbers = await aio.overview(served.db, after=after, limit=limit + 1, prefix=beginning)
-    found = [each for each in numbers.items() if grant is None or grant.includes(each[0])]
+    found = [each for each in numbers.items() if grant.includes(each[0])]
     page = [{"name": name, **stats_as_json(stats)} for name, stats in found[:limit]]
     more = len(found) > limit
     return json_response({"queues": page, "next": found[limit - 1][0] if more else None})
@@ -260,16 +260,12 @@ async def workers_of_queue(opened: ReadQueue) -> Response:
 
 def _shown(request: Request, workers: list[WorkerInfo]) -> Response:
     """Return the workers, with the queues that the token includes."""
-    grant = grant_of(request)
+    grant = grant_of(request.scope)
     shown: list[dict[str, Any]] = []
     for each in workers:
-        worker = worker_as_json(each)
-        if grant is not None:
-            worker["queues"] = {
-                name: most for name, most in each.queues.items() if grant.includes(name)
-            }
-        if worker["queues"]:
-            shown.append(worker)
+        queues = {name: most for name, most in each.queues.items() if grant.includes(name)}
+        if queues:
+            shown.append({**worker_as_json(each), "queues": queues})
     return json_response({"workers": shown})
 
 
@@ -282,7 +278,4 @@ async def me(request: Request) -> Response:
 
     Without tokens, every request has the role `admin`.
     """
-    grant = grant_of(request)
-    if grant is None:
-        return json_response({"role": "admin", "queues": "*"})
-    return json_response({"role": grant.role, "queues": grant.queues})
+    return json_response(grant_of(request.scope)._asdict())
