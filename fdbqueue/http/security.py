@@ -111,7 +111,6 @@ class Tokens:
     def __init__(self, lines: Iterable[str] = (), file: Path | None = None) -> None:
         self._fixed = [_grant(line.split(), "") for line in lines]
         self._file = file
-        self._version: tuple[int, ...] = ()
         self._in_file: list[tuple[bytes, Grant]] = []
         self._looked_at = time.monotonic()
         self._read_file()
@@ -144,10 +143,6 @@ class Tokens:
     def _read_file(self) -> None:
         if self._file is None:
             return
-        status = self._file.stat()
-        version = status.st_ino, status.st_mtime_ns, status.st_size
-        if version == self._version:
-            return
         try:
             text = self._file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
@@ -160,9 +155,9 @@ class Tokens:
         ]
         if not grants:
             raise ValueError(f"{self._file} contains no token")
-        if self._version:
+        if self._in_file and grants != self._in_file:
             _log.info("read %s again: %d tokens", self._file, len(grants))
-        self._in_file, self._version = grants, version
+        self._in_file = grants
 
 
 def _grant(words: list[str], place: str) -> tuple[bytes, Grant]:
