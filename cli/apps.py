@@ -46,8 +46,8 @@ def _app(help: str) -> click.Option:
 def deploy(app: str, *, check: bool = False, force: bool = False, **given: Any) -> None:
     """Store the options of queues and the schedules that an app declares, and print what changes.
 
-    All of it is one transaction. Workers do the same for their queues when they start. An option
-    that was set by hand since the last deployment stays, unless --force is given.
+    All of it is one transaction. Workers do the same for their queues when they start. Values that
+    were set by hand since the last deployment stay.
 
     \b
     Example:
@@ -76,8 +76,7 @@ def deploy(app: str, *, check: bool = False, force: bool = False, **given: Any) 
 def relay(app: str, drain: bool, **given: Any) -> None:
     """Push the rows of an app's outboxes to its queues, until Ctrl-C or SIGTERM.
 
-    The workers of the app do this, too. If several processes do it, one pushes at a time, and
-    another one goes on when it dies.
+    The workers of the app do this, too. If several processes do it, one pushes at a time.
 
     \b
     Example:

@@ -90,8 +90,7 @@ def backup(
 ) -> None:
     """Write each QUEUE, or all queues with a name, to FILE, with items in every state.
 
-    `fdbq restore` creates the queues again, in any database. FILE can be `-` for standard output.
-    An existing FILE is replaced only after all is written.
+    FILE can be `-` for standard output. An existing FILE is replaced only after all is written.
 
     Each queue is written as it was at one moment. A queue that takes over five seconds to read must
     not change meanwhile: pause it, and stop its clients. Write queues whose jobs wait for each
@@ -99,8 +98,8 @@ def backup(
 
     With --prefix or --all, FILE also has keys beside the queues, including queues without a name.
     PREFIX is text, with \\xNN for a byte. All of FILE shows one moment if the backup takes under a
-    second or, without large queues, under five. Otherwise each chunk of keys shows its own, and
-    standard error says so; stop all clients to avoid this.
+    second or, without large queues, under five. Otherwise standard error says that chunks of keys
+    show others; stop all clients to avoid this.
 
     \b
     Example:
@@ -156,8 +155,7 @@ def restore(
 
     FILE can be `-` for standard input. Nothing is restored if FILE is damaged, a queue already
     exists, or the database has another value for a key. No client sees an incomplete queue. After
-    an interruption, run the restore again. Restore queues together if their jobs wait for each
-    other.
+    an interruption, run it again. Restore queues together if their jobs wait for each other.
 
     Unless you name a QUEUE or a PREFIX, all keys beside queues are restored before the queues
     appear. PREFIX is text, with \\xNN for a byte.
@@ -188,8 +186,8 @@ def restore(
 def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str | None) -> None:
     """Copy each QUEUE, or all queues with a name, to another database, with items in every state.
 
-    `fdbq check` runs on each copy. After an interruption, run the copy again. Copy queues together
-    if their jobs wait for each other; a job does not wait for jobs left behind.
+    `fdbq check` runs on each copy. After an interruption, run it again. Copy queues together if
+    their jobs wait for each other; a job does not wait for jobs left behind.
 
     To move QUEUE, pause it and stop its clients. Then start them with the other database, and
     `fdbq resume` the copy. If clients use both, each job runs twice.

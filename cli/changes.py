@@ -64,7 +64,7 @@ def _change_items(
     change: Callable[[Database, str], object] | None = None,
     to: Any = None,
 ) -> None:
-    """Change items by id, or all items in a state, and print the results.
+    """Change items by id, or all items in a state.
 
     `change` replaces the queue's method for one item; `to` is what an update changes.
     """
@@ -165,8 +165,7 @@ def cancel(
     """Cancel jobs of QUEUE, whether they wait or run.
 
     A job that has not begun ends at once. A running job is told by its worker. A job with steps
-    goes on, to undo what it has done; any other does not run again. A queue that keeps done items
-    keeps all of them as done.
+    goes on, to undo what it has done; any other does not run again.
 
     Exits with code 1 if a job has ended or is unknown.
 

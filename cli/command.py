@@ -30,10 +30,8 @@ def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str)
         db = open_database(chosen_database(context, context.params.get("url")), False)
         db.options.set_transaction_timeout(1000)
         return [name for name in queue_names(db) if name.startswith(incomplete)]
-    except (FdbqueueError, click.UsageError):
+    except (FdbqueueError, click.UsageError, *fdbqueue.error_classes()):
         return []  # an error would be printed into the command line that the user is typing
-    except fdbqueue.error_classes():
-        return []
 
 
 QUEUE = argument("queue", shell_complete=_complete_queue)
@@ -85,8 +83,8 @@ def command(
     """Return a decorator that makes a command, which gets the open database as `db` if it `opens`.
 
     Each keyword-only parameter is an option, with its help in the docstring. `params` are the
-    arguments, and the options that the signature cannot declare. `creates` creates a missing
-    database, as a true parameter `create` does. `database` names the option for the database.
+    others. `creates` creates a missing database, as a true parameter `create` does. `database`
+    names the option for the database.
     """
 
     def declare(function: Callable[..., None]) -> click.Command:

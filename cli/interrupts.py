@@ -1,8 +1,7 @@
 """Signal handling: a signal ends `fdbq` at once, with one line.
 
-The database is crash-safe, and the main thread may hold any lock: the handler calls `os._exit`. A
-command with something to lose uses `defer_signals`, `cleanup_on_signal` or `stop_on_signal`. While
-the main thread waits in C, `_watch` handles the signal.
+The database is crash-safe, and the main thread may hold any lock: the handler calls `os._exit`.
+While the main thread waits in C, `_watch` handles the signal.
 """
 
 from __future__ import annotations

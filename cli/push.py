@@ -39,7 +39,7 @@ def push(
     VALUE can be `-` for standard input. With --unique, the id may belong to an existing item;
     standard error then says so. The first push creates the queue.
 
-    Exits with code 1 if the queue is full; `fdbq limit` shows and sets its maximum size.
+    Exits with code 1 if the queue is full (see `fdbq limit`).
 
     \b
     Example:

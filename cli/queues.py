@@ -97,8 +97,8 @@ def stats(db: Database, queue: str) -> None:
 def history(db: Database, queue: str) -> None:
     """Show the activity of QUEUE in the last 5 minutes, hour and day.
 
-    An item waits from the moment it becomes ready until a pop or a claim takes it. p95 is the 95th
-    percentile. With --json, each window is a line, with its periods.
+    An item waits from the moment it becomes ready until a pop or a claim takes it. With --json,
+    each window is a line, with its periods.
 
     \b
     Example:
@@ -161,8 +161,7 @@ def rename_job(db: Database, queue: str, old: str, new: str) -> None:
     """Give the stored calls of the job OLD in QUEUE the name NEW, in every state.
 
     A claimed call goes on; if it is tried again, it has the new name. Schedules of the job follow.
-    Transactions are small: an interrupted command can be repeated. Repeat it until it finds none,
-    as programs may still push the old name.
+    Repeat the command until it finds none, as programs may still push the old name.
 
     Exits with code 1 if there is none.
 

@@ -55,10 +55,9 @@ def task() -> None:
 def push(db: Database, queue: str, payload: str, priority: str | None, **options: Any) -> None:
     """Push a task with a JSON PAYLOAD to QUEUE and print its id.
 
-    PAYLOAD can be `-` for standard input. With --unique, the id may belong to an existing task. The
-    first push creates the queue.
+    The options are as for `fdbq push`. PAYLOAD can be `-` for standard input.
 
-    Exits with code 1 if the queue is full; `fdbq limit` shows and sets its maximum size.
+    Exits with code 1 if the queue is full.
 
     \b
     Example:

@@ -70,10 +70,10 @@ def decoded(name: str) -> str:
 NAME = "The queue's name, with `/` as `%2F`."
 
 WriteOf: TypeAlias = Annotated[str, name_for("write", NAME)]
-"""The name of a queue that may not exist, with items that the request changes."""
+"""The name of a queue to which the request pushes."""
 
 AdminOf: TypeAlias = Annotated[str, name_for("admin", NAME)]
-"""The name of a queue that may not exist, which the request changes as a whole."""
+"""The name of a queue that may not exist."""
 
 Page: TypeAlias = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="How many at most.")]
 Wait: TypeAlias = Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait.")]

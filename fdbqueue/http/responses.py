@@ -86,7 +86,7 @@ def is_v1(scope: Scope) -> bool:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Make an application answer errors with a status and a message."""
+    """Make an application answer errors."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(ClientDisconnect, _gone)
@@ -151,7 +151,7 @@ async def _refused(request: Request, error: Any) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """Return the status of a client that left or was too slow."""
+    """Answer a client that left or was too slow."""
     return answer(request, 499, "the client closed the connection")
 
 
@@ -186,8 +186,7 @@ class Delivered(Response):
     """A response with taken items, which return if it cannot be delivered.
 
     A server discards what is written for a disconnected client. So the end of the response waits
-    until the server has had time to notice, and a later check shows whether it was discarded. If
-    anything fails before, the items also return.
+    until the server has had time to notice, and a later check shows whether it was discarded.
     """
 
     def __init__(

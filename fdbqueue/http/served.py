@@ -143,10 +143,9 @@ def _queue_for(role: Role) -> Any:
 
 
 ReadQueue: TypeAlias = Annotated[Opened, _queue_for("read")]
-"""A queue that the request reads."""
 
 WriteQueue: TypeAlias = Annotated[Opened, _queue_for("write")]
-"""A queue with single items that the request changes."""
+"""A queue whose items the request changes one by one."""
 
 AdminQueue: TypeAlias = Annotated[Opened, _queue_for("admin")]
 """A queue that the request changes as a whole or in bulk."""
