@@ -177,7 +177,8 @@ def show_table(
         lines = table_lines(titles, map(row, records))
     else:
         lines = [empty] if empty else []
-    print(*lines, sep="\n", end="\n" if lines else "", flush=True)
+    if lines:
+        print("\n".join(lines), flush=True)
 
 
 def table_lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
