@@ -87,7 +87,7 @@ def relay(app: str, drain: bool, **given: Any) -> None:
     if not found.relays:
         raise click.UsageError(f"{app!r} has no outbox; its module has to make one")
     stop = threading.Event()
-    with stop_on_signal(lambda *_: stop.set()), ExitStack() as beside:
+    with stop_on_signal(lambda _number, _frame: stop.set()), ExitStack() as beside:
         for relaying in found.relays:
             beside.enter_context(relaying(drain))
         if not drain:

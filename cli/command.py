@@ -30,8 +30,10 @@ def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str)
         db = open_database(chosen_database(context, context.params.get("url")), False)
         db.options.set_transaction_timeout(1000)
         return [name for name in queue_names(db) if name.startswith(incomplete)]
-    except (FdbqueueError, click.UsageError, *fdbqueue.error_classes()):
+    except (FdbqueueError, click.UsageError):
         return []  # an error would be printed into the command line that the user is typing
+    except fdbqueue.error_classes():
+        return []
 
 
 QUEUE = argument("queue", shell_complete=_complete_queue)

@@ -253,7 +253,7 @@ def _find(db: Database, name: str, health: int | str | None) -> AnyQueue | None:
 
     with (
         serving_health(own_health(health), lambda: f"there is no queue {name!r} yet"),
-        stop_on_signal(lambda *_: stop.set()),
+        stop_on_signal(lambda _number, _frame: stop.set()),
     ):
         say(f"{message} (waiting until there is one)", err=True)
         return wait_for_queue(db, name, stop)
