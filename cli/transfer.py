@@ -76,14 +76,7 @@ def import_(
     target = priority_queue(target, queue, "`fdbq import`")
     with progress_bar(DownloadColumn()) as progress:
         shown = file if size is None else progress.wrap_file(file, size, description="import")
-        done = import_lines(
-            db,
-            target,
-            shown,
-            source or path,
-            priority=priority,
-            **fields,
-        )
+        done = import_lines(db, target, shown, source or path, priority=priority, **fields)
     skipped = f", skipped {done.skipped:,} that were stored before" if done.skipped else ""
     hint = " (another --source stores them again)" if done.skipped and not done.stored else ""
     if done.full:
