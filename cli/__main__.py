@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 
 def main() -> None:
@@ -17,11 +16,6 @@ def main() -> None:
         if sys.stderr is not None:
             os.write(2, b"fdbq: interrupted; committed changes are kept\n")
         os._exit(130)
-    try:
-        time.time()
-    except OverflowError:  # the imports below would fail with a traceback
-        print("fdbq: this machine's clock is past the year 2262; correct it", file=sys.stderr)
-        sys.exit(2)
     from .main import main as run
 
     run()

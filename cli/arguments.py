@@ -149,7 +149,7 @@ def usage_errors() -> Generator[None]:
     """Report an argument that the library refuses as a usage error that names its flag."""
     try:
         yield
-    except FdbqueueError:
+    except (FdbqueueError, OSError, UnicodeError):
         raise
     except (TypeError, ValueError) as error:
         params = click.get_current_context().command.params

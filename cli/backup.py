@@ -8,15 +8,15 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import click
 
 import fdbqueue
 from fdbqueue import embedded, existing_queue
-from fdbqueue.admin import Copies, QueueCopy
+from fdbqueue.admin import Copies
 from fdbqueue.queue.backup import distinct
 from fdbqueue.types import Database
 
@@ -51,42 +51,19 @@ def prefix_from(text: str) -> bytes:
     return b"".join(parts)
 
 
-def report_copy(name: str, copy: QueueCopy, verb: str, to_stderr: bool = False) -> None:
-    """Print the items written or restored."""
-    fields = {"queue": name, **dataclasses.asdict(copy)}
-    _report(fields, f"{verb} {name}: {states_text(copy)}", to_stderr)
-
-
-def _report_keys(copies: Copies, verb: str, to_stderr: bool = False) -> None:
+def _report(copies: Copies, verb: str, new_name: str | None = None, err: bool = False) -> None:
+    """Print the items and keys written or restored."""
+    lines: list[tuple[dict[str, Any], str]] = []
+    for name, copied in copies.items():
+        queue = name if new_name is None else new_name
+        fields = {"queue": queue, **dataclasses.asdict(copied)}
+        lines.append((fields, f"{verb} {queue}: {states_text(copied)}"))
     for prefix, n in copies.prefixes.items():
         text = prefix_text(prefix)
-        line = f"{verb} {text or _ALL}: {count_noun(n, 'key')}"
-        _report({"prefix": text, "keys": n}, line, to_stderr)
-
-
-def _report(fields: object, text: str, to_stderr: bool) -> None:
-    show(fields, text, err=True) if to_stderr else report(fields, text)
-
-
-def write_backup(
-    db: Database,
-    file: str,
-    queues: list[str] | None,
-    prefixes: Iterable[bytes] = (),
-) -> None:
-    """Write queues and keys to a file, and report them."""
-    with replacing(file) as output:
-        copies = fdbqueue.admin.backup(db, output, queues, prefixes=prefixes)
-        check_integrity(db, seconds=None)
-    for name, copied in copies.items():
-        report_copy(name, copied, "backed up", to_stderr=file == "-")
-    _report_keys(copies, "backed up", to_stderr=file == "-")
-    if copies.prefixes and copies.moments > 1:
-        say(
-            f"fdbq: {file} shows {copies.moments:,} moments: it may have a part of what one "
-            "transaction changed in several queues or keys",
-            err=True,
-        )
+        fields = {"prefix": text, "keys": n}
+        lines.append((fields, f"{verb} {text or _ALL}: {count_noun(n, 'key')}"))
+    for fields, text in lines:
+        show(fields, text, err=True) if err else report(fields, text)
 
 
 def _prefixes(_: object, __: object, texts: tuple[str, ...]) -> list[bytes]:
@@ -113,8 +90,7 @@ def backup(
 ) -> None:
     """Write each QUEUE, or all queues with a name, to FILE, with items in every state.
 
-    `fdbq restore` creates the queues again, in any database. FILE can be `-` for standard output.
-    An existing FILE is replaced only after all is written.
+    FILE can be `-` for standard output. An existing FILE is replaced only after all is written.
 
     Each queue is written as it was at one moment. A queue that takes over five seconds to read must
     not change meanwhile: pause it, and stop its clients. Write queues whose jobs wait for each
@@ -122,8 +98,8 @@ def backup(
 
     With --prefix or --all, FILE also has keys beside the queues, including queues without a name.
     PREFIX is text, with \\xNN for a byte. All of FILE shows one moment if the backup takes under a
-    second or, without large queues, under five. Otherwise each chunk of keys shows its own, and
-    standard error says so; stop all clients to avoid this.
+    second or, without large queues, under five. Otherwise standard error says that chunks of keys
+    show others; stop all clients to avoid this.
 
     \b
     Example:
@@ -132,7 +108,16 @@ def backup(
     if is_all and queues:
         raise click.UsageError("--all writes all queues; omit QUEUE, or write --prefix '' instead")
     own = [*prefixes, b""] if is_all else prefixes
-    write_backup(db, file, list(queues) or None, own)
+    with replacing(file) as output:
+        copies = fdbqueue.admin.backup(db, output, list(queues) or None, prefixes=own)
+        check_integrity(db, seconds=None)
+    _report(copies, "backed up", err=file == "-")
+    if copies.prefixes and copies.moments > 1:
+        say(
+            f"fdbq: {file} shows {copies.moments:,} moments: it may have a part of what one "
+            "transaction changed in several queues or keys",
+            err=True,
+        )
 
 
 @contextmanager
@@ -170,8 +155,7 @@ def restore(
 
     FILE can be `-` for standard input. Nothing is restored if FILE is damaged, a queue already
     exists, or the database has another value for a key. No client sees an incomplete queue. After
-    an interruption, run the restore again. Restore queues together if their jobs wait for each
-    other.
+    an interruption, run it again. Restore queues together if their jobs wait for each other.
 
     Unless you name a QUEUE or a PREFIX, all keys beside queues are restored before the queues
     appear. PREFIX is text, with \\xNN for a byte.
@@ -185,9 +169,7 @@ def restore(
         copies = fdbqueue.admin.restore(
             db, input_file, queues or None, prefixes=prefixes or None, new_name=new_name
         )
-    for name, copied in copies.items():
-        report_copy(name if new_name is None else new_name, copied, "restored")
-    _report_keys(copies, "restored")
+    _report(copies, "restored", new_name)
 
 
 @command(
@@ -204,8 +186,8 @@ def restore(
 def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str | None) -> None:
     """Copy each QUEUE, or all queues with a name, to another database, with items in every state.
 
-    `fdbq check` runs on each copy. After an interruption, run the copy again. Copy queues together
-    if their jobs wait for each other; a job does not wait for jobs left behind.
+    `fdbq check` runs on each copy. After an interruption, run it again. Copy queues together if
+    their jobs wait for each other; a job does not wait for jobs left behind.
 
     To move QUEUE, pause it and stop its clients. Then start them with the other database, and
     `fdbq resume` the copy. If clients use both, each job runs twice.
@@ -224,14 +206,14 @@ def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str |
     try:
         target.options.set_transaction_timeout(math.ceil(timeout * 1000))
         copies = fdbqueue.admin.copy(db, target, queues or None, new_name=new_name)
-        problems: list[str] = []
-        for name, copied in copies.items():
-            there = name if new_name is None else new_name
-            report_copy(there, copied, "copied")
-            problems += fdbqueue.admin.check(target, existing_queue(target, there)).problems
+        _report(copies, "copied", new_name)
+        names = copies if new_name is None else (new_name,)
+        queues_there = [existing_queue(target, name) for name in names]
+        reports = [fdbqueue.admin.check(target, queue) for queue in queues_there]
     finally:
         if isinstance(target, embedded.Database):
             target.close()
+    problems = [problem for report in reports for problem in report.problems]
     for problem in problems:
         say(f"fdbq copy: {problem}", err=True)
     if problems:

@@ -19,7 +19,7 @@ from fdbqueue.errors import QueueFull, WrongState
 from fdbqueue.options import UpdateOptions
 from fdbqueue.types import STATES, Change, Database, PriorityJson, State, states_with
 
-from .arguments import PRIORITY, read_value, usage_errors
+from .arguments import PRIORITY, read_value
 from .command import IDS, QUEUE, command
 from .opening import AnyQueue, exact_priority, item_queue, json_queue
 from .options import argument, chosen, options_of
@@ -64,7 +64,7 @@ def _change_items(
     change: Callable[[Database, str], object] | None = None,
     to: Any = None,
 ) -> None:
-    """Change items by id, or all items in a state, and print the results.
+    """Change items by id, or all items in a state.
 
     `change` replaces the queue's method for one item; `to` is what an update changes.
     """
@@ -165,8 +165,7 @@ def cancel(
     """Cancel jobs of QUEUE, whether they wait or run.
 
     A job that has not begun ends at once. A running job is told by its worker. A job with steps
-    goes on, to undo what it has done; any other does not run again. A queue that keeps done items
-    keeps all of them as done.
+    goes on, to undo what it has done; any other does not run again.
 
     Exits with code 1 if a job has ended or is unknown.
 
@@ -256,5 +255,4 @@ def update(
         raise click.UsageError("give what changes, such as --priority")
     change: Callable[..., object] = partial(target.update, **given)
     filters = {"priority": exact_priority(target, queue, of_priority)}
-    with usage_errors():
-        _change_items(db, target, queue, ids, "update", state, filters, change, to=given)
+    _change_items(db, target, queue, ids, "update", state, filters, change, to=given)

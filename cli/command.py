@@ -18,7 +18,7 @@ from fdbqueue import embedded
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.queue.overview import queue_names
 
-from .arguments import Duration
+from .arguments import Duration, usage_errors
 from .logs import log_to_stderr
 from .opening import check_integrity, chosen_database, open_database
 from .options import argument, flag, option, options_of
@@ -62,7 +62,7 @@ JSON = flag(
     "--json", help="Print JSON, one object per line.", expose_value=False, callback=_note_json
 )
 
-OF_EVERY_COMMAND = [
+_OF_EVERY_COMMAND = [
     option(
         "--timeout",
         type=Duration(0, 1_000_000),
@@ -78,20 +78,21 @@ def command(
     *params: click.Parameter,
     name: str | None = None,
     group: click.Group | None = None,
+    opens: bool = True,
     creates: bool = False,
     database: tuple[str, ...] = ("--db",),
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Return a decorator that makes a command, which gets the open database as `db`.
+    """Return a decorator that makes a command, which gets the open database as `db` if it `opens`.
 
     Each keyword-only parameter is an option, with its help in the docstring. `params` are the
-    arguments, and the options that the signature cannot declare. `creates` creates a missing
-    database, as a true parameter `create` does. `database` names the option for the database.
+    others. `creates` creates a missing database, as a true parameter `create` does. `database`
+    names the option for the database.
     """
 
     def declare(function: Callable[..., None]) -> click.Command:
-        run = on_database(function, creates)
+        run = on_database(function, creates) if opens else function
         own = options_of(function, omit={each.name for each in params})
-        every = [*params, *own, database_option(*database), *OF_EVERY_COMMAND]
+        every = [*params, *own, database_option(*database), *_OF_EVERY_COMMAND]
         help = inspect.cleandoc(function.__doc__ or "").partition("\n\nOptions:\n")[0]
         declared = click.command(name or function.__name__, params=every, help=help)(run)
         if group is not None:
@@ -117,7 +118,8 @@ def on_database(function: Callable[..., None], creates: bool) -> Callable[..., N
         db = open_database(url, creates or bool(given.get("create")))
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
-            function(db=db, **given)
+            with usage_errors():
+                function(db=db, **given)
         except QueueNotFound:
             check_integrity(db)
             raise

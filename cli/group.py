@@ -14,7 +14,6 @@ from fdbqueue.queue.base import GroupInfo
 from fdbqueue.queue.overview import as_json
 from fdbqueue.types import Database
 
-from .arguments import usage_errors
 from .changes import user_name
 from .command import QUEUE, YES, Group, command
 from .options import argument, chosen, options_of
@@ -109,8 +108,7 @@ def set_group(
     if not changes:
         flags = [_FLAGS[name] for name in settings]
         raise click.UsageError(f"give {', '.join(flags)} or --reset")
-    with usage_errors():
-        existing_queue(db, queue).set_group(db, name, **changes)
+    existing_queue(db, queue).set_group(db, name, **changes)
     if changes.get("rate"):
         changes["rate"] = changes["rate"][0], seconds_of_text(changes["rate"][1])
     subject = "all groups" if name is None else printable(name) or "(none)"
@@ -150,8 +148,7 @@ def resume(db: Database, queue: str, name: str) -> None:
 
 def _pause(db: Database, queue: str, name: str, done: str) -> None:
     paused = done == "paused"
-    with usage_errors():
-        existing_queue(db, queue).set_group(db, name, paused=paused)
+    existing_queue(db, queue).set_group(db, name, paused=paused)
     fields = {"queue": queue, "group": name, "paused": paused}
     report(fields, f"{done} {printable(name)} in {queue}")
 
@@ -167,11 +164,9 @@ def clear(db: Database, queue: str, name: str, yes: bool) -> None:
       fdbq group clear jobs ada --yes
     """
     target = existing_queue(db, queue)
-    if not yes:
-        confirm(f"Remove all items of the group {name!r} from {queue!r}?")
-    with usage_errors():
-        results = target.change_all(db, "clear", group=name)
-    report_each(results, "removed", lambda _: "a pop is taking it, or it has ended")
+    confirm(yes, f"Remove all items of the group {name!r} from {queue!r}?")
+    why = "a pop is taking it, or it has ended"
+    _change(db, target, "clear", "removed", why, group=name)
 
 
 @command(QUEUE, _GROUP, group=group)
@@ -182,9 +177,7 @@ def cancel(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq group cancel jobs ada
     """
-    with usage_errors():
-        results = existing_queue(db, queue).change_all(db, "cancel", group=name)
-    report_each(results, "cancelled", lambda _: "it has ended")
+    _change(db, existing_queue(db, queue), "cancel", "cancelled", "it has ended", group=name)
 
 
 @command(QUEUE, _GROUP, group=group)
@@ -197,7 +190,11 @@ def retry(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq group retry jobs ada
     """
-    with usage_errors():
-        target = existing_queue(db, queue)
-        results = target.change_all(db, "retry", state="dead", group=name, by=user_name())
-    report_each(results, "retried", lambda _: "the queue is full, or its key is taken")
+    given = {"state": "dead", "group": name, "by": user_name()}
+    why = "the queue is full, or its key is taken"
+    _change(db, existing_queue(db, queue), "retry", "retried", why, **given)
+
+
+def _change(db: Database, queue: Any, change: str, done: str, why: str, **options: str) -> None:
+    results = queue.change_all(db, change, **options)
+    report_each(results, done, lambda _: why)

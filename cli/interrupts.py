@@ -1,8 +1,7 @@
 """Signal handling: a signal ends `fdbq` at once, with one line.
 
-The database is crash-safe, and the main thread may hold any lock: the handler calls `os._exit`. A
-command with something to lose uses `defer_signals`, `cleanup_on_signal` or `stop_on_signal`. While
-the main thread waits in C, `_watch` handles the signal.
+The database is crash-safe, and the main thread may hold any lock: the handler calls `os._exit`.
+While the main thread waits in C, `_watch` handles the signal.
 """
 
 from __future__ import annotations
@@ -126,12 +125,10 @@ def restoring_cursor(console: Console) -> Generator[None]:
 
 
 @contextmanager
-def stop_on_signal(
-    stop: Callable[[int, FrameType | None], object], max_signals: int
-) -> Generator[None]:
-    """Let signals call `stop`; `max_signals` SIGINTs end the process in any case."""
+def stop_on_signal(stop: Callable[[int, FrameType | None], object]) -> Generator[None]:
+    """Let signals call `stop`; the second SIGINT ends the process in any case."""
     numbers = [number for number in signal.valid_signals() if signal.getsignal(number) is _handle]
-    _mark(numbers, max_signals)
+    _mark(numbers, 2)
     for number in numbers:
         signal.signal(number, stop)
     try:

@@ -10,7 +10,6 @@ from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import info_as_json, priority_as_json
 from fdbqueue.types import Database, Item, ItemInfo, PriorityJson, State, Task, stored_job
 
-from .arguments import usage_errors
 from .command import QUEUE, command
 from .opening import check_integrity, exact_priority, json_queue
 from .options import chosen, options_of
@@ -50,11 +49,10 @@ def items(
         wanted["priority"] = exact_priority(target, queue, priority)
     if state is not None or any(text is not None for text in texts.values()):
         codec = target.options(db).codec
-        with usage_errors():
-            infos = target.items(db, state=state or "ready", limit=limit, **wanted, **chosen(texts))
-            for info in infos:
-                fields = info_fields(info, codec)
-                show(fields, _info_line(info, fields))
+        infos = target.items(db, state=state or "ready", limit=limit, **wanted, **chosen(texts))
+        for info in infos:
+            fields = info_fields(info, codec)
+            show(fields, _info_line(info, fields))
     else:
         values: Any = json_queue(target, queue)
         for item in values.items(db, limit=limit, **wanted):

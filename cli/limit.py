@@ -13,7 +13,7 @@ from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import open_queue
 from fdbqueue.types import Database
 
-from .arguments import NONE, Duration, usage_errors
+from .arguments import NONE, Duration
 from .command import QUEUE, command
 from .options import chosen, option, options_of
 from .output import show_fields
@@ -76,8 +76,7 @@ def limit(db: Database, queue: str, *, create: bool = False, **settings: Any) ->
         create: Create the queue and the database if missing.
     """
     target = open_queue(db, queue) if create else existing_queue(db, queue)
-    with usage_errors():
-        target.configure(db, **chosen(settings))
+    target.configure(db, **chosen(settings))
     options = target.options(db)
     limits = {name: getattr(options, name) for name in FLAGS}
     shown = {FLAGS[name][2:]: value for name, value in limits.items()}

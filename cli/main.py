@@ -37,6 +37,7 @@ _SECTIONS = {
 }
 
 _MODULES = {
+    "apps": ("deploy", "relay", "jobs"),
     "backup": ("restore", "copy"),
     "changes": ("retry", "release", "cancel", "rm", "update"),
     "check": ("info",),
@@ -119,8 +120,7 @@ def completion(shell: str) -> None:
       fdbq completion bash > ~/.local/share/bash-completion/completions/fdbq
     """
     completion_class = get_completion_class(shell)
-    if completion_class is None:
-        raise click.UsageError(f"click has no completion script for {shell}")
+    assert completion_class is not None
     click.echo(completion_class(cli, {}, "fdbq", "_FDBQ_COMPLETE").source())
 
 

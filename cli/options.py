@@ -67,8 +67,8 @@ def options_of(
     """Return an option for each field of typed dictionaries, or each keyword of functions.
 
     The help is the first sentence about a field in their docstrings. In `declared`, a subclass
-    follows its base. `flags` has the flags that are not named after their field, `omit` the fields
-    without an option, and `own` the options that the command itself declares.
+    follows its base. `flags` has other flags than the names of fields, `omit` the fields without an
+    option, and `own` other options.
     """
     words: dict[str, str] = {}
     found: dict[str, click.Parameter] = {}

@@ -165,38 +165,33 @@ def show_items(items: Sequence[Item | Task]) -> None:
 
 def show_table(
     titles: Sequence[str],
-    pages: Iterable[Iterable[_T]],
+    records: Sequence[_T],
     fields: Callable[[_T], object],
     row: Callable[[_T], Sequence[str]],
     empty: str = "",
 ) -> None:
-    """Print records page by page, as lines of JSON or as a table; `empty` if there are none."""
-    widths = [0] * len(titles)
-    header = [titles]
-    for records in filter(None, map(list, pages)):
-        if wants_json():
-            lines = [json_line(fields(record)) for record in records]
-        else:
-            lines = table_lines(titles, [*header, *map(row, records)], widths)
+    """Print records as lines of JSON or as a table; `empty` if there are none."""
+    if wants_json():
+        lines = [json_line(fields(record)) for record in records]
+    elif records:
+        lines = table_lines(titles, map(row, records))
+    else:
+        lines = [empty] if empty else []
+    if lines:
         print("\n".join(lines), flush=True)
-        header = []
-    if header and empty and not wants_json():
-        print(empty, flush=True)
 
 
-def table_lines(
-    titles: Sequence[str], rows: Iterable[Sequence[str]], widths: list[int]
-) -> list[str]:
-    """Return rows of a name and numbers as lines of a table.
+def table_lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return titles, and rows of a name and numbers, as lines of a table.
 
-    A column without a title is aligned left. `widths` keeps the widths between calls; a long name
-    widens only its own row.
+    A column without a title is aligned left. A long name widens only its own row.
     """
     from rich.cells import cell_len  # a push does not need it
 
-    lines = [[escaped(cell) for cell in row] for row in rows]
+    lines = [[escaped(cell) for cell in row] for row in (titles, *rows)]
+    widths = [0] * len(titles)
     for name, *numbers in lines:
-        widths[:] = map(max, widths, [min(cell_len(name), _MAX_NAME), *map(len, numbers)])
+        widths = [*map(max, widths, [min(cell_len(name), _MAX_NAME), *map(len, numbers)])]
     padded: list[str] = []
     for name, *numbers in lines:
         cells = [
@@ -207,8 +202,10 @@ def table_lines(
     return padded
 
 
-def confirm(question: str) -> None:
-    """Ask a question, and abort unless the answer is yes."""
+def confirm(yes: bool, question: str) -> None:
+    """Ask a question unless `yes`, and abort unless the answer is yes."""
+    if yes:
+        return
     try:
         click.confirm(question, abort=True, err=True)
     except click.Abort:

@@ -11,7 +11,7 @@ from fdbqueue.options import PushOptions
 from fdbqueue.queue.overview import open_queue
 from fdbqueue.types import Database, PriorityJson
 
-from .arguments import read_value, usage_errors
+from .arguments import read_value
 from .command import QUEUE, command
 from .opening import exact_priority, json_queue
 from .options import argument, chosen, option, options_of
@@ -39,7 +39,7 @@ def push(
     VALUE can be `-` for standard input. With --unique, the id may belong to an existing item;
     standard error then says so. The first push creates the queue.
 
-    Exits with code 1 if the queue is full; `fdbq limit` shows and sets its maximum size.
+    Exits with code 1 if the queue is full (see `fdbq limit`).
 
     \b
     Example:
@@ -57,14 +57,13 @@ def push(
     parsed = read_value(text)
     given = chosen(options)
     target = json_queue(open_queue(db, queue), queue)
-    with usage_errors():
-        if target.kind == "priority" or priority:
-            given["priority"] = exact_priority(target, queue, priority)
-        try:
-            item: Any = target.push(db, parsed, **given)
-        except QueueFull as error:
-            full = queue if error.group is None else f"the group {error.group!r} of {queue}"
-            fail(f"{full} is full; nothing was stored")
+    if target.kind == "priority" or priority:
+        given["priority"] = exact_priority(target, queue, priority)
+    try:
+        item: Any = target.push(db, parsed, **given)
+    except QueueFull as error:
+        full = queue if error.group is None else f"the group {error.group!r} of {queue}"
+        fail(f"{full} is full; nothing was stored")
     if not item.is_new:
         done = "it was replaced" if given.get("replace") else "nothing was stored"
         say(f"fdbq push: {done}; item {item.id} has this key", err=True)

@@ -11,7 +11,6 @@ from fdbqueue.admin import overview
 from fdbqueue.queue.overview import as_json, priority_as_json, stats_as_json
 from fdbqueue.types import STATES, Database, HistoryWindow, QueueStats
 
-from .arguments import usage_errors
 from .command import QUEUE, YES, command
 from .opening import check_integrity
 from .options import argument
@@ -26,8 +25,6 @@ from .output import (
     show_table,
     states_text,
 )
-
-_PAGE = 1000  # queues
 
 _HISTORY = ("pushed", "taken", "completed", "failed", "died")
 
@@ -46,7 +43,7 @@ def ls(db: Database) -> None:
     """
     show_table(
         ("queue", *STATES, "oldest", ""),
-        (page.items() for page in _pages(db)),
+        [*overview(db).items()],
         lambda queue: {"queue": queue[0], **stats_as_json(queue[1])},
         lambda queue: _row(*queue),
         "no queues",
@@ -59,15 +56,6 @@ def _row(name: str, stats: QueueStats) -> list[str]:
         return [name, *["-"] * (len(STATES) + 1), stats.error]
     numbers = [f"{number:,}" for number in stats.by_state.values()]
     return [name, *numbers, age_text(stats.oldest) or "-", notes_text(stats_as_json(stats))]
-
-
-def _pages(db: Database) -> Iterator[dict[str, QueueStats]]:
-    after: str | None = None
-    while page := overview(db, after=after, limit=_PAGE):
-        yield page
-        if len(page) < _PAGE:
-            return
-        after = next(reversed(page))
 
 
 @command(QUEUE)
@@ -84,7 +72,7 @@ def counts(db: Database, queue: str) -> None:
         by_priority = {None: size}
     show_table(
         ("priority", "items"),
-        [by_priority.items()],
+        [*by_priority.items()],
         lambda count: {"priority": priority_as_json(count[0]), "count": count[1]},
         lambda count: (priority_text(count[0]), f"{count[1]:,}"),
     )
@@ -109,8 +97,8 @@ def stats(db: Database, queue: str) -> None:
 def history(db: Database, queue: str) -> None:
     """Show the activity of QUEUE in the last 5 minutes, hour and day.
 
-    An item waits from the moment it becomes ready until a pop or a claim takes it. p95 is the 95th
-    percentile. With --json, each window is a line, with its periods.
+    An item waits from the moment it becomes ready until a pop or a claim takes it. With --json,
+    each window is a line, with its periods.
 
     \b
     Example:
@@ -119,7 +107,7 @@ def history(db: Database, queue: str) -> None:
     windows = existing_queue(db, queue).history(db)
     show_table(
         ("last", *_HISTORY, "median wait", "wait (p95)", "median run", "run (p95)"),
-        [zip(("5 minutes", "hour", "day"), windows)],
+        [*zip(("5 minutes", "hour", "day"), windows)],
         lambda window: {"queue": queue, **as_json(window[1])},
         lambda window: [
             window[0],
@@ -151,8 +139,7 @@ def clear(db: Database, queue: str, yes: bool) -> None:
     """
     target = existing_queue(db, queue)
     numbers = target.stats(db)
-    if not yes:
-        confirm(f"Remove all items from {queue!r} ({states_text(numbers)})?")
+    confirm(yes, f"Remove all items from {queue!r} ({states_text(numbers)})?")
     target.clear(db)
     _report_deleted(queue, "cleared", numbers)
 
@@ -174,8 +161,7 @@ def rename_job(db: Database, queue: str, old: str, new: str) -> None:
     """Give the stored calls of the job OLD in QUEUE the name NEW, in every state.
 
     A claimed call goes on; if it is tried again, it has the new name. Schedules of the job follow.
-    Transactions are small: an interrupted command can be repeated. Repeat it until it finds none,
-    as programs may still push the old name.
+    Repeat the command until it finds none, as programs may still push the old name.
 
     Exits with code 1 if there is none.
 
@@ -183,8 +169,7 @@ def rename_job(db: Database, queue: str, old: str, new: str) -> None:
     Example:
       fdbq rename-job mail shop.send shop.deliver
     """
-    with usage_errors():
-        renamed = admin.rename_job(db, queue, old, new)
+    renamed = admin.rename_job(db, queue, old, new)
     if not any(renamed.values()):
         fail(f"{queue} has no job named {old}")
     shown = ", ".join(f"{number:,} {kind}" for kind, number in renamed.items() if number)
@@ -203,9 +188,9 @@ def drop(db: Database, queue: str, yes: bool) -> None:
     """
     # Without numbers, perhaps a restore of it has not finished.
     numbers = overview(db, prefix=queue, limit=1).get(queue)
-    if numbers is not None and not yes:
+    if numbers is not None:
         items = states_text(numbers) if numbers.error is None else numbers.error
-        confirm(f"Drop {queue!r} with all its items ({items})?")
+        confirm(yes, f"Drop {queue!r} with all its items ({items})?")
     admin.drop(db, queue)
     is_known = numbers is not None and numbers.error is None
     _report_deleted(queue, "dropped", numbers if is_known else None)

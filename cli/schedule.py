@@ -14,7 +14,7 @@ from fdbqueue.queue.overview import open_queue, queue_names
 from fdbqueue.queue.schedules import Schedule, Schedules, schedule_as_json
 from fdbqueue.types import Database, PriorityJson
 
-from .arguments import parse_value, usage_errors
+from .arguments import parse_value
 from .command import QUEUE, QUEUES, Group, command
 from .opening import exact_priority, json_queue
 from .options import argument, chosen, option, options_of
@@ -108,8 +108,7 @@ def add(
     level = exact_priority(target, queue, priority)
     if level is not None:
         given["priority"] = level
-    with usage_errors():
-        target.schedules.add(db, name, parse_value(value), **given)
+    target.schedules.add(db, name, parse_value(value), **given)
     found = target.schedules.get(db, name)
     if found is not None:
         report(schedule_as_json(found), f"{name}: next tick {_next(found)}")

@@ -82,8 +82,6 @@ def serve(
 ) -> None:
     """Serve the queues over HTTP, with a dashboard at / and an API, described at /openapi.json.
 
-    The server needs the extra `server`: run `pip install '.[server]'` in a clone.
-
     An address other than the loopback interface requires a token: printable ASCII without spaces.
     In a token file, a role (`read`, `write`, or `admin`, the default) may follow the token, then
     the queues: a name, a prefix and `*`, or `*` for all. Lines that start with # are comments.
@@ -117,8 +115,6 @@ def serve(
         )
     except OSError as error:  # ssl.SSLError is one
         raise click.UsageError(f"the certificate or its key cannot be used: {error}") from error
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
     if not tokens and not is_loopback(f"[{host}]" if ":" in host else host):
         raise click.UsageError(
             f"{host} is reachable from other machines; set a token with --token-file or $FDBQ_TOKEN"
@@ -156,7 +152,7 @@ def serve(
         received.append(number)
         server.handle_exit(number, frame)
 
-    with stop_on_signal(stop, max_signals=2):
+    with stop_on_signal(stop):
         server.run([listening])
     if signal.SIGINT in received:
         say(INTERRUPTED, err=True)

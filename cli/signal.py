@@ -6,7 +6,7 @@ from fdbqueue import existing_queue
 from fdbqueue.queue.steps import KEPT
 from fdbqueue.types import Database, Duration
 
-from .arguments import parse_value, usage_errors
+from .arguments import parse_value
 from .command import QUEUE, command
 from .opening import item_queue
 from .options import argument
@@ -30,6 +30,5 @@ def signal(
         keep: Time for which jobs may still wait for it.
     """
     steps = item_queue(existing_queue(db, queue), queue).steps
-    with usage_errors():
-        n = steps.signal(db, name, key=key, value=parse_value(value), keep=keep)
+    n = steps.signal(db, name, key=key, value=parse_value(value), keep=keep)
     report({"signalled": n}, f"{count_noun(n, 'job')} waited for it")

@@ -14,7 +14,7 @@ from fdbqueue.errors import QueueNotFound
 from fdbqueue.options import PushOptions, TaskFields, TaskOptions
 from fdbqueue.types import Database
 
-from .arguments import read_value, usage_errors
+from .arguments import read_value
 from .command import QUEUE, Group, command
 from .opening import task_queue
 from .options import argument, chosen, option, options_of
@@ -55,10 +55,9 @@ def task() -> None:
 def push(db: Database, queue: str, payload: str, priority: str | None, **options: Any) -> None:
     """Push a task with a JSON PAYLOAD to QUEUE and print its id.
 
-    PAYLOAD can be `-` for standard input. With --unique, the id may belong to an existing task. The
-    first push creates the queue.
+    The options are as for `fdbq push`. PAYLOAD can be `-` for standard input.
 
-    Exits with code 1 if the queue is full; `fdbq limit` shows and sets its maximum size.
+    Exits with code 1 if the queue is full.
 
     \b
     Example:
@@ -72,8 +71,7 @@ def push(db: Database, queue: str, payload: str, priority: str | None, **options
     given = chosen(options)
     if priority is not None:
         given["priority"] = TaskPriority[priority.upper()]
-    with usage_errors():
-        task_id = target.push(db, payload=value, **given)
+    task_id = target.push(db, payload=value, **given)
     if task_id is None:
         fail(f"{queue} is full; nothing was stored")
     report({"id": task_id}, task_id)

@@ -78,23 +78,16 @@ def top(db: Database, interval: float, updates: int) -> None:
 def _row(
     name: str, stats: QueueStats, previous: QueueStats | None, seconds: float
 ) -> dict[str, Any]:
-    rates: list[float | None] = [None, None]
+    row = {"queue": name, **stats_as_json(stats), "in": None, "out": None}
     if previous is not None and previous.error is None and stats.error is None:
-        rates = [
-            # The totals of a queue that was cleared or created again start from zero.
-            round((now - before) / seconds, 1) if now >= before else None
-            for now, before in (
-                (stats.total_pushed, previous.total_pushed),
-                (stats.total_completed, previous.total_completed),
-            )
-        ]
-    return {
-        "queue": name,
-        **stats_as_json(stats),
-        "in": rates[0],
-        "out": rates[1],
-        "age": age_text(stats.oldest),
-    }
+        row["in"] = _rate(stats.total_pushed - previous.total_pushed, seconds)
+        row["out"] = _rate(stats.total_completed - previous.total_completed, seconds)
+    return {**row, "age": age_text(stats.oldest)}
+
+
+def _rate(number: int, seconds: float) -> float | None:
+    # The totals of a queue that was cleared or created again start from zero.
+    return round(number / seconds, 1) if number >= 0 else None
 
 
 def screen(rows: list[dict[str, Any]], columns: int, lines: int) -> list[str]:
@@ -107,7 +100,7 @@ def screen(rows: list[dict[str, Any]], columns: int, lines: int) -> list[str]:
     titles, omitted = [*_TITLES], [*_OMITTED]
     while True:
         cells = [[each[title] for title in titles] for each in found]
-        table = table_lines(titles, [titles, *cells], [0] * len(titles))
+        table = table_lines(titles, cells)
         if not omitted or max(map(cell_len, table)) <= columns:
             return table + more
         titles.remove(omitted.pop(0))

@@ -16,7 +16,6 @@ from fdbqueue.queue.overview import open_queue
 from fdbqueue.queue.repeatable import import_lines
 from fdbqueue.types import Database, PriorityJson
 
-from .arguments import usage_errors
 from .command import QUEUE, command
 from .files import progress_bar, replacing
 from .opening import check_integrity, json_queue, priority_queue
@@ -75,16 +74,9 @@ def import_(
     path, size = _source(file)
     target = json_queue(open_queue(db, queue), queue)
     target = priority_queue(target, queue, "`fdbq import`")
-    with usage_errors(), progress_bar(DownloadColumn()) as progress:
+    with progress_bar(DownloadColumn()) as progress:
         shown = file if size is None else progress.wrap_file(file, size, description="import")
-        done = import_lines(
-            db,
-            target,
-            shown,
-            source or path,
-            priority=priority,
-            **fields,
-        )
+        done = import_lines(db, target, shown, source or path, priority=priority, **fields)
     skipped = f", skipped {done.skipped:,} that were stored before" if done.skipped else ""
     hint = " (another --source stores them again)" if done.skipped and not done.stored else ""
     if done.full:

@@ -35,7 +35,7 @@ from fdbqueue.worker.processes import (
 from fdbqueue.worker.shutdown import Shutdown
 
 from .arguments import Duration, number_of_bytes, usage_errors
-from .command import OF_EVERY_COMMAND, QUEUES, database_option, on_database
+from .command import QUEUES, command, on_database
 from .interrupts import cleanup_on_signal, exit_on, stop_on_signal
 from .loading import bound_app, loaded_function
 from .logs import log_to_stderr
@@ -93,41 +93,34 @@ _OF_WORKERS = options_of(
 """The options that `App.work` also has."""
 
 
-@click.command(
-    params=[
-        QUEUES,
-        option(
-            "--app", metavar="MODULE:APP", help="Run the jobs of this app, on its own database."
-        ),
-        option(
-            "--exec", "command", metavar="COMMAND", help="Run this shell command for each item."
-        ),
-        flag(
-            "--results",
-            help="Store the return values, if QUEUE keeps done items; `fdbq result` prints them.",
-        ),
-        option(
-            "--job-timeout",
-            type=Duration(0, 1_000_000, min_open=True),
-            help="Time after which a job is told to stop, and has failed; a command gets SIGTERM.",
-        ),
-        *_OF_WORKERS,
-        integer(
-            "--metrics-port",
-            metavar="PORT",
-            highest=65535,
-            help="Serve Prometheus metrics of jobs on http://127.0.0.1:PORT/metrics.",
-        ),
-        option(
-            "--log-format",
-            type=click.Choice(["text", "json"]),
-            default="text",
-            help="Format of the log on standard error; json writes an object a line.",
-        ),
-        flag("-q", "--quiet", help="No line for each job that ends."),
-        database_option("--db"),
-        *OF_EVERY_COMMAND,
-    ]
+@command(
+    QUEUES,
+    option("--app", metavar="MODULE:APP", help="Run the jobs of this app, on its own database."),
+    option("--exec", "command", metavar="COMMAND", help="Run this shell command for each item."),
+    flag(
+        "--results",
+        help="Store the return values, if QUEUE keeps done items; `fdbq result` prints them.",
+    ),
+    option(
+        "--job-timeout",
+        type=Duration(0, 1_000_000, min_open=True),
+        help="Time after which a job is told to stop, and has failed; a command gets SIGTERM.",
+    ),
+    *_OF_WORKERS,
+    integer(
+        "--metrics-port",
+        metavar="PORT",
+        highest=65535,
+        help="Serve Prometheus metrics of jobs on http://127.0.0.1:PORT/metrics.",
+    ),
+    option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="Format of the log on standard error; json writes an object a line.",
+    ),
+    flag("-q", "--quiet", help="No line for each job that ends."),
+    opens=False,
 )
 def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
     """Run a Python function or a command on each item of QUEUE, or the jobs of an app.
@@ -212,36 +205,35 @@ def _queues_and_weights(texts: tuple[str, ...]) -> tuple[list[str], dict[str, fl
 
 
 def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
-    command = given["command"]
-    if not queues or len(queues) != (2 if command is None else 1):
+    shell = given["command"]
+    if not queues or len(queues) != (2 if shell is None else 1):
         raise click.UsageError(
             "give QUEUE with MODULE:FUNCTION or --exec, or --app MODULE:APP for the jobs of an app"
         )
     if given["at_most"]:
         raise click.UsageError("--at-most is for the queues of --app")
-    if given["results"] and command is not None:
+    if given["results"] and shell is not None:
         raise click.UsageError("--results stores what a function returns; --exec has none")
     queue, handler, grace = queues[0], queues[-1], given["grace"]
-    function: Any = loaded_function(handler) if command is None else handler_of(command, grace)
+    function: Any = loaded_function(handler) if shell is None else handler_of(shell, grace)
     target = existing_queue(db, queue) if given["drain"] else _find(db, queue, given["health"])
     if target is None:
         _report(WorkerReport())
         return
     limit = limit_of(given["max_jobs"], given["max_memory"])
-    shutdown = Shutdown(grace if command is None else grace + KILLED, kill_commands, limit)
-    with usage_errors():
-        worker = Worker(
-            db,
-            target,
-            function,
-            store_results=given["results"],
-            timeout=given["job_timeout"],
-            grace=shutdown,
-            **{name: given[name] for name in ("concurrency", "lease", "prefetch", "name")},
-        )
+    shutdown = Shutdown(grace if shell is None else grace + KILLED, kill_commands, limit)
+    worker = Worker(
+        db,
+        target,
+        function,
+        store_results=given["results"],
+        timeout=given["job_timeout"],
+        grace=shutdown,
+        **{name: given[name] for name in ("concurrency", "lease", "prefetch", "name")},
+    )
     if not given["quiet"]:
         _log.setLevel(logging.INFO)
-    summary = partial(summary_of, db, [queue], [command or handler])
+    summary = partial(summary_of, db, [queue], [shell or handler])
 
     def run() -> WorkerReport:
         if parent is None:
@@ -259,12 +251,9 @@ def _find(db: Database, name: str, health: int | str | None) -> AnyQueue | None:
         message = f"fdbq work: {error}"
     stop = Stop()
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
     with (
         serving_health(own_health(health), lambda: f"there is no queue {name!r} yet"),
-        stop_on_signal(end, max_signals=2),
+        stop_on_signal(lambda _number, _frame: stop.set()),
     ):
         say(f"{message} (waiting until there is one)", err=True)
         return wait_for_queue(db, name, stop)
@@ -284,7 +273,7 @@ def _work(
     processes = given["processes"]
     supervises = parent is None and processes is not None
     port = given["metrics_port"] if parent is None else None
-    with stop_on_signal(_stop, max_signals=2), serving_metrics(port, of_all=supervises):
+    with stop_on_signal(_stop), serving_metrics(port, of_all=supervises):
         if supervises and processes is not None:
             _log.info(summary(processes))
             command = [sys.executable, *sys.orig_argv[1:]]

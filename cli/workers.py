@@ -24,7 +24,7 @@ def workers(db: Database) -> None:
       fdbq workers
     """
     titles = ("queues", "jobs", "concurrency", "runs for", "name")
-    show_table(titles, [found_workers(db)], worker_as_json, _row, "no workers")
+    show_table(titles, found_workers(db), worker_as_json, _row, "no workers")
 
 
 def _row(worker: WorkerInfo) -> list[str]:

@@ -1,8 +1,4 @@
-"""Jobs that commit with rows of a SQL database: what the adapters share.
-
-A push stores a row in the user's transaction. A relay pushes the rows to the queues, and deletes
-them.
-"""
+"""Jobs that commit with rows of a SQL database: what the adapters share."""
 
 from __future__ import annotations
 
@@ -52,7 +48,7 @@ _any_queue = PriorityQueue[Any](Subspace(("any",)))
 class Row(NamedTuple):
     """A row of an outbox: its id, a random token, the name of a queue, and a push as JSON.
 
-    An id may come again, after a restore of the table for example. A token does not.
+    After a restore of the table an id may come again, a token does not.
     """
 
     id: int
@@ -111,8 +107,8 @@ class Outbox(ABC):
     def relay(self) -> int:
         """Push the committed rows until none is left, and return their number.
 
-        Workers of the app and `fdbq relay` do this all the time. Rows that cannot be pushed stay,
-        and the log says why.
+        Workers of the app and `fdbq relay` do this, too. Rows that cannot be pushed stay, and the
+        log says why.
         """
         relay = Relay(self)
         while relay.turn() or not relay.is_current:

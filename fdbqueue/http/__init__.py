@@ -49,15 +49,13 @@ def create_app(
 ) -> FastAPI:
     """Return an ASGI application that serves the named queues of a database.
 
-    Before it stops, a server should call `app.state.stop()`, which ends waiting requests. Another
-    application can mount this one below a path.
+    Before it stops, a server should call `app.state.stop()`, which ends waiting requests.
 
     Args:
         db: A database.
         tokens: The accepted tokens; `None` allows every request from this machine.
         authorize: A function, called in a thread, or a coroutine function that returns the rights
-            of a request by the login of the application, or `None` to refuse it. It replaces
-            tokens, and also protects the dashboard.
+            of a request, or `None` to refuse it. It also protects the dashboard.
         max_body: The largest request body, in bytes.
         origins: Sites whose pages may use the API, such as `https://app.example.com`.
 

@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -18,7 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fdbqueue.aio import overview, run
 from fdbqueue.http.responses import REQUEST_ID, is_v1
-from fdbqueue.http.served import SharedReads
 from fdbqueue.queue.overview import retries
 from fdbqueue.types import Database, QueueStats
 
@@ -27,31 +25,36 @@ _access = logging.getLogger("fdbqueue.http.access")
 _HEADER = b"x-request-id"
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 
-_SCAN_KEPT = 1.0  # seconds
-
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
-_PAGE = 1000
+_GAUGES = {
+    "queue_unknown": "1 if the numbers of the queue cannot be decoded.",
+    "queue_paused": "1 if the queue is paused.",
+    "unknown_jobs": "Ready and delayed jobs that a worker did not know.",
+    "backlog": "Ready and claimed items: the jobs that need a worker now.",
+    "oldest_item_age_seconds": (
+        "Age of the oldest ready item, by the clocks of this server and of its pusher."
+    ),
+}
 _TOTALS = {
-    "total_pushed": ("items_pushed", "Items pushed. A retry is not a push."),
-    "total_completed": ("items_completed", "Items popped or acknowledged."),
-    "total_failed": ("attempts_failed", "Failed attempts, and leases that ran out."),
-    "total_retried": ("items_retried", "Items returned for another attempt."),
-    "total_expired": ("items_expired", "Items that expired before they were taken."),
-    "total_removed": ("items_removed", "Items removed, and dead letters dropped."),
-    "total_died": ("items_died", "Items that became dead letters."),
-    "total_put_back": ("items_put_back", "Popped items that were put back."),
-    "total_rejected": ("items_rejected", "Items for which the queue had no room."),
+    "items_pushed": ("total_pushed", "Items pushed. A retry is not a push."),
+    "items_completed": ("total_completed", "Items popped or acknowledged."),
+    "attempts_failed": ("total_failed", "Failed attempts, and leases that ran out."),
+    "items_retried": ("total_retried", "Items returned for another attempt."),
+    "items_expired": ("total_expired", "Items that expired before they were taken."),
+    "items_removed": ("total_removed", "Items removed, and dead letters dropped."),
+    "items_died": ("total_died", "Items that became dead letters."),
+    "items_put_back": ("total_put_back", "Popped items that were put back."),
+    "items_rejected": ("total_rejected", "Items for which the queue had no room."),
 }
 
 
 class Metrics:
-    """The counters of this server, and the queues at a scrape."""
+    """The counters of this server, and its queues."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._scans = SharedReads(_SCAN_KEPT)
-        # The totals of each queue at the first scan. A queue that is created later had none.
+        # The totals of each queue at the first call of `text`. A later queue had none.
         self._first_totals: dict[str, tuple[int, int]] | None = None
         self._registry = CollectorRegistry()
         self._registry.register(_Retries())
@@ -71,31 +74,21 @@ class Metrics:
     async def text(self, all_queues: bool = False) -> bytes:
         """Return all metrics in Prometheus' text format.
 
-        Without `all_queues`, omit empty queues that were unused since the first scan.
+        Without `all_queues`, omit empty queues that were unused since the first call.
         """
-        scan = await self._scans.get(self._scan, all_queues)
-        return await run(self._render, scan)
+        found = await overview(self._db)
+        totals = {name: (each.total_pushed, each.total_completed) for name, each in found.items()}
+        first = totals if self._first_totals is None else self._first_totals
+        self._first_totals = {name: first.get(name, (0, 0)) for name in totals}
+        reported = {
+            name: stats
+            for name, stats in found.items()
+            if all_queues or not stats.is_empty or totals[name] != self._first_totals[name]
+        }
+        return await run(self._render, _Queues(len(found), reported))
 
-    async def _scan(self, all_queues: bool) -> _Scan:
-        totals: dict[str, tuple[int, int]] = {}
-        reported: dict[str, QueueStats] = {}
-        after: str | None = None
-        while page := await overview(self._db, after=after, limit=_PAGE):
-            for name, stats in page.items():
-                total = first = stats.total_pushed, stats.total_completed
-                if self._first_totals is not None:
-                    first = self._first_totals.get(name, (0, 0))
-                totals[name] = first
-                if all_queues or not stats.is_empty or total != first:
-                    reported[name] = stats
-            after = next(reversed(page))
-            if len(page) < _PAGE:
-                break
-        self._first_totals = totals
-        return _Scan(len(totals), reported)
-
-    def _render(self, scan: _Scan) -> bytes:
-        return generate_latest(scan) + generate_latest(self._registry)
+    def _render(self, queues: _Queues) -> bytes:
+        return generate_latest(queues) + generate_latest(self._registry)
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
         """Count and time a request; unknown paths and methods share a label."""
@@ -105,54 +98,44 @@ class Metrics:
         self._seconds.labels(method, route).observe(seconds)
 
 
-class _Scan(NamedTuple):
+class _Queues(NamedTuple):
     """The number of queues, and the state of each to report."""
 
     number: int
     reported: dict[str, QueueStats]
 
     def collect(self) -> Iterator[Any]:
-        number = GaugeMetricFamily("fdbqueue_queues", "Queues, including those not reported.")
-        number.add_metric([], self.number)
+        yield GaugeMetricFamily(
+            "fdbqueue_queues", "Queues, including those not reported.", self.number
+        )
         items = GaugeMetricFamily(
             "fdbqueue_items", "Items in each state.", labels=["queue", "state"]
         )
-        of_queue = partial(GaugeMetricFamily, labels=["queue"])
-        paused = of_queue("fdbqueue_queue_paused", "1 if the queue is paused.")
-        age = of_queue(
-            "fdbqueue_oldest_item_age_seconds",
-            "Age of the oldest ready item, by the clocks of this server and of its pusher.",
-        )
-        unknown = of_queue(
-            "fdbqueue_queue_unknown",
-            "1 if the numbers of the queue cannot be decoded.",
-        )
-        unknown_jobs = of_queue(
-            "fdbqueue_unknown_jobs", "Ready and delayed jobs that a worker did not know."
-        )
-        backlog = of_queue(
-            "fdbqueue_backlog", "Ready and claimed items: the jobs that need a worker now."
-        )
-        totals = {
-            field: CounterMetricFamily(f"fdbqueue_{name}", help_text, labels=["queue"])
-            for field, (name, help_text) in _TOTALS.items()
+        families: dict[str, Any] = {
+            name: GaugeMetricFamily(f"fdbqueue_{name}", text, labels=["queue"])
+            for name, text in _GAUGES.items()
         }
-        now = datetime.now(timezone.utc)
-        for name, stats in self.reported.items():
-            if stats.error is not None:
-                unknown.add_metric([name], 1)
-                continue
-            for state, number_in_state in stats.by_state.items():
-                items.add_metric([name, state], number_in_state)
-            paused.add_metric([name], stats.paused)
-            unknown_jobs.add_metric([name], stats.unknown_jobs)
-            backlog.add_metric([name], stats.ready + stats.claimed)
-            for field, total in totals.items():
-                total.add_metric([name], getattr(stats, field))
-            if stats.oldest is not None:
-                age.add_metric([name], (now - stats.oldest).total_seconds())
-        gauges = (number, items, paused, unknown, unknown_jobs, backlog)
-        yield from (*gauges, *totals.values(), age)
+        for name, (_, text) in _TOTALS.items():
+            families[name] = CounterMetricFamily(f"fdbqueue_{name}", text, labels=["queue"])
+        for queue, stats in self.reported.items():
+            for name, number in _numbers(stats).items():
+                families[name].add_metric([queue], number)
+            for state, number in stats.by_state.items() if stats.error is None else ():
+                items.add_metric([queue, state], number)
+        yield from (items, *families.values())
+
+
+def _numbers(stats: QueueStats) -> dict[str, float]:
+    if stats.error is not None:
+        return {"queue_unknown": 1}
+    numbers = {name: getattr(stats, field) for name, (field, _) in _TOTALS.items()}
+    numbers["queue_paused"] = stats.paused
+    numbers["unknown_jobs"] = stats.unknown_jobs
+    numbers["backlog"] = stats.ready + stats.claimed
+    if stats.oldest is not None:
+        age = datetime.now(timezone.utc) - stats.oldest
+        numbers["oldest_item_age_seconds"] = age.total_seconds()
+    return numbers
 
 
 class _Retries:
@@ -186,24 +169,20 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         begin = time.perf_counter()
-        header: tuple[bytes, bytes] | None = None
+        headers: list[tuple[bytes, bytes]] = []
         if is_v1(scope):
-            given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-            id = (
-                given
-                if _REQUEST_ID.fullmatch(given)
-                else b"%b-%x" % (self._server, next(self._numbers))
-            )
+            id = dict(scope["headers"]).get(_HEADER, b"")
+            if not _REQUEST_ID.fullmatch(id):
+                id = b"%b-%x" % (self._server, next(self._numbers))
             scope[REQUEST_ID] = id.decode()
-            header = (_HEADER, id)
+            headers.append((_HEADER, id))
         status = 500
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if header is not None:
-                    message = {**message, "headers": [*message["headers"], header]}
+                message = {**message, "headers": [*message["headers"], *headers]}
             await send(message)
 
         try:

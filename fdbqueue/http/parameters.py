@@ -67,16 +67,13 @@ def decoded(name: str) -> str:
     return unquote(name)
 
 
-_NAME = "The queue's name, with `/` as `%2F`."
+NAME = "The queue's name, with `/` as `%2F`."
 
-ReadOf: TypeAlias = Annotated[str, name_for("read", _NAME)]
-"""The name of a queue that the request reads."""
+WriteOf: TypeAlias = Annotated[str, name_for("write", NAME)]
+"""The name of a queue to which the request pushes."""
 
-WriteOf: TypeAlias = Annotated[str, name_for("write", _NAME)]
-"""The name of a queue with single items that the request changes."""
-
-AdminOf: TypeAlias = Annotated[str, name_for("admin", _NAME)]
-"""The name of a queue that the request changes as a whole or in bulk."""
+AdminOf: TypeAlias = Annotated[str, name_for("admin", NAME)]
+"""The name of a queue that may not exist."""
 
 Page: TypeAlias = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="How many at most.")]
 Wait: TypeAlias = Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait.")]

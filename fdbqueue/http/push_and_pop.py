@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.exceptions import HTTPException
 
-from fdbqueue import aio
 from fdbqueue.http.fields import MAX_ITEMS, MAX_WAIT
 from fdbqueue.http.parameters import name_for
 from fdbqueue.http.responses import json_response
-from fdbqueue.http.served import Served, ServedQueues, popped
+from fdbqueue.http.served import Opened, opened_queue
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import IdempotencyKey, found, options_of, push_item
 
@@ -52,34 +52,28 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 router = APIRouter(responses=ERRORS)
 
 
-async def _queue(served: Served, name: str, must_exist: bool = True) -> aio.PriorityQueue:
-    handle = await served.queue(name, must_exist)
-    options = options_of(handle.queue)
-    is_plain = options.codec == "json" and options.priorities is int
-    if not (isinstance(handle, aio.PriorityQueue) and is_plain):
+async def _queue(request: Request, name: str, must_exist: bool = True) -> Opened:
+    opened = await opened_queue(request, name, must_exist)
+    options = options_of(opened.queue)
+    if (options.kind, options.codec, options.priorities) != ("priority", "json", int):
         raise HTTPException(409, "this queue needs the routes below /v1, or Python")
-    return handle
+    return opened
 
 
 @router.post("/queue/{name:path}/push", status_code=201, response_model=StoredObject)
 async def push(
-    request: Request,
-    served: ServedQueues,
-    name: _Name,
-    body: NewObject,
-    idempotency_key: IdempotencyKey = None,
+    request: Request, name: _Name, body: NewObject, key: IdempotencyKey = None
 ) -> Response:
     """Append an item to its priority. The first push creates the queue. 429 if it is full."""
-    handle = await _queue(served, name, must_exist=False)
+    opened = await _queue(request, name, must_exist=False)
     item = bodies.Push(item=body.item, priority=body.priority)
-    id, _ = await push_item(request, handle, item, idempotency_key)
+    id, _ = await push_item(opened, item, key)
     return json_response({"id": id}, 201)
 
 
 @router.post("/queue/{name:path}/pop", response_model=answers.Popped)
 async def pop(
     request: Request,
-    served: ServedQueues,
     name: _Name,
     depth: Annotated[int, Query(ge=1, le=MAX_ITEMS, description="The most items to pop.")] = 1,
     wait: Annotated[
@@ -90,5 +84,5 @@ async def pop(
 
     If the client disconnects before the response is sent, the items return to their positions.
     """
-    handle = await _queue(served, name)
-    return await popped(request, handle, depth, wait, lambda item: found(handle.queue, item))
+    opened = await _queue(request, name)
+    return await opened.popped(depth, wait, partial(found, opened.queue))

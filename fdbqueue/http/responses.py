@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -86,54 +85,8 @@ def is_v1(scope: Scope) -> bool:
     return path_of(scope).startswith("/v1/")
 
 
-def problem(
-    scope: Scope, status: int, detail: str, error: Exception | None = None
-) -> tuple[str, dict[str, Any]]:
-    """Return the media type and the content of an error response.
-
-    The class of `error` is the problem's type, and its fields are included.
-    """
-    # The client's text may contain lone surrogates, which UTF-8 cannot encode.
-    clean = detail.encode("utf-8", "replace").decode()
-    if not is_v1(scope):
-        return "application/json", {"detail": clean}
-    fields = {} if error is None else _fields(error)
-    return "application/problem+json", {
-        "type": "about:blank" if error is None else f"urn:fdbqueue:{type(error).__name__}",
-        "title": HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error",
-        "status": status,
-        "detail": clean,
-        "request_id": scope.get(REQUEST_ID),
-        **fields,
-    }
-
-
-def _fields(error: Exception) -> dict[str, Any]:
-    kinds = (str, int, bool, type(None))
-    fields = {name: value for name, value in vars(error).items() if isinstance(value, kinds)}
-    clean: dict[str, Any] = json.loads(
-        json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
-    )
-    return clean
-
-
-async def refuse(
-    scope: Scope,
-    send: Send,
-    status: int,
-    detail: str,
-    headers: Iterable[tuple[bytes, bytes]] = (),
-) -> None:
-    """Answer a request before it reaches the application."""
-    media_type, content = problem(scope, status, detail)
-    body = json.dumps(content).encode()
-    fixed = [(b"content-type", media_type.encode()), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
-    await send({"type": "http.response.body", "body": body})
-
-
 def add_error_handlers(app: FastAPI) -> None:
-    """Make an application answer errors with a status and a message."""
+    """Make an application answer errors."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(ClientDisconnect, _gone)
@@ -150,15 +103,32 @@ def answer(
     detail: str,
     headers: Any = None,
     error: Exception | None = None,
-) -> JSONResponse:
-    """Return an error response."""
-    if status == 422 and not is_v1(request.scope):
+) -> Response:
+    """Return an error response.
+
+    The class of `error` is the problem's type, and its fields are included.
+    """
+    media_type = "application/json"
+    content: dict[str, Any] = {"detail": detail}
+    if is_v1(request.scope):
+        media_type = "application/problem+json"
+        content |= {
+            "type": "about:blank" if error is None else f"urn:fdbqueue:{type(error).__name__}",
+            "title": HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error",
+            "status": status,
+            "request_id": request.scope.get(REQUEST_ID),
+        }
+        fields = {} if error is None else vars(error)
+        kinds = (str, int, type(None))
+        content |= {name: value for name, value in fields.items() if isinstance(value, kinds)}
+    elif status == 422:
         status = 400
-    media_type, content = problem(request.scope, status, detail, error)
-    return JSONResponse(content, status, headers, media_type)
+    # The client's text may contain lone surrogates, which UTF-8 cannot encode.
+    body = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+    return Response(body, status, headers, media_type)
 
 
-async def _invalid(request: Request, error: Any) -> JSONResponse:
+async def _invalid(request: Request, error: Any) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return answer(request, 400, f"the body is not JSON: {first['ctx']['error']}")
@@ -170,22 +140,22 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
     return answer(request, 422, f"{location or 'the body'}: {reason}")
 
 
-async def _invalid_value(request: Request, error: Exception) -> JSONResponse:
+async def _invalid_value(request: Request, error: Exception) -> Response:
     if type(error) is not ValueError:
         return await _unexpected(request, error)
     return answer(request, 422, str(error))
 
 
-async def _refused(request: Request, error: Any) -> JSONResponse:
+async def _refused(request: Request, error: Any) -> Response:
     return answer(request, error.status_code, str(error.detail), error.headers)
 
 
-async def _gone(request: Request, error: Exception) -> JSONResponse:
-    """Return the status of a client that left or was too slow."""
+async def _gone(request: Request, error: Exception) -> Response:
+    """Answer a client that left or was too slow."""
     return answer(request, 499, "the client closed the connection")
 
 
-async def _failed(request: Request, error: Exception) -> JSONResponse:
+async def _failed(request: Request, error: Exception) -> Response:
     status = next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
     if isinstance(error, errors.NoResult) and error.state is None:
         status = 404  # there is no such item
@@ -199,12 +169,12 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
     return answer(request, status, detail, error=error)
 
 
-async def _unavailable(request: Request, error: Any) -> JSONResponse:
+async def _unavailable(request: Request, error: Any) -> Response:
     _log.error("%s %s: %s", request.method, request.url.path, error)
     return answer(request, *_CODES.get(error.code, (503, _NO_ANSWER)))
 
 
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+async def _unexpected(request: Request, error: Exception) -> Response:
     _log.exception("%s %s", request.method, request.url.path, exc_info=error)
     # The middleware that adds the id is not part of this response.
     id = request.scope.get(REQUEST_ID)
@@ -216,8 +186,7 @@ class Delivered(Response):
     """A response with taken items, which return if it cannot be delivered.
 
     A server discards what is written for a disconnected client. So the end of the response waits
-    until the server has had time to notice, and a later check shows whether it was discarded. If
-    anything fails before, the items also return.
+    until the server has had time to notice, and a later check shows whether it was discarded.
     """
 
     def __init__(

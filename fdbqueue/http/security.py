@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Match, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fdbqueue.http.responses import GRANT, refuse
+from fdbqueue.http.responses import GRANT, answer
 from fdbqueue.queue.overview import looks_write
 
 _READS = frozenset({"GET", "HEAD"})
@@ -74,7 +74,7 @@ class Grant(NamedTuple):
         return queue == self.queues
 
 
-_Refusal: TypeAlias = tuple[int, str, Iterable[tuple[bytes, bytes]]]
+_Refusal: TypeAlias = tuple[int, str, dict[str, str]]
 """The status, the detail and the headers of a response."""
 
 Authorize: TypeAlias = Callable[[Request], Grant | Awaitable[Grant | None] | None]
@@ -105,13 +105,12 @@ class Tokens:
     refusal: _Refusal = (
         401,
         "a token is required: send it as `Authorization: Bearer TOKEN`",
-        ((b"www-authenticate", b"Bearer"),),
+        {"www-authenticate": "Bearer"},
     )
 
     def __init__(self, lines: Iterable[str] = (), file: Path | None = None) -> None:
         self._fixed = [_grant(line.split(), "") for line in lines]
         self._file = file
-        self._version: tuple[int, ...] = ()
         self._in_file: list[tuple[bytes, Grant]] = []
         self._looked_at = time.monotonic()
         self._read_file()
@@ -144,10 +143,6 @@ class Tokens:
     def _read_file(self) -> None:
         if self._file is None:
             return
-        status = self._file.stat()
-        version = status.st_ino, status.st_mtime_ns, status.st_size
-        if version == self._version:
-            return
         try:
             text = self._file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
@@ -160,9 +155,9 @@ class Tokens:
         ]
         if not grants:
             raise ValueError(f"{self._file} contains no token")
-        if self._version:
+        if self._in_file and grants != self._in_file:
             _log.info("read %s again: %d tokens", self._file, len(grants))
-        self._in_file, self._version = grants, version
+        self._in_file = grants
 
 
 def _grant(words: list[str], place: str) -> tuple[bytes, Grant]:
@@ -183,7 +178,7 @@ class Login:
     """The rights of requests by the login of the application that mounts this one."""
 
     open_paths = _CHECKS
-    refusal: _Refusal = (403, "the application does not allow this request: log in first", ())
+    refusal: _Refusal = (403, "the application does not allow this request: log in first", {})
 
     def __init__(self, authorize: Authorize) -> None:
         self._authorize = authorize
@@ -200,16 +195,16 @@ class Login:
         return found
 
 
-def grant_of(request: Request) -> Grant | None:
-    """Return a request's grant, or `None` if every request is allowed."""
-    grant: Grant | None = request.scope.get(GRANT)
+def grant_of(scope: Scope) -> Grant:
+    """Return a request's grant, for everything if every request is allowed."""
+    grant: Grant = scope.get(GRANT, Grant("admin"))
     return grant
 
 
 def authorize(request: Request, role: Role, queue: str) -> None:
     """Raise 403 unless the request's grant allows this."""
-    grant = grant_of(request)
-    if grant is not None and not grant.allows(role, queue):
+    grant = grant_of(request.scope)
+    if not grant.allows(role, queue):
         only = "; only reads are allowed" if grant.role == "read" else ""
         raise HTTPException(403, f"no rights for {role} requests of {queue!r}{only}")
 
@@ -224,32 +219,16 @@ class Guard:
         self._origins = origins
         self._access = access
         self._max_body = max_body
+        self._too_large: _Refusal = 413, f"the body has more than {max_body:,} bytes", {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        foreign = self._foreign(headers, scope["method"])
-        if foreign is not None:
-            await refuse(scope, send, 403, foreign)
-            return
-        if self._access:
-            grant = await self._access.grant(scope)
-            if grant is None and not _matches(self._access.open_paths, scope):
-                await refuse(scope, send, *self._access.refusal)
-                return
-            if grant is not None:
-                of_server = not _matches((*_OPEN, *_OF_QUEUES), scope)
-                if of_server and not grant.allows("read", None):
-                    await refuse(scope, send, 403, "this needs rights on all queues")
-                    return
-                scope[GRANT] = grant
-        most = self._max_body
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > most:
-            await refuse(scope, send, 413, f"the body has more than {most:,} bytes")
+        refusal = await self._refusal(scope)
+        if refusal is not None:
+            await answer(Request(scope), *refusal)(scope, receive, send)
             return
         read = 0
 
@@ -257,16 +236,34 @@ class Guard:
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
-            if read > most:
-                raise HTTPException(413, f"the body has more than {most:,} bytes")
+            if read > self._max_body:
+                raise HTTPException(*self._too_large)
             return message
 
-        grant = scope.get(GRANT)
-        may_write = looks_write.set(grant is None or grant.role != "read")
+        may_write = looks_write.set(grant_of(scope).role != "read")
         try:
             await self._app(scope, counted, send)
         finally:
             looks_write.reset(may_write)
+
+    async def _refusal(self, scope: Scope) -> _Refusal | None:
+        """Return why a request is refused, or note its grant."""
+        headers = dict(scope["headers"])
+        foreign = self._foreign(headers, scope["method"])
+        if foreign is not None:
+            return 403, foreign, {}
+        if self._access:
+            grant = await self._access.grant(scope)
+            if grant is None and not _matches(self._access.open_paths, scope):
+                return self._access.refusal
+            if grant is not None:
+                of_server = not _matches((*_OPEN, *_OF_QUEUES), scope)
+                if of_server and not grant.allows("read", None):
+                    return 403, "this needs rights on all queues", {}
+                scope[GRANT] = grant
+        length = headers.get(b"content-length", b"0")
+        is_short = length.isdigit() and int(length) <= self._max_body
+        return None if is_short else self._too_large
 
     def _foreign(self, headers: dict[bytes, bytes], method: str) -> str | None:
         """Return why a request may come from another site's page, or `None`."""

@@ -1,56 +1,24 @@
-"""The served queues, and reads that requests share."""
+"""The served queues."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from fastapi import Depends, Request, Response
 
 from fdbqueue import aio
 from fdbqueue.errors import InvalidQueueName, QueueNotFound
-from fdbqueue.http.responses import Delivered, json_response
-from fdbqueue.http.security import grant_of
-from fdbqueue.queue.overview import stats_as_json
+from fdbqueue.http.parameters import NAME, name_for
+from fdbqueue.http.responses import Delivered
+from fdbqueue.http.security import Role
 from fdbqueue.types import Database, Keep
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 Handle: TypeAlias = aio.PriorityQueue | aio.Queue | aio.TaskQueue
 
 _KNOWN_FOR = 1.0  # seconds for which a name is taken to be that of the same queue
-
-
-class SharedReads:
-    """Reads of many queues, one at a time, whose results requests share.
-
-    A read began at most `max_age` seconds before the request.
-    """
-
-    def __init__(self, max_age: float = 0.0) -> None:
-        self._max_age = max_age
-        self._one_at_a_time = asyncio.Lock()
-        self._results: dict[Hashable, tuple[float, Any]] = {}  # with the times when they began
-
-    async def get(
-        self, read: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
-    ) -> _T:
-        """Return the result of `await read(...)`, perhaps another request's."""
-        oldest = time.monotonic() - self._max_age
-        key = read, args, *kwargs.items()
-        async with self._one_at_a_time:
-            # Requests get the lock in the order in which they came: none needs an older result.
-            self._results = {
-                kept: found for kept, found in self._results.items() if found[0] >= oldest
-            }
-            if key not in self._results:
-                began = time.monotonic()
-                self._results[key] = began, await read(*args, **kwargs)
-            shared: _T = self._results[key][1]
-        return shared
 
 
 class Served:
@@ -59,22 +27,6 @@ class Served:
     def __init__(self, db: Database) -> None:
         self.db = db
         self._queues: dict[str, tuple[float, Handle]] = {}
-        self._numbers = SharedReads()
-
-    async def page(self, request: Request, limit: int, after: str | None, prefix: str) -> Response:
-        """Return a page of the queues with this prefix that the token allows, with numbers."""
-        grant = grant_of(request)
-        allowed = "" if grant is None else grant.queues.removesuffix("*")
-        beginning = max(prefix, allowed, key=len)
-        if not (beginning.startswith(prefix) and beginning.startswith(allowed)):
-            return json_response({"queues": [], "next": None})
-        numbers = await self._numbers.get(
-            aio.overview, self.db, after=after, limit=limit + 1, prefix=beginning
-        )
-        found = [each for each in numbers.items() if grant is None or grant.includes(each[0])]
-        page = [{"name": name, **stats_as_json(stats)} for name, stats in found[:limit]]
-        more = len(found) > limit
-        return json_response({"queues": page, "next": found[limit - 1][0] if more else None})
 
     async def queue(self, name: str, must_exist: bool = True, keep: Keep | None = None) -> Handle:
         """Return the named queue; a new one is a priority queue that keeps these done items."""
@@ -120,28 +72,54 @@ async def served(request: Request) -> Served:
 ServedQueues: TypeAlias = Annotated[Served, Depends(served)]
 
 
-async def call_waiting(
-    request: Request, handle: Handle, method: str, *args: Any, wait: float = 0, **kwargs: Any
-) -> Any:
-    """Call a waiting method until the client leaves or the server stops."""
-    db = request.app.state.served.db
-    if not wait:
-        return await getattr(handle, method)(db, *args, **kwargs)
-    stopping: asyncio.Event = request.app.state.stopping
-    ends: list[asyncio.Future[Any]] = [
-        asyncio.ensure_future(_disconnect(request)),
-        asyncio.ensure_future(stopping.wait()),
-    ]
-    try:
-        return await aio.until(ends, handle, method, db, *args, wait=wait, **kwargs)
-    finally:
-        for end in ends:
-            end.cancel()
+class Opened(NamedTuple):
+    """A queue that a request names."""
 
+    request: Request
+    name: str
+    db: Database
+    handle: Handle
 
-def client_of(request: Request) -> str:
-    """Return the client's name."""
-    return "HTTP client" if request.client is None else f"HTTP client {request.client.host}"
+    @property
+    def queue(self) -> Any:
+        """The queue without `aio`."""
+        return self.handle.queue
+
+    @property
+    def client(self) -> str:
+        """The client's name."""
+        client = self.request.client
+        return "HTTP client" if client is None else f"HTTP client {client.host}"
+
+    async def call_waiting(self, method: str, *args: Any, wait: float = 0, **kwargs: Any) -> Any:
+        """Call a waiting method until the client leaves or the server stops."""
+        if not wait:
+            return await getattr(self.handle, method)(self.db, *args, **kwargs)
+        stopping: asyncio.Event = self.request.app.state.stopping
+        ends: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(_disconnect(self.request)),
+            asyncio.ensure_future(stopping.wait()),
+        ]
+        try:
+            return await aio.until(ends, self.handle, method, self.db, *args, wait=wait, **kwargs)
+        finally:
+            for end in ends:
+                end.cancel()
+
+    async def popped(
+        self, n: int, wait: float, as_json: Callable[[Any], dict[str, Any]], **options: Any
+    ) -> Response:
+        """Pop items into a response, which puts them back if undelivered."""
+        items = await self.call_waiting("pop_many", n, wait=wait, **options)
+
+        def content() -> dict[str, Any]:
+            return {"items": [as_json(item) for item in items]}
+
+        async def put_back() -> None:
+            if items:
+                await self.handle.put_back(self.db, items)
+
+        return Delivered(content, put_back)
 
 
 async def _disconnect(request: Request) -> None:
@@ -149,22 +127,25 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-async def popped(
-    request: Request,
-    handle: Handle,
-    n: int,
-    wait: float,
-    as_json: Callable[[Any], dict[str, Any]],
-    **options: Any,
-) -> Response:
-    """Pop items into a response, which puts them back if undelivered."""
-    items = await call_waiting(request, handle, "pop_many", n, wait=wait, **options)
+async def opened_queue(
+    request: Request, name: str, must_exist: bool = True, keep: Keep | None = None
+) -> Opened:
+    """Open the named queue for a request; see `Served.queue`."""
+    served: Served = request.app.state.served
+    return Opened(request, name, served.db, await served.queue(name, must_exist, keep))
 
-    def content() -> dict[str, Any]:
-        return {"items": [as_json(item) for item in items]}
 
-    async def put_back() -> None:
-        if items:
-            await handle.put_back(request.app.state.served.db, items)
+def _queue_for(role: Role) -> Any:
+    async def queue_of_request(request: Request, name: str = name_for(role, NAME)) -> Opened:
+        return await opened_queue(request, name)
 
-    return Delivered(content, put_back)
+    return Depends(queue_of_request)
+
+
+ReadQueue: TypeAlias = Annotated[Opened, _queue_for("read")]
+
+WriteQueue: TypeAlias = Annotated[Opened, _queue_for("write")]
+"""A queue whose items the request changes one by one."""
+
+AdminQueue: TypeAlias = Annotated[Opened, _queue_for("admin")]
+"""A queue that the request changes as a whole or in bulk."""

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 _KEEP_ALIVE = 65
-"""Seconds for which an idle connection stays open: longer than in common proxies."""
+"""Seconds for which an idle connection stays open: longer than in proxies."""
 
 _STOP_WITHIN = 30
 """Seconds for requests in progress when the server stops."""
@@ -31,8 +31,7 @@ def server_config(
     Args:
         app: The ASGI application.
         connections: Maximum number of connections; further requests are answered 503.
-        forwarded_allow_ips: Addresses and networks of trusted proxies, whose `X-Forwarded-For`
-            and `X-Forwarded-Proto` are used; `*` for any.
+        forwarded_allow_ips: Addresses and networks of trusted proxies; `*` for any.
         verbose: Whether to log clients' errors, too.
         certfile: A PEM file with the server's certificate, for TLS.
         keyfile: A file with its private key, unless `certfile` has it.

@@ -322,7 +322,8 @@ def declare(
     """Store the schedules that a worker declares, each of which goes on for a day.
 
     Without `replaces`, different or missing ones stay so: newer workers may have changed or renamed
-    them. Without `is_declared`, they go on for ever. Return the differences: names, stored and declared fields.
+    them. Without `is_declared`, they go on for ever. Return the differences: names, stored and
+    declared fields.
     """
     store, stored = schedules._store, schedules._in
     definitions = {each.name: (schedules._define(each), each.aliases) for each in declared}

@@ -26,9 +26,9 @@ _LOOK = 0.02  # seconds after which a waiting worker looks whether the clock was
 class Clock:
     """The clock of all queues of this process, which the test moves.
 
-    It also goes on by itself. After a move, delayed items and retries are due, leases are over,
-    items have expired, and waiting workers wake up. Time-outs of jobs, waits of calls, and other
-    clocks such as `datetime.now()` do not move.
+    It also goes on by itself. A move wakes waiting workers, and holds for delays, retries, leases
+    and expiry. Time-outs of jobs, waits of calls, and other clocks such as `datetime.now()` do not
+    move.
 
     Example:
         >>> import fdbqueue

@@ -22,8 +22,7 @@ _BETWEEN = 0.2  # seconds between attempts to configure it
 class FoundationDBContainer(DockerContainer):
     """A new, empty FoundationDB cluster of one process in Docker.
 
-    It is one of the containers of testcontainers: install `testcontainers` to use it. The container
-    has the server only. The client library must be on this machine; see
+    It needs the package `testcontainers`. The client library must be on this machine; see
     `docs/quickstart/cluster.md`.
 
     Args:

@@ -94,11 +94,7 @@ class DrainLimit(FdbqueueError, AssertionError):
 
 @contextmanager
 def bound_app(app: App, database: Database | None = None) -> Generator[App]:
-    """Bind an app to a database until the end of a `with` block.
-
-    Args:
-        app: The app.
-        database: The database; by default a new one in memory.
+    """Bind an app to a database, by default a new one in memory, until the end of a `with` block.
 
     Example:
         >>> app = App()
@@ -116,9 +112,9 @@ def bound_app(app: App, database: Database | None = None) -> Generator[App]:
 def drain(app: App, *queues: str, advance: Clock | None = None, limit: int = 1_000) -> Drained:
     """Run the due jobs, and the jobs that they push, with workers as in production.
 
-    Jobs run one at a time, in the order of the queue. Plain functions run in the thread that calls
-    `drain`, so breakpoints and fixtures work in them. Delayed jobs and retries run once they are
-    due: move the clock, and drain again.
+    Jobs run one at a time. Plain functions run in the thread that calls `drain`, so breakpoints and
+    fixtures work in them. Delayed jobs and retries run once they are due: move the clock, and drain
+    again.
 
     Args:
         app: The app.

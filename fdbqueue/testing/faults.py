@@ -23,11 +23,11 @@ _READS = frozenset({"get", "get_key", "get_range", "get_range_startswith", "get_
 class FaultyDatabase(_Wrapper):  # type: ignore[misc]
     """A database that loses the results of commits, before or after they take effect.
 
-    It wraps a database of either engine. The same seed produces the same faults for the same calls.
-    Operations on the database itself, such as `db[key]`, have no faults.
+    The same seed produces the same faults for the same calls. Operations on the database itself,
+    such as `db[key]`, have no faults.
 
     Args:
-        db: The database to wrap.
+        db: The database to wrap, of either engine.
         before: Share of commits, from 0 to 1, whose result is lost and which take no effect.
         after: Share of commits whose result is lost although they take effect.
         lost_as: Error codes of lost results: 1021, 1039 and 1031 (which is not retried).

@@ -35,13 +35,12 @@ class Pushed:
 def pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> list[Pushed]:
     """Return the waiting jobs with these arguments, the oldest first.
 
-    A job waits while it is ready or delayed, also for a retry. This looks in the queues that the
-    app declares or has used.
+    A job waits while it is ready or delayed. This looks in the queues that the app declares or has
+    used.
 
     Args:
         job: The job.
-        arguments: Arguments of its function by parameter, compared by `==`. Other parameters may
-            have any values.
+        arguments: Arguments of its function by parameter, compared by `==`.
 
     Raises:
         TypeError: The function has no such parameter.

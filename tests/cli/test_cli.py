@@ -128,12 +128,9 @@ def test_a_pop_waits_for_a_push(local: Shell) -> None:
     assert "'soon' is not a length of time" in error_of(local("pop", "jobs", "--wait", "soon"))
 
 
-@pytest.mark.parametrize(
-    "clock", ["-1", "exec('raise OverflowError')"], ids=["before 1970", "after 2262"]
-)
-def test_an_impossible_clock_is_an_error(local: Shell, clock: str) -> None:
+def test_an_impossible_clock_is_an_error(local: Shell) -> None:
     program = (
-        f"import time; time.time = time.time_ns = lambda: {clock}\n"
+        "import time; time.time = time.time_ns = lambda: -1\n"
         "import sys; from fdbq.__main__ import main; main()"
     )
     done = local.start("push", "jobs", "1", program=("-c", program))

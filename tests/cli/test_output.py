@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -623,23 +622,18 @@ def test_a_queue_whose_options_cannot_be_read_is_dropped(fdbq: Inside, db: Any, 
 # Tables
 
 
-def test_a_table_is_printed_as_soon_as_a_page_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    printed = []
-
-    def pages() -> Iterator[list[tuple[str, str]]]:
-        for page in ([], [("a", "1"), ("寿司", "10,000")], [("x" * 70, "2")], [("abcdef", "3")]):
-            printed.append(capsys.readouterr().out)
-            yield page
-        printed.append(capsys.readouterr().out)
-
+def test_a_long_name_widens_only_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("a", "1"), ("寿司", "10,000"), ("x" * 70, "2")]
     with click.Context(cli):
-        show_table(("queue", "items"), pages(), list, list)
-    assert printed == [
-        "",
-        "",
-        "queue   items\na           1\n寿司   10,000\n",
-        f"{'x' * 70}       2\n",
-        f"abcdef{' ' * 54}       3\n",
+        show_table(("queue", "items"), rows, list, list)
+        show_table(("queue", "items"), [], list, list, "no queues")
+        show_table(("queue", "items"), [], list, list)
+    assert capsys.readouterr().out.splitlines() == [
+        f"queue{' ' * 55}   items",
+        f"a{' ' * 59}       1",
+        f"寿司{' ' * 56}  10,000",
+        f"{'x' * 70}       2",
+        "no queues",
     ]
 
 

@@ -1,8 +1,7 @@
-"""A server answers about thousands of queues by pages, with few reads, which requests share."""
+"""A server answers about thousands of queues by pages, with few reads."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,11 +10,9 @@ from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.http import create_app, metrics
-from fdbqueue.http.served import SharedReads
+from fdbqueue.http import create_app
 from tests.support.counting import CountingDatabase
 from tests.support.many_queues import make_queues
-from tests.support.waiting import run_what_is_ready
 
 NUMBER = 2_500
 
@@ -26,9 +23,7 @@ def counting(db: Any) -> CountingDatabase:
 
 
 @pytest.fixture
-def client(counting: CountingDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    """Return a client of a server that keeps no result for a later request."""
-    monkeypatch.setattr(metrics, "_SCAN_KEPT", 0.0)
+def client(counting: CountingDatabase) -> Iterator[TestClient]:
     with TestClient(create_app(counting), "http://127.0.0.1") as client:
         yield client
 
@@ -89,34 +84,3 @@ def test_metrics_keep_queues_that_were_used_since_the_first_request(
             "full": [0, 1, 1],
             "new": [0, 1, 1],
         }
-
-
-def test_a_read_is_shared_by_the_requests_that_came_before_it_began() -> None:
-    """A read that is under way may miss what a request has seen before."""
-    begun: list[str] = []
-
-    async def main() -> None:
-        shared, go = SharedReads(), asyncio.Event()
-
-        async def read(key: str) -> int:
-            begun.append(key)
-            number = len(begun)
-            await go.wait()
-            if number == 4:
-                raise ValueError(number)
-            return number
-
-        first = asyncio.create_task(shared.get(read, "a"))
-        await run_what_is_ready()
-        later = [asyncio.create_task(shared.get(read, key)) for key in "aabab"]
-        await run_what_is_ready()
-        later[0].cancel()
-        go.set()
-        assert await first == 1
-        assert await asyncio.gather(*later[1:]) == [2, 3, 2, 3]
-        assert begun == ["a", "a", "b"]
-        with pytest.raises(ValueError, match="4"):
-            await shared.get(read, "c")
-        assert await shared.get(read, "c") == 5
-
-    asyncio.run(main())

@@ -55,15 +55,14 @@ _apps: dict[tuple[str, Any], App] = {}
 
 
 class FdbqueueBackend(BaseTaskBackend):
-    """A backend of Django's tasks on queues of fdbqueue.
+    """A backend of Django's tasks, which are jobs in the queues of their `queue_name`.
 
-    A task is a job in the queue of its `queue_name`. The `OPTIONS` of the settings are:
+    The `OPTIONS` of the settings are:
 
     - `database`: The database, or its name as for `fdbqueue.open`.
     - `keep`: Which results are kept, as for `PriorityQueue`; by default for a day.
-    - `keep_unknown`: Time after which a task that no worker knows becomes a dead letter, as for
-      `App`; by default a week.
-    - `retry`: When to try a task again after an error; by default never, as with Django's backends.
+    - `keep_unknown`: As for `App`; by default a week.
+    - `retry`: When to try a task again after an error; by default never.
     """
 
     supports_defer = True

@@ -65,12 +65,10 @@ def options(
 ) -> Callable[[_F], _F]:
     """Return a decorator that gives a task's function options of fdbqueue.
 
-    Write it below Django's `@task`. Other backends run the task as well, and ignore the options.
+    Write it below Django's `@task`. Other backends ignore the options.
 
     Args:
-        retry: When to try the task again after an error: a policy, or a function of the error
-            and the context that returns a delay or an outcome. By default the policy of the
-            backend.
+        retry: When to try the task again, as for a job; by default the policy of the backend.
         timeout: Time after which an attempt has failed.
         unique: A unique key, or a function of the arguments that returns one. `enqueue` stores
             nothing while an unfinished task has the same key, and returns the result of that task.

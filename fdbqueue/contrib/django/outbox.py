@@ -54,11 +54,6 @@ class Outbox(core.Outbox):
 
         There is no result: the task gets its id when a relay pushes the row.
 
-        Args:
-            task: The task.
-            args: The arguments of its function.
-            kwargs: Its keyword arguments.
-
         Raises:
             InvalidTask: The backend of the task cannot run it, or is not that of the outbox.
         """

@@ -32,7 +32,7 @@ def worker_app(backend: FdbqueueBackend) -> App:
     """Return an app whose jobs are the tasks of this process.
 
     It imports the module `tasks` of each installed app. Other modules with tasks must already be
-    imported, for example by the URL configuration or an app's `ready`.
+    imported.
     """
     autodiscover_modules("tasks")
     given = {name: backend.options[name] for name in {"keep_unknown"} & backend.options.keys()}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Path, Query, Request, Response
+from fastapi import Path, Query, Response
+from pydantic import AfterValidator
 
 from fdbqueue import aio
-from fdbqueue.http.parameters import AdminOf, Page, ReadOf, decoded, new_router
+from fdbqueue.http.parameters import Page, decoded, new_router
 from fdbqueue.http.responses import json_response
-from fdbqueue.http.served import ServedQueues, client_of
+from fdbqueue.http.served import AdminQueue, Opened, ReadQueue
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import change_report
 from fdbqueue.options import GroupSettings
@@ -21,27 +22,22 @@ router = new_router()
 _PATH = "/queues/{name}/groups"
 
 _Group = Annotated[
-    str, Path(min_length=1, max_length=255, description="The group's name, with `/` as `%2F`.")
+    str,
+    Path(min_length=1, max_length=255, description="The group's name, with `/` as `%2F`."),
+    AfterValidator(decoded),
 ]
 _After = Annotated[
     str | None, Query(max_length=255, description="Only groups whose names follow this one.")
 ]
 
 
-async def _queue(served: ServedQueues, name: str) -> Any:
-    queue: Any = (await served.queue(name, must_exist=True)).queue
-    return queue
-
-
 @router.get(_PATH, response_model=answers.GroupList)
-async def groups(
-    served: ServedQueues, name: ReadOf, after: _After = None, limit: Page = 100
-) -> Response:
+async def groups(opened: ReadQueue, after: _After = None, limit: Page = 100) -> Response:
     """Return the groups that have ready, delayed or claimed items or settings, by name."""
-    queue = await _queue(served, name)
-    found = await aio.run(queue.groups, served.db, after=after, limit=limit)
-    for_all = await aio.run(queue.group_settings, served.db)
-    ungrouped = await aio.run(queue.group_settings, served.db, "")
+    queue = opened.queue
+    found = await aio.run(queue.groups, opened.db, after=after, limit=limit)
+    for_all = await aio.run(queue.group_settings, opened.db)
+    ungrouped = await aio.run(queue.group_settings, opened.db, "")
     is_last = len(found) < limit
     body = {
         "groups": [*map(as_json, found)],
@@ -56,60 +52,48 @@ async def groups(
 
 @router.patch(f"{_PATH}/{{group}}", status_code=204)
 async def change_group(
-    served: ServedQueues, name: AdminOf, group: _Group, body: bodies.NewGroupSettings
+    opened: AdminQueue, group: _Group, body: bodies.NewGroupSettings
 ) -> Response:
     """Change a group's settings; `null` stands for the setting of all groups."""
-    return await _set(served, name, decoded(group), body)
+    return await _set(opened, group, body)
 
 
 @router.patch(_PATH, status_code=204)
-async def change_all_groups(
-    served: ServedQueues, name: AdminOf, body: bodies.NewGroupSettings
-) -> Response:
+async def change_all_groups(opened: AdminQueue, body: bodies.NewGroupSettings) -> Response:
     """Change the settings of all groups that have none of their own."""
-    return await _set(served, name, None, body)
+    return await _set(opened, None, body)
 
 
 @router.patch("/queues/{name}/ungrouped", status_code=204)
-async def change_ungrouped(
-    served: ServedQueues, name: AdminOf, body: bodies.NewGroupSettings
-) -> Response:
+async def change_ungrouped(opened: AdminQueue, body: bodies.NewGroupSettings) -> Response:
     """Change the weight of items without a group; `null` stands for the weight of all groups."""
-    return await _set(served, name, "", body)
+    return await _set(opened, "", body)
 
 
-async def _set(
-    served: ServedQueues, name: str, group: str | None, body: bodies.NewGroupSettings
-) -> Response:
-    queue = await _queue(served, name)
-    await aio.run(queue.set_group, served.db, group, **body.given())
+async def _set(opened: Opened, group: str | None, body: bodies.NewGroupSettings) -> Response:
+    await aio.run(opened.queue.set_group, opened.db, group, **body.given())
     return Response(status_code=204)
 
 
 @router.post(f"{_PATH}/{{group}}/clear", response_model=answers.Changed)
-async def clear_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
+async def clear_group(opened: AdminQueue, group: _Group) -> Response:
     """Remove the items of a group in all states, 100 per transaction; its settings stay."""
-    return await _change(served, name, group, "clear")
+    return await _change(opened, group, "clear")
 
 
 @router.post(f"{_PATH}/{{group}}/cancel", response_model=answers.Changed)
-async def cancel_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
+async def cancel_group(opened: AdminQueue, group: _Group) -> Response:
     """Cancel the items of a group, as `POST .../items/{item_id}/cancel` does."""
-    return await _change(served, name, group, "cancel")
+    return await _change(opened, group, "cancel")
 
 
 @router.post(f"{_PATH}/{{group}}/retry", response_model=answers.Changed)
-async def retry_group(
-    request: Request, served: ServedQueues, name: AdminOf, group: _Group
-) -> Response:
+async def retry_group(opened: AdminQueue, group: _Group) -> Response:
     """Retry a group's dead letters."""
-    return await _change(served, name, group, "retry", state="dead", by=client_of(request))
+    return await _change(opened, group, "retry", state="dead", by=opened.client)
 
 
-async def _change(
-    served: ServedQueues, name: str, group: str, change: Change, **options: Any
-) -> Response:
-    queue = await _queue(served, name)
-    group = decoded(group)
-    results = await aio.run(queue.change_all, served.db, change, group=group, **options)
+async def _change(opened: Opened, group: str, change: Change, **options: Any) -> Response:
+    change_all = opened.queue.change_all
+    results = await aio.run(change_all, opened.db, change, group=group, **options)
     return json_response(change_report(results))

@@ -13,10 +13,10 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.errors import OptionsMismatch, QueueExists
-from fdbqueue.http.parameters import AdminOf, AfterQueue, Page, ReadOf, new_router
+from fdbqueue.http.parameters import AdminOf, AfterQueue, Page, new_router
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.security import authorize, grant_of
-from fdbqueue.http.served import Handle, ServedQueues, validate_encoding
+from fdbqueue.http.served import AdminQueue, Opened, ReadQueue, ServedQueues, validate_encoding
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import AnyQueue
 from fdbqueue.queue.arguments import json_bytes
@@ -50,7 +50,16 @@ async def queues(
     ] = "",
 ) -> Response:
     """Return the queues by name, page by page, with their numbers."""
-    return await served.page(request, limit, after, prefix)
+    grant = grant_of(request.scope)
+    allowed = grant.queues.removesuffix("*")
+    beginning = max(prefix, allowed, key=len)
+    if not (beginning.startswith(prefix) and beginning.startswith(allowed)):
+        return json_response({"queues": [], "next": None})
+    numbers = await aio.overview(served.db, after=after, limit=limit + 1, prefix=beginning)
+    found = [each for each in numbers.items() if grant.includes(each[0])]
+    page = [{"name": name, **stats_as_json(stats)} for name, stats in found[:limit]]
+    more = len(found) > limit
+    return json_response({"queues": page, "next": found[limit - 1][0] if more else None})
 
 
 @router.put(
@@ -59,16 +68,18 @@ async def queues(
     response_model=answers.QueueDescription,
     responses={201: _WITH_ETAG},
 )
-async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) -> Response:
+async def create(
+    request: Request, served: ServedQueues, name: AdminOf, body: bodies.CreateQueue
+) -> Response:
     """Create a queue of any kind; 409 if the name is taken."""
     make: Any = {"priority": aio.PriorityQueue, "fifo": aio.Queue, "task": aio.TaskQueue}[body.kind]
     try:
-        handle: Handle = await make.named(served.db, name)
+        new = Opened(request, name, served.db, await make.named(served.db, name))
     except OptionsMismatch:
         raise QueueExists(name) from None
 
     def store(tr: Transaction) -> None:
-        queue: AnyQueue = handle.queue
+        queue: AnyQueue = new.queue
         if find_stored(tr, queue.subspace).options is not None:
             raise QueueExists(name)
         # The maximum size is always set, so that the queue is stored.
@@ -76,24 +87,23 @@ async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) 
         given.pop("kind", None)
         queue.configure(tr, **given)
 
-    await aio.run(change_once, handle.queue, served.db, store)
+    await aio.run(change_once, new.queue, served.db, store)
     served.forget(name)
-    return await _described(served, name, 201)
+    return await _described(new, 201)
 
 
 @router.get("/queues/{name}", response_model=answers.QueueDescription, responses={200: _WITH_ETAG})
-async def get(served: ServedQueues, name: ReadOf) -> Response:
+async def get(opened: ReadQueue) -> Response:
     """Return the kind of a queue, its options with their ETag, and its numbers."""
-    return await _described(served, name)
+    return await _described(opened)
 
 
-async def _described(served: ServedQueues, name: str, status: int = 200) -> Response:
-    handle = await served.queue(name)
-    stats = await handle.stats(served.db)
+async def _described(opened: Opened, status: int = 200) -> Response:
+    stats = await opened.handle.stats(opened.db)
     options = stats.options
     assert options is not None
     numbers = stats_as_json(dataclasses.replace(stats, options=None))
-    fields = {"name": name, "kind": options.kind, "codec": options.codec}
+    fields = {"name": opened.name, "kind": options.kind, "codec": options.codec}
     shown = _options_as_json(options)
     response = json_response({**fields, "options": shown, "stats": numbers}, status)
     response.headers["etag"] = _etag(options)
@@ -115,43 +125,42 @@ def _etag(options: Options) -> str:
     "/queues/{name}", response_model=answers.QueueDescription, responses={200: _WITH_ETAG}
 )
 async def change(
-    served: ServedQueues, name: AdminOf, body: bodies.NewOptions, if_match: _IfMatch = None
+    opened: AdminQueue, body: bodies.NewOptions, if_match: _IfMatch = None
 ) -> Response:
     """Change options of a queue; null removes a limit.
 
     With `If-Match`, 412 if the options have changed since they had this ETag.
     """
-    queue: AnyQueue = (await served.queue(name)).queue
+    queue: AnyQueue = opened.queue
 
     def store(tr: Transaction) -> None:
         if if_match not in (None, "*", _etag(queue.options(tr))):
             raise HTTPException(412, "the options have changed; read them again")
         queue.configure(tr, **body.given())
 
-    await aio.run(change_once, queue, served.db, store)
-    return await _described(served, name)
+    await aio.run(change_once, queue, opened.db, store)
+    return await _described(opened)
 
 
 @router.post("/queues/{name}/pause", status_code=204)
-async def pause(served: ServedQueues, name: AdminOf) -> Response:
+async def pause(opened: AdminQueue) -> Response:
     """Stop handing out items until `resume`; pushes are still accepted."""
-    await (await served.queue(name)).configure(served.db, paused=True)
+    await opened.handle.configure(opened.db, paused=True)
     return Response(status_code=204)
 
 
 @router.post("/queues/{name}/resume", status_code=204)
-async def resume(served: ServedQueues, name: AdminOf) -> Response:
+async def resume(opened: AdminQueue) -> Response:
     """Hand out items again."""
-    await (await served.queue(name)).configure(served.db, paused=False)
+    await opened.handle.configure(opened.db, paused=False)
     return Response(status_code=204)
 
 
 @router.post("/queues/{name}/clear", response_model=answers.Cleared)
-async def clear(served: ServedQueues, name: AdminOf) -> Response:
+async def clear(opened: AdminQueue) -> Response:
     """Remove all items and return how many there were; the options stay."""
-    handle = await served.queue(name)
-    stats = await handle.stats(served.db)
-    await handle.clear(served.db)
+    stats = await opened.handle.stats(opened.db)
+    await opened.handle.clear(opened.db)
     return json_response(stats.by_state)
 
 
@@ -184,43 +193,38 @@ async def rename(
 
 
 @router.post("/queues/{name}/check", response_model=CheckReport)
-async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Response:
+async def check(opened: AdminQueue, body: bodies.Check) -> Response:
     """Compare a queue's counters and indexes with its items; `repair` corrects them."""
-    handle = await served.queue(name)
-    report = await aio.run(partial(check_queue, repair=body.repair), served.db, handle.queue)
+    report = await aio.run(partial(check_queue, repair=body.repair), opened.db, opened.queue)
     return json_response(dataclasses.asdict(report))
 
 
 @router.get("/queues/{name}/stats", response_model=answers.QueueNumbers)
-async def stats(served: ServedQueues, name: ReadOf) -> Response:
+async def stats(opened: ReadQueue) -> Response:
     """Return a queue's items by state, limits and totals."""
-    handle = await served.queue(name)
-    return json_response(stats_as_json(await handle.stats(served.db)))
+    return json_response(stats_as_json(await opened.handle.stats(opened.db)))
 
 
 @router.get("/queues/{name}/history", response_model=answers.History)
-async def history(served: ServedQueues, name: ReadOf) -> Response:
+async def history(opened: ReadQueue) -> Response:
     """Return a queue's activity in the last 5 minutes, hour and day."""
-    handle = await served.queue(name)
-    windows = await handle.history(served.db)
+    windows = await opened.handle.history(opened.db)
     return json_response({"windows": [*map(as_json, windows)]})
 
 
 @router.get("/queues/{name}/jobs", response_model=answers.Jobs)
-async def jobs(served: ServedQueues, name: ReadOf) -> Response:
+async def jobs(opened: ReadQueue) -> Response:
     """Return a queue's jobs by name, from up to 500 items in each state (the newest done ones)."""
-    handle = await served.queue(name)
-    return json_response(await aio.run(by_job, served.db, handle.queue))
+    return json_response(await aio.run(by_job, opened.db, opened.queue))
 
 
 @router.get("/queues/{name}/scale", response_model=answers.Scale)
-async def scale(served: ServedQueues, name: ReadOf) -> Response:
+async def scale(opened: ReadQueue) -> Response:
     """Return the load of a queue, for an autoscaler such as KEDA.
 
     Cost: reads counters and scans nothing.
     """
-    handle = await served.queue(name)
-    numbers = await handle.stats(served.db)
+    numbers = await opened.handle.stats(opened.db)
     age, now = 0.0, datetime.now(timezone.utc)
     if numbers.oldest is not None:
         age = max(0.0, (now - numbers.oldest).total_seconds())
@@ -248,25 +252,20 @@ async def workers(request: Request, served: ServedQueues) -> Response:
 
 
 @router.get("/queues/{name}/workers", response_model=answers.WorkerList)
-async def workers_of_queue(request: Request, served: ServedQueues, name: ReadOf) -> Response:
+async def workers_of_queue(opened: ReadQueue) -> Response:
     """Return the running workers of a queue."""
-    await served.queue(name)  # raises if there is none
-    found = await aio.workers(served.db)
-    return _shown(request, [each for each in found if name in each.queues])
+    found = await aio.workers(opened.db)
+    return _shown(opened.request, [each for each in found if opened.name in each.queues])
 
 
 def _shown(request: Request, workers: list[WorkerInfo]) -> Response:
     """Return the workers, with the queues that the token includes."""
-    grant = grant_of(request)
+    grant = grant_of(request.scope)
     shown: list[dict[str, Any]] = []
     for each in workers:
-        worker = worker_as_json(each)
-        if grant is not None:
-            worker["queues"] = {
-                name: most for name, most in each.queues.items() if grant.includes(name)
-            }
-        if worker["queues"]:
-            shown.append(worker)
+        queues = {name: most for name, most in each.queues.items() if grant.includes(name)}
+        if queues:
+            shown.append({**worker_as_json(each), "queues": queues})
     return json_response({"workers": shown})
 
 
@@ -279,7 +278,4 @@ async def me(request: Request) -> Response:
 
     Without tokens, every request has the role `admin`.
     """
-    grant = grant_of(request)
-    if grant is None:
-        return json_response({"role": "admin", "queues": "*"})
-    return json_response({"role": grant.role, "queues": grant.queues})
+    return json_response(grant_of(request.scope)._asdict())

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from itertools import groupby
 from typing import Annotated, Any, TypeAlias
 
-from fastapi import Depends, Header, Request
+from fastapi import Header
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
-from fdbqueue.errors import QueueFull
+from fdbqueue.http.served import Opened
 from fdbqueue.http.v1.bodies import Push, Update
 from fdbqueue.options import PushOptions, TaskChanges, TaskOptions, UpdateOptions
 from fdbqueue.queue.arguments import MAX_TEXT, validate_scope
@@ -21,19 +21,18 @@ from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
 from fdbqueue.queue.repeatable import remembered
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.queue.task import push_tasks
-from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction, Transactor
+from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction
 
 IdempotencyKey: TypeAlias = Annotated[
     str | None,
     Header(
+        alias="idempotency-key",
         min_length=1,
         max_length=MAX_TEXT,
         description="A request repeated with the same key within a day stores nothing more.",
     ),
 ]
 """The header of a push that may be repeated."""
-
-Change: TypeAlias = Callable[[Any, Callable[[Transaction], list[str]]], Awaitable[list[str]]]
 
 AnyQueue: TypeAlias = BaseQueue[Any]
 
@@ -120,30 +119,14 @@ def push_arguments(queue: AnyQueue, body: Push) -> dict[str, Any]:
     return {**call, "payload" if kind == "task" else "value": value}
 
 
-def push(tr: Transactor, queue: Any, body: Push) -> tuple[str, bool]:
-    """Push an item; return its id, and whether it is new."""
-    call = push_arguments(queue, body)
-    if options_of(queue).kind != "task":
-        return pushed(queue, queue.push(tr, **call))
-    return push_tasks(queue, tr, [call])[0]
-
-
-def pushed(queue: AnyQueue, item: Item | str | None) -> tuple[str, bool]:
-    """Return the id of a push, and whether it is new; `None` raises `QueueFull`."""
-    if item is None:
-        raise full(queue)
-    return (item, True) if isinstance(item, str) else (item.id, item.is_new)
-
-
-def full(queue: AnyQueue) -> QueueFull:
-    """Return the error of a full queue."""
-    return QueueFull(options_of(queue).max_size or 0, 1)
-
-
 def push_all(
-    tr: Transaction, queue: AnyQueue, bodies: list[Push], as_many_as_fit: bool
+    tr: Transaction, queue: AnyQueue, bodies: list[Push], as_many_as_fit: bool = False
 ) -> list[str]:
-    """Push items in a transaction, all or as many as fit; return their `marked_ids`."""
+    """Push items in a transaction, all or as many as fit; return their `marked_ids`.
+
+    Raises:
+        QueueFull: None fits, or not all.
+    """
     all_stored: list[tuple[str, bool]] = []
     for _, group in groupby((push_arguments(queue, body) for body in bodies), _shared):
         calls = list(group)
@@ -151,11 +134,7 @@ def push_all(
         all_stored += stored
         if len(stored) < len(calls):
             break
-    if not all_stored:
-        push(tr, queue, bodies[0])  # raises its error
-    if not all_stored or (len(all_stored) < len(bodies) and not as_many_as_fit):
-        raise full(queue)
-    return marked_ids(all_stored)
+    return marked_ids(all_stored) if all_stored else push_all(tr, queue, bodies)
 
 
 def _shared(call: dict[str, Any]) -> dict[str, Any]:
@@ -192,34 +171,28 @@ def without_marks(ids: list[str]) -> list[tuple[str, bool]]:
     return [(id, mark != _KNOWN) for id, mark in zip(ids, [*ids[1:], ""]) if id != _KNOWN]
 
 
-async def _repeatable(request: Request, idempotency_key: IdempotencyKey = None) -> Change:
-    return lambda handle, change: _once(request, handle, idempotency_key, change)
-
-
-Once: TypeAlias = Annotated[Change, Depends(_repeatable)]
-"""Changes a queue, unless an earlier request with the same idempotency key did."""
-
-
-async def push_item(request: Request, handle: Any, body: Push, key: str | None) -> tuple[str, bool]:
+async def push_item(opened: Opened, body: Push, key: str | None) -> tuple[str, bool]:
     """Push an item once per idempotency key; return its id, and whether it is new."""
-    db, queue = request.app.state.served.db, handle.queue
     if key is not None:
-        push_one = partial(push_all, queue=queue, bodies=[body], as_many_as_fit=False)
-        return without_marks(await _once(request, handle, key, push_one))[0]
-    if body.unique is not None:  # it shares no transaction with other pushes
-        return await aio.run(push, db, queue, body)
-    return pushed(queue, await handle.push(db, **push_arguments(queue, body)))
+        push_one = partial(push_all, queue=opened.queue, bodies=[body])
+        return without_marks(await once(opened, key, push_one))[0]
+    handle: Any = opened.handle
+    call = push_arguments(opened.queue, body)
+    if handle.queue.kind == "task":
+        return (await aio.run(push_tasks, handle.queue, opened.db, [call]))[0]
+    item = await handle.push(opened.db, **call)
+    return item.id, item.is_new
 
 
-async def _once(
-    request: Request, handle: Any, key: str | None, change: Callable[[Transaction], list[str]]
+async def once(
+    opened: Opened, key: str | None, change: Callable[[Transaction], list[str]]
 ) -> list[str]:
     """Change a queue, or return what the first request with the same key has returned."""
-    db = request.app.state.served.db
     if key is None:
-        return await aio.run(change_once, handle.queue, db, change)
+        return await aio.run(change_once, opened.queue, opened.db, change)
+    request = opened.request
     digest = hashlib.sha256(await request.body() or request.url.path.encode()).digest()
-    return await aio.run(remembered, db, handle.queue, key, digest, change)
+    return await aio.run(remembered, opened.db, opened.queue, key, digest, change)
 
 
 # Found

@@ -1,9 +1,13 @@
-"""The command `fdbq jobs`."""
+"""Commands for an app: `fdbq deploy`, `relay` and `jobs`."""
 
 from __future__ import annotations
 
+import logging
+import sys
+import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from operator import itemgetter
 from typing import Any
 
@@ -18,11 +22,13 @@ from fdbqueue.queue.arguments import text_of_seconds, validate_seconds
 from fdbqueue.queue.overview import by_job, queue_names
 from fdbqueue.types import STATES, Database
 
-from .command import JSON, database_option
-from .loading import loaded_app
+from .command import JSON, command, database_option
+from .interrupts import stop_on_signal
+from .loading import bound_app, loaded_app
+from .logs import log_to_stderr
 from .opening import chosen_database, open_database
-from .options import option
-from .output import count_noun, show, show_table
+from .options import flag, option
+from .output import count_noun, report, say, show, show_table, wants_json
 
 _COLUMNS = (
     *("job", "queue", "priority", "attempts", "delays", "timeout"),
@@ -32,15 +38,63 @@ _UNKNOWN = ("unknown job", "queue", *STATES)
 _TIMEOUT = 10_000  # milliseconds
 
 
-@click.command(
-    params=[
-        option(
-            "--app", metavar="MODULE:APP", required=True, help="The app that declares the jobs."
-        ),
-        database_option("--db"),
-        JSON,
-    ]
+def _app(help: str) -> click.Option:
+    return option("--app", metavar="MODULE:APP", required=True, help=help)
+
+
+@command(_app("The app that declares the options."), opens=False)
+def deploy(app: str, *, check: bool = False, force: bool = False, **given: Any) -> None:
+    """Store the options of queues and the schedules that an app declares, and print what changes.
+
+    All of it is one transaction. Workers do the same for their queues when they start. Values that
+    were set by hand since the last deployment stay.
+
+    \b
+    Example:
+      fdbq deploy --app shop:app
+
+    Options:
+        check: Only print what differs; exit with code 1 if anything does.
+        force: Replace also values set by hand since the last deployment.
+    """
+    log_to_stderr(logging.DEBUG if given["verbose"] else logging.WARNING)
+    loaded = bound_app(app, given["url"], given["timeout"], create=not check)
+    differences = loaded.deploy(force=force, check=check)
+    for each in differences:
+        (show if check else report)(asdict(each), str(each))
+    if not differences and not wants_json():
+        say("nothing differs")
+    if check and differences:
+        sys.exit(1)
+
+
+@command(
+    _app("The app with the outboxes."),
+    flag("--drain", help="Exit when no row is left."),
+    opens=False,
 )
+def relay(app: str, drain: bool, **given: Any) -> None:
+    """Push the rows of an app's outboxes to its queues, until Ctrl-C or SIGTERM.
+
+    The workers of the app do this, too. If several processes do it, one pushes at a time.
+
+    \b
+    Example:
+      fdbq relay --app shop:app
+    """
+    log_to_stderr(logging.DEBUG if given["verbose"] else logging.WARNING)
+    found = bound_app(app, given["url"], given["timeout"])
+    if not found.relays:
+        raise click.UsageError(f"{app!r} has no outbox; its module has to make one")
+    stop = threading.Event()
+    with stop_on_signal(lambda _number, _frame: stop.set()), ExitStack() as beside:
+        for relaying in found.relays:
+            beside.enter_context(relaying(drain))
+        if not drain:
+            stop.wait()
+
+
+@click.command(params=[_app("The app that declares the jobs."), database_option("--db"), JSON])
 def jobs(app: str, url: str | None) -> None:
     """List the jobs that an app declares, with their queues, retry policies and other options.
 
@@ -57,7 +111,7 @@ def jobs(app: str, url: str | None) -> None:
     """
     loaded = loaded_app(app)
     found = [job for name, job in sorted(loaded.jobs.items()) if name == job.name]
-    show_table(_COLUMNS, [found], _fields, _row, "no jobs")
+    show_table(_COLUMNS, found, _fields, _row, "no jobs")
     bound = chosen_database(click.get_current_context(), url) or database_of(loaded)
     with suppress(NotADatabase):
         if isinstance(bound, str | None):
@@ -76,7 +130,7 @@ def _show_unknown(app: App, db: Database) -> None:
             if found["name"] not in app.jobs:
                 unknown.append({"unknown_job": found["name"], "queue": name, **numbers})
     unknown.sort(key=itemgetter("queue", "unknown_job"))
-    show_table(_UNKNOWN, [unknown], dict, lambda numbers: [*map(str, numbers.values())])
+    show_table(_UNKNOWN, unknown, dict, lambda numbers: [*map(str, numbers.values())])
     text = f"{count_noun(len(unknown), 'unknown name')} among {count_noun(n, 'stored job')}"
     show({"unknown_jobs": len(unknown), "looked_at": n}, text)
 
