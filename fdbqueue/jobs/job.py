@@ -192,8 +192,8 @@ class JobPusher(Generic[_Push, _Result]):
         queue, db = app.target(name)
         tr, arguments = db if self._tr is None else self._tr, self._arguments_of(calls)
         items: list[Item[Any]]
-        if isinstance(queue, RemoteQueue) and not (self.settings.after or self.alert):
-            items = queue.push_many(tr, **arguments)
+        if isinstance(queue, RemoteQueue) and not self.settings.after:
+            items = queue.push_many(tr, **arguments, alert=self.alert)
         else:
             new = Members(app.queue(name), arguments, self.alert)  # which an app on a server lacks
             if self.settings.after:

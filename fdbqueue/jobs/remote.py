@@ -20,6 +20,7 @@ from fdbqueue.database.clock import Since, retry_delay
 from fdbqueue.errors import FdbqueueError, NoResult, QueueNotFound, restored
 from fdbqueue.jobs.errors import AppIsRemote, ServerRefused, ServerUnavailable
 from fdbqueue.queue.arguments import kept_options, validate_result, validate_seconds
+from fdbqueue.queue.batches import decode_alert
 from fdbqueue.types import ENDED, Duration, Item, ItemInfo, Keep, State
 
 _ATTEMPT = 10.0  # seconds for each step of an attempt: connecting, sending and each read
@@ -164,9 +165,10 @@ class RemoteQueue:
         *,
         unique: Any = None,
         groups: Any = None,
+        alert: bytes = b"",
         **options: Any,
     ) -> list[Item[Any]]:
-        """Push several values, as `PriorityQueue.push_many` does."""
+        """Push several values, as `PriorityQueue.push_many` does, with the alert of `Members`."""
         if not values:
             return []
         given = {name: option for name, option in options.items() if option is not None}
@@ -174,7 +176,11 @@ class RemoteQueue:
         for name, each in {"unique": unique or (), "group": groups or ()}.items():
             for item, option in zip(items, each):
                 item[name] = option
-        answer = self._call(tr, "POST", "/batch", {"items": items, "keep": self._server.keep})
+        body: dict[str, Any] = {"items": items, "keep": self._server.keep}
+        if alert:
+            on_dead = decode_alert(alert)
+            body["on_dead"] = {**on_dead._asdict(), "queue": on_dead.queue or None}
+        answer = self._call(tr, "POST", "/batch", body)
         found = zip(values, answer["ids"], answer["is_new"])
         return [Item(value, given["priority"], id, b"", is_new=new) for value, id, new in found]
 

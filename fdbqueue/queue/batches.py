@@ -24,8 +24,10 @@ from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.jobs import BatchNotFound as BatchNotFound
 from fdbqueue.layout.jobs import StoredAlert as StoredAlert
 from fdbqueue.layout.jobs import TooManyFollowing as TooManyFollowing
+from fdbqueue.layout.jobs import decode_alert as decode_alert
 from fdbqueue.layout.jobs import encode_alert as encode_alert
 from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.names import name_key
 from fdbqueue.layout.values import NEVER, Header, header_of_item
 from fdbqueue.operations.items import BATCH_BYTES, ITEM_BYTES, NewItem
 from fdbqueue.operations.maintainers.batches import (
@@ -40,6 +42,7 @@ from fdbqueue.operations.maintainers.batches import (
     put_batch,
 )
 from fdbqueue.operations.names import name_of
+from fdbqueue.queue.arguments import validate_group
 from fdbqueue.queue.base import BaseQueue, change_once, new_items, store_of
 from fdbqueue.types import (
     ENDED,
@@ -125,7 +128,8 @@ class Members(NamedTuple):
         """Return the items, perhaps as members of a batch."""
         options: Any = {**self.arguments}
         values, priority = options.pop("values"), options.pop("priority", None)
-        new = new_items(store_of(self.queue), values, [priority] * len(values), **options)
+        priorities = options.pop("priorities", [priority] * len(values))
+        new = new_items(store_of(self.queue), values, priorities, **options)
         if not (batch or self.alert):
             return new
         return [
@@ -148,15 +152,26 @@ class Members(NamedTuple):
         return push_members(tr, self.queue, new)
 
 
+def new_alert(queue: BaseQueue[Any], alert: StoredAlert) -> bytes:
+    """Return the `alert` of `Members` of a queue; refuse what their deaths could not push."""
+    store_of(queue).levels.level(alert.priority)
+    validate_group(alert.group)
+    if alert.queue:
+        name_key(alert.queue)  # raises for a text that cannot be a name
+    return encode_alert(alert)
+
+
 def membership_in(queue: BaseQueue[Any], owner: bytes, id: bytes, **fields: Any) -> bytes:
     """Return the header field of an item that is in a batch of the queue `owner`."""
     subspace = b"" if queue.subspace.key() == owner else owner
     return encode_membership(Membership(subspace, id, **fields))
 
 
-def push_members(tr: Transactor, queue: BaseQueue[Any], new: list[NewItem]) -> list[Item[Any]]:
+def push_members(
+    tr: Transactor, queue: BaseQueue[Any], new: list[NewItem], as_many_as_fit: bool = False
+) -> list[Item[Any]]:
     """Push items of a batch; return each, or the holder of its unique key; raise `QueueFull`."""
-    return drive(store_of(queue).push(tr, new))
+    return drive(store_of(queue).push(tr, new, as_many_as_fit))
 
 
 _Member: TypeAlias = tuple[BaseQueue[Any], NewItem]

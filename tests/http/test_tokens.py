@@ -105,7 +105,7 @@ def test_a_token_sees_only_its_queues(server: TestClient, db: Any) -> None:
         fdbqueue.admin.drop(db, each)
 
 
-def test_follow_ups_need_the_right_to_push_to_their_queue(
+def test_follow_ups_and_alerts_need_the_right_to_push_to_their_queue(
     server: TestClient, db: Any, name: str
 ) -> None:
     api = Api(server, "mail/out", authorization="Bearer mailer")
@@ -114,6 +114,8 @@ def test_follow_ups_need_the_right_to_push_to_their_queue(
     for queue, status in ((name, 403), ("mail/next", 200)):
         body = {"token": claim["token"], "then": [{"queue": queue, "item": 1}]}
         assert api.send("POST", "/ack", body).status_code == status
+        alert = {"items": [{"item": 1}], "on_dead": {"job": "alert", "queue": queue}}
+        assert api.send("POST", "/batch", alert).is_success == (status == 200)
     assert name not in fdbqueue.admin.queue_names(db)
     for each in ("mail/out", "mail/next"):
         fdbqueue.admin.drop(db, each)

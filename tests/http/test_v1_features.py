@@ -15,6 +15,11 @@ from fdbqueue.jobs import App, Context
 from tests.support.api import Api
 
 
+def batch_with_alert(**fields: Any) -> tuple[str, str, Any]:
+    on_dead = {"job": "alert", **fields}
+    return "POST", "/batch", {"items": [{"item": 1}], "on_dead": on_dead}
+
+
 @pytest.mark.parametrize(
     ("request_", "answer"),
     [
@@ -29,6 +34,10 @@ from tests.support.api import Api
         (("POST", "/items/ITEM/run-now", None), (409, "waits for a signal")),
         (("POST", "/signals", {}), (422, "name: Field required")),
         (("POST", "/signals", {"name": "ü" * 200}), (422, "255 bytes")),
+        (batch_with_alert(job=""), (422, "on_dead")),
+        (batch_with_alert(queue=" "), (422, "a name must be printable")),
+        (batch_with_alert(priority=2**63), (422, "priority")),
+        (batch_with_alert(group=""), (422, "a group")),
     ],
 )
 def test_a_mistake_is_a_problem_and_changes_nothing(

@@ -21,6 +21,7 @@ from fdbqueue.errors import (
 from fdbqueue.jobs import App, Context, Handle, InvalidArguments, Retry, remote
 from fdbqueue.jobs.errors import AppIsRemote, ServerRefused, ServerUnavailable
 from fdbqueue.testing import Clock
+from fdbqueue.types import DeadJob
 from tests.support.http import serve
 from tests.support.lossy import LOSSES, Loss, lossy
 from tests.support.threads import later
@@ -203,6 +204,35 @@ def test_a_job_is_cancelled_once(shop: Shop, worker: Shop) -> None:
     handle = shop.send.using(delay="1h").push("ada")
     assert [handle.cancel(), handle.cancel()] == [True, False]
     assert handle.info().outcome == "cancelled"
+
+
+def test_the_alert_of_a_job_is_pushed_when_it_dies(shop: Shop, worker: Shop, name: str) -> None:
+    got: list[DeadJob] = []
+
+    def with_alert(app: App) -> Any:
+        @app.job(queue=name, name="alert")
+        def alert(dead: DeadJob) -> None:
+            got.append(dead)
+
+        on_dead = alert.using(queue=f"{name} alerts", priority=3, group="pager")
+
+        @app.job(queue=name, name="deliver", retry=Retry(attempts=1), on_dead=on_dead)
+        def deliver(to: str) -> None:
+            raise LookupError(to)
+
+        return deliver
+
+    with_alert(worker.app)
+    deliver = with_alert(shop.app)
+    many = [deliver.bind("ada"), deliver.bind("bob")]
+    handles = deliver.using(group="mail", priority=2).push_many(many)
+    work(worker)
+    queue = worker.app.queue(f"{name} alerts")
+    found = queue.search(worker.app.db, state="ready").items
+    assert [(info.item.priority, info.group) for info in found] == [(3, "pager")] * 2
+    worker.app.work(f"{name} alerts", drain=True)
+    expected = {handle.id: ("deliver", [to]) for to, handle in zip(["ada", "bob"], handles)}
+    assert {dead.id: (dead.job, dead.args) for dead in got} == expected
 
 
 def test_a_signal_continues_a_job_that_got_a_handle(shop: Shop, worker: Shop) -> None:

@@ -33,6 +33,7 @@ from fdbqueue.options import (
     TaskOptions,
     UpdateOptions,
 )
+from fdbqueue.queue.arguments import MAX_TEXT
 
 
 class Body(BaseModel):
@@ -60,6 +61,17 @@ class Push(Body):
     )
 
 
+class OnDead(Body):
+    """The job to push when an item becomes a dead letter."""
+
+    job: str = Field(min_length=1, max_length=MAX_TEXT)
+    version: Integer = 1
+    queue: QueueName | None = Field(None, description="By default that of the item.")
+    priority: Integer = 0
+    group: str | None = None
+    of: str = Field("", max_length=MAX_TEXT, description="The name of the job of the item.")
+
+
 class Batch(Body):
     """Items to push in one transaction."""
 
@@ -70,6 +82,7 @@ class Batch(Body):
     keep: Keep | None = Field(
         None, description="Which done items the queue keeps if this push creates it."
     )
+    on_dead: OnDead | None = None
 
 
 class FollowUp(Push):

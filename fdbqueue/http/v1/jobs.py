@@ -29,6 +29,7 @@ from fdbqueue.http.v1.values import (
     without_marks,
 )
 from fdbqueue.queue.base import change_once, claim_from_text, claim_text
+from fdbqueue.queue.batches import StoredAlert, new_alert
 from fdbqueue.types import Claim, Keep, Progress, Transaction
 
 router = new_router()
@@ -72,11 +73,21 @@ async def push_batch(
 ) -> Response:
     """Push several items in one transaction: all, or as many as fit."""
     opened = await _pushed_to(request, name, body.keep)
-    items, as_many_as_fit = body.items, body.as_many_as_fit
-    store = partial(push_all, queue=opened.queue, bodies=items, as_many_as_fit=as_many_as_fit)
-    pushed = without_marks(await once(opened, key, store))
+    alert = body.on_dead and _alert(opened, body.on_dead)
+    store = partial(push_all, queue=opened.queue, bodies=body.items, alert=alert or b"")
+    pushed = without_marks(
+        await once(opened, key, partial(store, as_many_as_fit=body.as_many_as_fit))
+    )
     ids, is_new = [id for id, _ in pushed], [new for _, new in pushed]
     return json_response({"ids": ids, "is_new": is_new}, 201)
+
+
+def _alert(opened: Opened, on_dead: bodies.OnDead) -> bytes:
+    if options_of(opened.queue).kind != "priority":
+        raise HTTPException(422, "on_dead: only jobs of a priority queue have an alert")
+    if on_dead.queue is not None:
+        authorize(opened.request, "write", on_dead.queue)
+    return new_alert(opened.queue, StoredAlert(**on_dead.model_dump(exclude_none=True)))
 
 
 @router.post("/queues/{name}/pop", response_model=answers.Popped)

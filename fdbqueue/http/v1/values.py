@@ -17,6 +17,7 @@ from fdbqueue.http.v1.bodies import Push, Update
 from fdbqueue.options import PushOptions, TaskChanges, TaskOptions, UpdateOptions
 from fdbqueue.queue.arguments import MAX_TEXT, validate_scope
 from fdbqueue.queue.base import BaseQueue, change_once, store_of
+from fdbqueue.queue.batches import Members, push_members
 from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
 from fdbqueue.queue.repeatable import remembered
 from fdbqueue.queue.steps import JobSteps
@@ -120,9 +121,15 @@ def push_arguments(queue: AnyQueue, body: Push) -> dict[str, Any]:
 
 
 def push_all(
-    tr: Transaction, queue: AnyQueue, bodies: list[Push], as_many_as_fit: bool = False
+    tr: Transaction,
+    queue: AnyQueue,
+    bodies: list[Push],
+    as_many_as_fit: bool = False,
+    alert: bytes = b"",
 ) -> list[str]:
     """Push items in a transaction, all or as many as fit; return their `marked_ids`.
+
+    `alert` is the header field of that name.
 
     Raises:
         QueueFull: None fits, or not all.
@@ -130,11 +137,11 @@ def push_all(
     all_stored: list[tuple[str, bool]] = []
     for _, group in groupby((push_arguments(queue, body) for body in bodies), _shared):
         calls = list(group)
-        stored = _push_many(tr, queue, calls, as_many_as_fit)
+        stored = _push_many(tr, queue, calls, as_many_as_fit, alert)
         all_stored += stored
         if len(stored) < len(calls):
             break
-    return marked_ids(all_stored) if all_stored else push_all(tr, queue, bodies)
+    return marked_ids(all_stored) if all_stored else push_all(tr, queue, bodies, alert=alert)
 
 
 def _shared(call: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +149,7 @@ def _shared(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _push_many(
-    tr: Transaction, queue: Any, calls: list[dict[str, Any]], as_many_as_fit: bool
+    tr: Transaction, queue: Any, calls: list[dict[str, Any]], as_many_as_fit: bool, alert: bytes
 ) -> list[tuple[str, bool]]:
     kind = options_of(queue).kind
     if kind == "task":
@@ -153,7 +160,11 @@ def _push_many(
     if kind == "priority":
         options["priorities"] = [call.get("priority", 0) for call in calls]
     values = [call["value"] for call in calls]
-    items = queue.push_many(tr, values, as_many_as_fit=as_many_as_fit, **options)
+    if alert:
+        members = Members(queue, {"values": values, **options}, alert).items()
+        items = push_members(tr, queue, members, as_many_as_fit)
+    else:
+        items = queue.push_many(tr, values, as_many_as_fit=as_many_as_fit, **options)
     return [(item.id, item.is_new) for item in items]
 
 
