@@ -106,7 +106,7 @@ class Store(Generic[_T]):
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
         places = Places(random.randrange)
         self.options = items.options
-        items.transitions.followers.append(Alerts(items))
+        items.transitions.followers.append(Alerts(items).follow)
         changes = self.changes = Changes(items)
         slots = self._slots = Slots(items, places)
         failures = self._failures = Failures(items)

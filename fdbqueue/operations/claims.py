@@ -38,6 +38,7 @@ from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payloads, with_small_row
 from fdbqueue.operations.timers import LEASE_OVER, NO_LEASE, VERSIONS, begin_lease, clear_timers
 from fdbqueue.operations.transitions import Change
+from fdbqueue.operations.waking import wake
 from fdbqueue.types import (
     Claim,
     KeyValue,
@@ -417,7 +418,7 @@ class ClaimedItems:
                     renewed = renewed.with_header(row.item.header._replace(**fields))
                 changes.append(Change("extended", row, renewed))
                 if end < row.lease_end:
-                    self._items.waiters.wake(tr, 1)  # waiting clients sleep until a lease ends
+                    wake(tr, self._layout.waiters, 1)  # clients sleep until a lease ends
         self._perform(tr, now, changes)
         return results
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from fdb.subspace_impl import Subspace
@@ -16,15 +17,15 @@ from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import NO_HEADER, Header, encode_tallies
 from fdbqueue.operations.limits.rates import QueueRate
 from fdbqueue.operations.limits.turns import Turns
-from fdbqueue.operations.maintainers.batches import Memberships
+from fdbqueue.operations.maintainers.batches import note_ends
 from fdbqueue.operations.maintainers.groups import Groups
 from fdbqueue.operations.maintainers.history import History
 from fdbqueue.operations.maintainers.owned import OwnedRows
 from fdbqueue.operations.maintainers.unique_keys import UniqueKeys
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.payloads import write_payload
-from fdbqueue.operations.transitions import Change, Maintainer, Transitions
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.operations.transitions import Change, Follow, Transitions
+from fdbqueue.operations.waking import wake
 from fdbqueue.types import (
     ENDED,
     KeySelector,
@@ -96,14 +97,14 @@ class Items:
         self.levels = levels
         self.options = StoredOptions(layout, options)
         self.history = History(layout)
-        self.waiters = Waiters(layout, layout.waiters)
         self.turns = Turns(layout, levels)
         self.groups = Groups(layout, levels, self.options)
         self.rate = QueueRate(layout, self.options)
         self.owned = OwnedRows(layout)
         self.unique_keys = UniqueKeys(layout)
-        followers: list[Maintainer] = [self.unique_keys, self.owned, Memberships(layout)]
-        self.transitions = Transitions(layout, self.history, self.groups, followers)
+        followers: list[Follow]
+        followers = [self.unique_keys.follow, self.owned.follow, partial(note_ends, layout)]
+        self.transitions = Transitions(layout, self.history.begin, self.groups.begin, followers)
 
     # Totals and counters
 
@@ -222,7 +223,7 @@ class Items:
 
         return finish
 
-    def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
+    def _begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether a popped item exists, in any state."""
         layout, position = self.layout, self.layout.position(key)
         reads = [tr[prefix + position] for prefix in layout.prefix_of.values()]
@@ -248,13 +249,19 @@ class Items:
         self.transitions.perform(tr, now, changes)
         return keys
 
+    def append_one(self, tr: Transaction, now: int, new: NewItem) -> bytes:
+        """Append an item, and wake a client for it; return its key."""
+        (key,) = self.append(tr, now, [new], {new.level.prefix: Tail(tr.snapshot, new.level)})
+        wake(tr, self.layout.waiters, 1)
+        return key
+
     def put_back(
         self, tr: Transaction, now: int, popped: list[tuple[bytes, bytes, Header]]
     ) -> None:
         """Return popped items to their positions, unless they already exist."""
         layout = self.layout
         items = {key: (payload, header) for key, payload, header in popped}
-        pending = [self.begin_look(tr, key, header) for key, (_, header) in items.items()]
+        pending = [self._begin_look(tr, key, header) for key, (_, header) in items.items()]
         changes: list[Change] = []
         keys = set[str | None]()
         for (key, (payload, header)), reads in zip(items.items(), pending):

@@ -14,6 +14,7 @@ from fdbqueue.operations.items import EXPIRED, Items
 from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.timers import VERSIONS, clear_timers, has_expired, timer_over
 from fdbqueue.operations.transitions import Change
+from fdbqueue.operations.waking import wake
 from fdbqueue.types import KeyValue, State, Transaction
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Sweep:
                 self._end_timers(tr, now, "delayed", dues)
                 self._claimed.end_over(tr, now, leases)
                 is_behind = self._schedules.tick_all(tr, now, dues)
-                self._items.waiters.wake(tr, self._items.groups.end_holds(tr, now, dues))
+                wake(tr, self._layout.waiters, self._items.groups.end_holds(tr, now, dues))
                 self._items.rate.end_hold(tr, now, dues)
             return Swept(
                 all=is_all and len(expiries) < limit and not is_behind,

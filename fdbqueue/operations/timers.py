@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fdbqueue.layout.values import NOW, Header, Lease, decode_lease
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.operations.waking import wake
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> No
     """
     tr[layout.timer_key(layout.dues, due, reference)] = b""
     tr[layout.scheduled] = b""
-    Waiters(layout, layout.waiters).wake(tr, 1)
+    wake(tr, layout.waiters, 1)
 
 
 def drop_ended(

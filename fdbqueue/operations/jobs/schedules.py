@@ -17,7 +17,7 @@ from fdbqueue.layout.jobs import (
     renamed_call,
 )
 from fdbqueue.layout.values import Header, as_uuid, at_time
-from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
+from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem
 from fdbqueue.operations.jobs.ticks import due_ticks, next_tick
 from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.timers import set_timer
@@ -240,9 +240,7 @@ class Schedules:
         seed = layout.entry_key(layout.schedules, name) + b"%d %d" % (tick, schedule.pushed)
         random = at_time(as_uuid(hashlib.sha256(seed).digest()), now)
         item = NewItem(level, schedule.definition.payload, random, header=header)
-        tails = {level.prefix: Tail(tr.snapshot, level)}
-        (key,) = self._items.append(tr, now, [item], tails)
-        self._items.waiters.wake(tr, 1)
+        key = self._items.append_one(tr, now, item)
         after = schedule._replace(
             last=max(tick, schedule.last or tick),
             position=layout.position(key),

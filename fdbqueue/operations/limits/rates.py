@@ -9,7 +9,7 @@ from fdbqueue.layout.items import Rate
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.timers import VERSIONS, set_timer
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.operations.waking import wake
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class QueueRate:
         layout = self._layout
         tr.add(layout.wake_counter, ONE)
         for waiting in (layout.waiters, layout.waiting_claims):
-            Waiters(layout, waiting).wake(tr, room)
+            wake(tr, waiting, room)
 
     def _set_timer(self, tr: Transaction, due: int) -> None:
         set_timer(tr, self._layout, due, self._layout.queue_reference())

@@ -49,7 +49,7 @@ from fdbqueue.operations.limits.places import Places
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payload, write_payload
 from fdbqueue.operations.transitions import Change
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.operations.waking import wake
 from fdbqueue.types import ReadTransaction, Transaction
 
 _COUNTED: dict[Ending, str] = dict.fromkeys(("done", "discarded", "popped"), "done")
@@ -125,17 +125,11 @@ def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
     return False
 
 
-class Memberships:
-    """The counts of the batches to which one queue's items belong."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-
-    def follow(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
-        """Count the items that end."""
-        for _, before, _, end in changes:
-            if before is not None and end is not None:
-                note_end(tr, self._layout, now, before.item, end)
+def note_ends(own: Layout, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
+    """Count the items that end in the batches to which they belong."""
+    for _, before, _, end in changes:
+        if before is not None and end is not None:
+            note_end(tr, own, now, before.item, end)
 
 
 def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End) -> None:
@@ -366,4 +360,4 @@ def make_ready(
     tr.clear(layout.timer_key(layout.dues, due, position))
     tr[layout.delayed + position] = encode_metadata((now,), value)
     tr[layout.timer_key(layout.dues, now, position)] = b""
-    Waiters(layout, layout.waiters).wake(tr, 1)
+    wake(tr, layout.waiters, 1)

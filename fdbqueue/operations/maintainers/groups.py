@@ -31,7 +31,7 @@ from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import set_timer
 from fdbqueue.operations.transitions import Change
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.operations.waking import wake, wake_claims
 from fdbqueue.types import KeyValue, ReadTransaction, Transaction, Value
 
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
@@ -108,8 +108,7 @@ class Groups:
                     self._note_failed(tr, now, after)
             for group, n in freed.items():
                 if self._goes_on(tr, now, group):
-                    tr.add(self._layout.wake_counter, ONE)
-                    Waiters(self._layout, self._layout.waiting_claims).wake(tr, n)
+                    wake_claims(tr, self._layout, n)
 
         return finish
 
@@ -297,7 +296,7 @@ class Groups:
             tr.clear(self._awaited(group))
             self.settle(tr, now, group)
             tr.add(layout.wake_counter, ONE)
-            Waiters(layout, layout.waiters).wake(tr, 1)
+            wake(tr, layout.waiters, 1)
 
     def end_holds(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> int:
         """Release the groups of these deleted timers if their rates allow it; return their number.
