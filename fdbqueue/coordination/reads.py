@@ -15,7 +15,7 @@ from fdbqueue.database.pages import PAGE, ReadRows, read_pages, stored_rows
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidItemId, NoResult
 from fdbqueue.layout.codecs import decode_json
-from fdbqueue.layout.items import Filter, ItemRow, Selection, StoredItem
+from fdbqueue.layout.items import Filter, ItemRow, Selection
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.items import Items, NewItem
@@ -153,14 +153,9 @@ class Reads(Generic[_T]):
         """Return the items that `pop` would take."""
 
         def body(tr: ReadTransaction) -> list[_T]:
-            return [self.decode(tr, item) for item in self._first_ready(tr, n, at_max)]
+            return [self.decode(tr, item) for item in self.items.first(tr, n, at_max)]
 
         return self.look(tr, body)
-
-    def _first_ready(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
-        if at_max:
-            return self.items.first(tr, n, at_max)
-        return self.items.begin_read(tr, *self.layout.all_items, n)()
 
     def values(self, tr: ReadTransactor, of: Selection, limit: int) -> Iterator[_T]:
         """Yield some items."""
@@ -216,14 +211,14 @@ class Reads(Generic[_T]):
         do not match are left out.
         """
         self._sweep_once(tr)
-        by_keys, by_time = self._by_keys(of), self._times_of(of.state) is not None
+        by_keys, by_time = self._by_keys(of), of.state == "done"
         all_match = by_keys == of.wanted
         rows: ReadRows[Any] = partial(self.items.listed, state=of.state)
         if by_time:
             rows = stored_rows  # of the index of their times
 
         def page(tr: ReadTransaction, read: list[Any]) -> list[tuple[ItemRow, _R | None]]:
-            found = self.changes.ended_at(tr, of.state, read) if by_time else read
+            found = self.changes.done_at(tr, read) if by_time else read
             if all_match:
                 return [*zip(found, show(tr, found), strict=True)]
             tests = [self._infos.begin_match(tr, of.wanted, each) for each in found]
@@ -240,14 +235,9 @@ class Reads(Generic[_T]):
                 for row in rows(tr, begin, end, n, is_backward):
                     yield from page(tr, [row])
 
-    def _times_of(self, state: State) -> bytes | None:
-        """Return the index of ended items by time, or `None`."""
-        times, _ = self.layout.timers_of.get(state, (None, ""))
-        return times if state in ENDED else None
-
     def _by_keys(self, of: Selection) -> Filter:
         kind, wanted = self.given_options.kind, of.wanted
-        if self._times_of(of.state) is not None:
+        if of.state == "done":
             return Filter()
         return Filter(
             priority=wanted.priority if kind == "priority" else None,
@@ -258,17 +248,17 @@ class Reads(Generic[_T]):
     def _ranges(
         self, tr: ReadTransactor, of: Selection, by_keys: Filter
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the ranges of ready items' keys, or of ended items' times, that can match."""
+        """Yield the ranges of ready items' keys, or of done items' times, that can match."""
         begin, end = self.layout.all_items
-        times = self._times_of(of.state)
-        if times is not None:
-            begin, end = self.layout.range_of(times)
+        by_time = of.state == "done"
+        if by_time:
+            begin, end = self.layout.range_of(self.layout.done_times)
         elif by_keys.priority is not None:
             level = self.items.levels.level(by_keys.priority)
             begin, end = self.layout.range_of(level.of_priority)
         if of.after is not None:
-            passed = self._time_of(tr, of, times) if times else self._key_of(tr, of.after)
-            if of.reverse == bool(times):
+            passed = self._time_of(tr, of) if by_time else self._key_of(tr, of.after)
+            if of.reverse == by_time:
                 begin = max(begin, passed + b"\x00")
             else:
                 end = min(end, passed)
@@ -314,10 +304,10 @@ class Reads(Generic[_T]):
 
         return self._at(tr, item, show)
 
-    def _time_of(self, tr: ReadTransactor, of: Selection, times: bytes) -> bytes:
+    def _time_of(self, tr: ReadTransactor, of: Selection) -> bytes:
         found = self._located(tr, of.after)
         if found is None and not of.reverse:
-            return times  # it is not kept any more, nor are the older ones
+            return self.layout.done_times  # it is not kept any more, nor are the older ones
         timer = found and found.state == of.state and found.timer(self.layout)
         if not timer:
             raise InvalidItemId(of.after)
@@ -347,7 +337,7 @@ class Reads(Generic[_T]):
 
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is ready."""
-        return not self.look(tr, partial(self._first_ready, n=1))
+        return not self.look(tr, partial(self.items.first, n=1))
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return the ready items by priority."""

@@ -341,9 +341,11 @@ class Store(Generic[_T]):
 
     def ack(self, tr: Transactor, request: AckRequest) -> SansIO[None]:
         """Acknowledge a claim."""
-        if not is_database(tr):
-            yield Call(partial(self.claimed.ack, tr, milliseconds(), request))
-        elif (lost := (yield Submit(self.acks, tr, request))) is not None:
+        if is_database(tr):
+            lost = yield Submit(self.acks, tr, request)
+        else:
+            (lost,) = yield Call(partial(self.claimed.ack_each, tr, milliseconds(), [request]))
+        if lost is not None:
             raise lost
 
     def ack_first(self, tr: Transaction, claim: Claim, log: str = "") -> EndWith:
@@ -441,8 +443,10 @@ class Store(Generic[_T]):
         if found.state == "dead":
             reserve = partial(self._bounds.reserve, group=found.item.level.group)
             return self._failures.retry(tr, now, found, by, reserve)
-        has_delay = found.state == "delayed" and found.due != NEVER
-        return has_delay and self.changes.run_now(tr, now, found)
+        if found.state != "delayed" or found.due == NEVER:
+            return False
+        self.changes.run_now(tr, now, found)
+        return True
 
     def retry_from(self, tr: Transactor, item: _T | str, step: str, by: str) -> bool:
         """Make a dead letter ready without a step and all later ones."""
@@ -474,10 +478,12 @@ class Store(Generic[_T]):
             if header.cancelled is not None and not force:
                 return True
             if found.state == "claimed":
-                return self.claimed.cancel(tr, now, found, force)
-            if header.has_begun and not force:
-                return self.changes.tell(tr, now, found, children)
-            return self.changes.cancel(tr, now, found)
+                self.claimed.cancel(tr, now, found, force)
+            elif header.has_begun and not force:
+                self.changes.tell(tr, now, found, children)
+            else:
+                self.changes.cancel(tr, now, found)
+            return True
 
         return self._change_if(tr, item, None, change)
 
@@ -503,13 +509,16 @@ class Store(Generic[_T]):
         tr: Transactor,
         item: _T | str,
         state: State | None,
-        change: Callable[[Transaction, int, ItemRow], bool],
+        change: Callable[[Transaction, int, ItemRow], bool | None],
     ) -> bool:
+        """Change an item in this state, if any; `change` returns false if it did nothing."""
         reference = self.codec.reference(item)
 
         def body(tr: Transaction, now: int) -> bool:
             found = self._sweep.find(tr, now, reference)
-            return found is not None and state in (None, found.state) and change(tr, now, found)
+            if found is None or state not in (None, found.state):
+                return False
+            return change(tr, now, found) is not False
 
         return self.change(tr, body)
 

@@ -96,15 +96,15 @@ class _Prefix:
         return prefix
 
 
-class _OfItems(_Prefix):
+class OfItems(_Prefix):
     """A prefix of keys that a queue without items lacks."""
 
 
-class _Index(_OfItems):
+class Index(OfItems):
     """A prefix of keys that lead to an item, a schedule or a signal."""
 
 
-class _Counter(_OfItems):
+class Number(OfItems):
     """A prefix of counters that have no key at zero."""
 
 
@@ -118,13 +118,13 @@ class Layout:
     and `x_before` a range.
     """
 
-    items = _OfItems(0)
-    counts = _Counter(1)
+    items = OfItems(0)
+    counts = Number(1)
     totals = _Prefix(2)
     total_in = _Prefix(2, 0)
     total_rejected = _Prefix(2, 1)
     tallies = _Prefix(2, 2)
-    pieces = _OfItems(3)
+    pieces = OfItems(3)
     options = _Prefix(5, "layout")
     deployed = _Prefix(5, "deployed")
     scheduled = _Prefix(5, "scheduled")
@@ -136,54 +136,54 @@ class Layout:
     waiting_claims = _Prefix(5, "idle", 0)
     waiting_pops = _Prefix(5, "idle", 1)
     requests = _Prefix(7)
-    results = _OfItems(8)
+    results = OfItems(8)
     leader = _Prefix(9)
     places = _Prefix(10)
     idempotency_keys = _Prefix(11)
     idempotency_ends = _Prefix(12)
-    claims = _OfItems(16)
-    leases = _Index(17)
-    delayed = _OfItems(18)
-    dues = _Index(19)
-    dead = _OfItems(20)
-    expiries = _Index(21)
-    unique_keys = _Index(22)
-    unique_ends = _Index(30)
-    slots = _Counter(23)
+    claims = OfItems(16)
+    leases = Index(17)
+    delayed = OfItems(18)
+    dues = Index(19)
+    dead = OfItems(20)
+    expiries = Index(21)
+    unique_keys = Index(22)
+    unique_ends = Index(30)
+    slots = Number(23)
     slot_places = _Prefix(23, 2)
-    attempts = _OfItems(24)
-    done = _OfItems(25)
-    done_times = _Index(26)
-    returned = _OfItems(27)
-    moved = _Index(28)
-    history = _OfItems(29)
+    attempts = OfItems(24)
+    done = OfItems(25)
+    done_times = Index(26)
+    returned = OfItems(27)
+    moved = Index(28)
+    history = OfItems(29)
     waits = _Prefix(29, 0)
     samples = _Prefix(29, 1)
     runs = _Prefix(29, 2)
     schedules = _Prefix(31)
-    steps = _OfItems(32)
-    signals = _OfItems(33)
-    signal_ends = _Index(34)
-    signal_waits = _Index(35)
-    batches = _OfItems(36, 0)
-    batch_counts = _OfItems(36, 1)
+    steps = OfItems(32)
+    signals = OfItems(33)
+    signal_ends = Index(34)
+    signal_waits = Index(35)
+    batches = OfItems(36, 0)
+    batch_counts = OfItems(36, 1)
     batch_places = _Prefix(36, 2)
-    followers = _OfItems(36, 3)
+    followers = OfItems(36, 3)
     group_slots = _Prefix(23, 3)
-    turns = _Index(37, 0)
-    group_members = _Index(37, 1)
-    group_passes = _OfItems(37, 2)
-    idle_groups = _OfItems(37, 3)
-    taken_passes = _OfItems(37, 4)
+    turns = Index(37, 0)
+    group_members = Index(37, 1)
+    group_passes = OfItems(37, 2)
+    idle_groups = OfItems(37, 3)
+    taken_passes = OfItems(37, 4)
     group_settings = _Prefix(37, 5)
     held_groups = _Prefix(37, 6)
-    group_counts = _Counter(37, 7)
+    group_counts = Number(37, 7)
     starts = _Prefix(37, 8)
     start_counts = _Prefix(37, 9)
-    awaited_retries = _OfItems(37, 10)
-    group_delays = _Counter(37, 11)
+    awaited_retries = OfItems(37, 10)
+    group_delays = Number(37, 11)
     group_places = _Prefix(37, 12)
-    settling = _OfItems(37, 13)
+    settling = OfItems(37, 13)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -223,24 +223,10 @@ class Layout:
             "claimed": self.group_slots,
         }
 
-    def _of_kind(self, kind: type[_Prefix]) -> tuple[bytes, ...]:
+    def prefixes(self, kind: type[_Prefix]) -> list[bytes]:
+        """Return all prefixes of a kind: `OfItems`, `Index` or `Number`."""
         names = [name for name, each in vars(Layout).items() if isinstance(each, kind)]
-        return tuple(getattr(self, name) for name in names)
-
-    @property
-    def counters(self) -> tuple[bytes, ...]:
-        """The prefixes of all `_Counter` keys."""
-        return self._of_kind(_Counter)
-
-    @property
-    def indexes(self) -> tuple[bytes, ...]:
-        """The prefixes of all `_Index` keys."""
-        return self._of_kind(_Index)
-
-    @property
-    def of_items(self) -> tuple[bytes, ...]:
-        """The prefixes of all `_OfItems` keys."""
-        return self._of_kind(_OfItems)
+        return [getattr(self, name) for name in names]
 
     # Items
 
@@ -276,11 +262,6 @@ class Layout:
     def unpack_item_key(self, key: bytes) -> tuple[Any, ...]:
         """Return (priority, group, count, random), without missing parts, from an item's key."""
         return fdb_tuple.unpack(key[len(self.items) :])
-
-    @staticmethod
-    def is_item_key(key: bytes, prefix: bytes) -> bool:
-        """Return whether a key with a level's prefix is an item's."""
-        return _ITEM_KEY.fullmatch(key, len(prefix)) is not None
 
     def item_id(self, key: bytes, origin: bytes | None = None) -> str:
         """Return an item's id: the text of its first position, `origin`."""
@@ -566,7 +547,7 @@ class Layout:
     def known_ranges(self) -> list[tuple[bytes, bytes]]:
         """Return the ordered ranges of all keys of the queue."""
         known: list[bytes] = []
-        for prefix in sorted([self.receipts.key(), *self._of_kind(_Prefix)]):
+        for prefix in sorted([self.receipts.key(), *self.prefixes(_Prefix)]):
             if not (known and prefix.startswith(known[-1])):
                 known.append(prefix)
         return [(prefix, prefix + b"\xff") for prefix in known]

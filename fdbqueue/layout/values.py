@@ -84,8 +84,7 @@ def record_codec(record: type[_R]) -> tuple[Callable[[_R], bytes], Callable[[byt
         for number, value in enumerate(fields):
             if value != defaults[number]:
                 stored += (number, value)
-        packed: bytes = fdb_tuple.pack(tuple(stored))
-        return packed
+        return fdb_tuple.pack(tuple(stored))
 
     def decode(value: bytes) -> _R:
         stored = fdb_tuple.unpack(value)
@@ -245,8 +244,7 @@ def runs_alone(item: object) -> bool:
 
 def encode_holder(position: bytes, key_ends: int | None) -> bytes:
     """Return the value of a unique key: its item's position, and its end."""
-    packed: bytes = fdb_tuple.pack((position, key_ends))
-    return packed
+    return fdb_tuple.pack((position, key_ends))
 
 
 def decode_holder(value: bytes) -> tuple[bytes, int | None]:
@@ -257,7 +255,7 @@ def decode_holder(value: bytes) -> tuple[bytes, int | None]:
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
     """Return a row in any state but ready."""
-    packed: bytes = fdb_tuple.pack(metadata)
+    packed = fdb_tuple.pack(metadata)
     return _SIZE.pack(len(packed)) + packed + value
 
 
@@ -265,8 +263,7 @@ def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
     """Decode `encode_metadata`."""
     begin = _SIZE.size
     end = begin + _SIZE.unpack_from(stored)[0]
-    metadata: tuple[Any, ...] = fdb_tuple.unpack(stored[begin:end])
-    return metadata, stored[end:]
+    return fdb_tuple.unpack(stored[begin:end]), stored[end:]
 
 
 ROW_METADATA: dict[State, tuple[str, ...]] = {
@@ -297,8 +294,7 @@ def decode_request(value: bytes) -> list[tuple[int, bool]]:
 
 def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
     """Encode the positions and values staged for each pop."""
-    packed: bytes = fdb_tuple.pack(tuple(tuple(items) for items in pops))
-    return packed
+    return fdb_tuple.pack(tuple(tuple(items) for items in pops))
 
 
 def unpack_staged(result: bytes) -> list[list[tuple[bytes, bytes]]]:
@@ -320,16 +316,10 @@ def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
     except Exception:
         # Errors of base64, of the character set, or of the tuple layer, which has no class.
         raise InvalidClaimToken(text) from None
-    if (
-        isinstance(token, bytes)
-        and isinstance(position, bytes)
-        and isinstance(attempt, int)
-        and isinstance(client, str)
-        and isinstance(id, str)
-        and attempt >= 1
-    ):
-        return token, position, attempt, client, id
-    raise InvalidClaimToken(text)
+    kinds = [type(each) for each in (token, position, attempt, client, id)]
+    if kinds != [bytes, bytes, int, str, str] or attempt < 1:
+        raise InvalidClaimToken(text)
+    return token, position, attempt, client, id
 
 
 MAX_LOG = 8_000
@@ -384,8 +374,7 @@ def encode_lease(seconds: float, now: int, client: str, report: Report = NO_REPO
     """Return the value of the timer of a lease that begins `now`."""
     length = int(seconds * 1000) + 1
     reported = () if report == NO_REPORT else report
-    packed: bytes = fdb_tuple.pack((length, now + length, client, *reported))
-    return packed
+    return fdb_tuple.pack((length, now + length, client, *reported))
 
 
 def decode_lease(value: bytes) -> Lease | None:
@@ -419,8 +408,7 @@ def encode_options(options: Options) -> bytes:
         value = getattr(options, each.name)
         if value != _UNSET.get(each.name, each.default):
             stored += (each.name, _names_of(value) if each.name == "priorities" else value)
-    packed: bytes = fdb_tuple.pack(tuple(stored))
-    return packed
+    return fdb_tuple.pack(tuple(stored))
 
 
 def _names_of(priorities: PriorityKind) -> str | tuple[str, ...]:
@@ -460,8 +448,7 @@ def decode_options(value: bytes) -> Options:
 
 def encode_deployed(settings: Mapping[str, Any]) -> bytes:
     """Return name and value of each setting that an app has declared."""
-    packed: bytes = fdb_tuple.pack((*chain.from_iterable(settings.items()),))
-    return packed
+    return fdb_tuple.pack((*chain.from_iterable(settings.items()),))
 
 
 def decode_deployed(value: bytes | None) -> dict[str, Any]:
@@ -499,8 +486,7 @@ def encode_fields(fields: Sequence[int]) -> bytes:
     for field in reversed(fields):
         number = (number << 8 * _FIELD_BYTES) + field
     size = _FIELD_BYTES * len(fields)
-    packed: bytes = (number % 256**size).to_bytes(size, "little")
-    return packed
+    return (number % (1 << 8 * size)).to_bytes(size, "little")
 
 
 def decode_fields(value: bytes, n: int) -> list[int]:

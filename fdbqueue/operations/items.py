@@ -12,7 +12,7 @@ from fdbqueue.errors import ForeignKey
 from fdbqueue.layout.batches import End
 from fdbqueue.layout.counters import Counters, totals_range
 from fdbqueue.layout.items import ItemRow, Level, StoredItem
-from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.layout.keys import WANT_ALL, Layout, OfItems
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import NO_HEADER, Header, encode_tallies
 from fdbqueue.operations.limits.rates import QueueRate
@@ -301,7 +301,7 @@ class Items:
         """Delete all items, claims, dead letters and counters."""
         layout = self.layout
         is_paused = self.options.is_paused(tr)
-        for prefix in (*layout.of_items, layout.totals):
+        for prefix in (*layout.prefixes(OfItems), layout.totals):
             tr.clear_range(*layout.range_of(prefix))
         held = [*tr.get_range(*layout.range_of(layout.held_groups), limit=1)]
         if held or self.options.has_any_rate:

@@ -91,9 +91,11 @@ class Sweep:
                 # Leases last: an item that returns has its unique key again unless another has it.
                 self._end_timers(tr, now, "delayed", dues)
                 self._claimed.end_over(tr, now, leases)
-                is_behind = self._schedules.tick_all(tr, now, dues)
-                wake(tr, self._layout.waiters, self._items.groups.end_holds(tr, now, dues))
-                self._items.rate.end_hold(tr, now, dues)
+                layout = self._layout
+                references = [layout.unpack_timer_key(layout.dues, row.key)[1] for row in dues]
+                is_behind = self._schedules.tick_all(tr, now, references)
+                wake(tr, layout.waiters, self._items.groups.end_holds(tr, now, references))
+                self._items.rate.end_hold(tr, now, references)
             return Swept(
                 all=is_all and len(expiries) < limit and not is_behind,
                 expired=len(expiries) < limit,

@@ -21,7 +21,7 @@ from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem
 from fdbqueue.operations.jobs.ticks import due_ticks, next_tick
 from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.timers import set_timer
-from fdbqueue.types import KeyValue, ReadTransaction, Transaction
+from fdbqueue.types import ReadTransaction, Transaction
 
 PUNCTUAL = 60_000
 """Milliseconds after which a tick counts as missed."""
@@ -160,11 +160,9 @@ class Schedules:
         for name, stored in self.all(tr).items():
             self._set_timer(tr, name, stored.next)
 
-    def tick_all(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> bool:
-        """Push due items of these deleted timers' schedules; return whether more is due."""
-        layout = self._layout
-        references = (layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers)
-        names = filter(None, map(layout.unpack_schedule_reference, references))
+    def tick_all(self, tr: Transaction, now: int, references: Iterable[bytes]) -> bool:
+        """Push due items of the schedules with deleted timers; return whether more is due."""
+        names = filter(None, map(self._layout.unpack_schedule_reference, references))
         left, is_behind = _MAX_BYTES, False
         for name in dict.fromkeys(names):
             before = self.get(tr, name)

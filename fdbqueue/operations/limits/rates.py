@@ -164,9 +164,9 @@ class QueueRate:
         else:
             self._set_timer(tr, now)  # clients may wait, and the old rate may have had no timer
 
-    def end_hold(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> None:
-        """If these deleted timers include the queue's, wake clients, or set a new timer."""
-        if any(self._layout.is_timer_of_queue(row.key) for row in timers):
+    def end_hold(self, tr: Transaction, now: int, references: Iterable[bytes]) -> None:
+        """If the queue's timer was deleted, wake clients, or set a new timer."""
+        if self._layout.queue_reference() in references:
             self._look_again(tr, now)
 
     def _look_again(self, tr: Transaction, now: int) -> None:

@@ -32,7 +32,7 @@ from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import set_timer
 from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import wake, wake_claims
-from fdbqueue.types import KeyValue, ReadTransaction, Transaction, Value
+from fdbqueue.types import ReadTransaction, Transaction, Value
 
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
 _FIRST_GROUP = b"\x02"  # behind the null that stands for all groups
@@ -298,16 +298,15 @@ class Groups:
             tr.add(layout.wake_counter, ONE)
             wake(tr, layout.waiters, 1)
 
-    def end_holds(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> int:
-        """Release the groups of these deleted timers if their rates allow it; return their number.
+    def end_holds(self, tr: Transaction, now: int, references: Iterable[bytes]) -> int:
+        """Release groups with deleted timers if their rates allow it; return their number.
 
         The queue's own timer stands for groups to settle.
         """
         layout = self._layout
-        references = {layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers}
         if layout.queue_reference() in references:
             self._settle_some(tr, now)
-        groups = sorted(filter(None, map(layout.unpack_group_reference, references)))
+        groups = sorted(filter(None, {*map(layout.unpack_group_reference, references)}))
         for group in groups:
             tr[self._held(group)]
         return [self._goes_on(tr, now, group) for group in groups].count(True)

@@ -129,7 +129,7 @@ def _begin_oldest(
         times: list[Moment | None] = []
         for prefix, first in levels:
             key = first.value
-            if key.startswith(prefix) and layout.is_item_key(key, prefix):
+            if key.startswith(prefix) and layout.unpack_count(key, prefix) is not None:
                 times.append(layout.pushed_at(key))
         if not times:  # in a task queue, several levels share a counter
             rows = tr.get_range(*layout.all_items, limit=_MAX_LEVELS)
@@ -140,4 +140,4 @@ def _begin_oldest(
 
 
 def _is_of_group(layout: Layout, key: bytes, prefix: bytes) -> bool:
-    return key.startswith(prefix) and not layout.is_item_key(key, prefix)
+    return key.startswith(prefix) and layout.unpack_count(key, prefix) is None
