@@ -23,7 +23,7 @@ from fdbqueue.operations.maintainers.history import read_history
 from fdbqueue.operations.push import Pushed
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.views.item_info import ItemInfos
-from fdbqueue.operations.views.stats import Numbers
+from fdbqueue.operations.views.stats import read_counts, read_size, read_stats
 from fdbqueue.types import (
     ENDED,
     HistoryWindow,
@@ -72,7 +72,6 @@ class Reads(Generic[_T]):
 
     def __post_init__(self) -> None:
         self.layout = self.items.layout
-        self.numbers = Numbers(self.items, first_key)
         self._infos = ItemInfos(self.items, self.codec, self.given_options.kind)
         self.decode = self._infos.decode
 
@@ -325,7 +324,9 @@ class Reads(Generic[_T]):
 
     def stats(self, tr: ReadTransactor) -> QueueStats:
         """Return the statistics of the queue."""
-        return self.look(tr, partial(self.numbers.stats, given=self.given_options))
+        given = self.given_options
+        body = partial(read_stats, items=self.items, given=given, first_key=first_key)
+        return self.look(tr, body)
 
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
         """Return the last 5 minutes, hour and day."""
@@ -333,7 +334,7 @@ class Reads(Generic[_T]):
 
     def size(self, tr: ReadTransactor) -> int:
         """Return the number of ready items."""
-        return self.look(tr, self.numbers.size)
+        return self.look(tr, partial(read_size, items=self.items))
 
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is ready."""
@@ -341,7 +342,7 @@ class Reads(Generic[_T]):
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return the ready items by priority."""
-        return self.look(tr, self.numbers.counts)
+        return self.look(tr, partial(read_counts, items=self.items))
 
 
 def _matches(_: ReadTransaction, items: list[ItemRow]) -> list[bool]:

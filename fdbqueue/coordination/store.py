@@ -20,14 +20,13 @@ from fdbqueue.coordination.waiting import Lines, Wanted, until_found, until_wort
 from fdbqueue.database.binding import engine_of, is_database
 from fdbqueue.database.clock import client_name, milliseconds, retry_delay, uuids
 from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.pages import in_batches
 from fdbqueue.database.retrying import read, run
 from fdbqueue.errors import LeaseLost, WrongState, error_text
 from fdbqueue.layout.batches import may_be_member
 from fdbqueue.layout.items import ItemRow, Level
-from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
-from fdbqueue.layout.values import NEVER, NOW
+from fdbqueue.layout.values import NEVER, NOW, Header
 from fdbqueue.operations.changes import Changes, Update
 from fdbqueue.operations.claims import (
     AckRequest,
@@ -79,6 +78,10 @@ _size_of = attrgetter("size")
 _unique_keys_of = attrgetter("header.unique", "header.key")
 
 
+def _size_of_popped(popped: tuple[bytes, bytes, Header]) -> int:
+    return len(popped[1]) + ITEM_BYTES
+
+
 class Store(Generic[_T]):
     """The operations of one queue, in a transaction or on a database.
 
@@ -90,14 +93,12 @@ class Store(Generic[_T]):
 
     def __init__(
         self,
-        layout: Layout,
-        levels: Levels,
         items: Items,
         codec: RowCodec[_T],
         options: Options,
     ) -> None:
-        self.layout = layout
-        self.levels = levels
+        layout = self.layout = items.layout
+        self.levels = items.levels
         self.items = items
         self.codec = codec
         self.given_options = options
@@ -176,7 +177,8 @@ class Store(Generic[_T]):
             if is_database(tr):
                 keys = yield Submit(self.pushes, tr, push)
             else:
-                keys = yield Call(partial(self.pusher.push_alone, tr, milliseconds(), push))
+                alone = partial(self.pusher.push, tr, milliseconds(), [push], relies_on_full=True)
+                (keys,) = yield Call(alone)
             pushed = [
                 *map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))
             ]
@@ -198,13 +200,11 @@ class Store(Generic[_T]):
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:
         """Return popped items to their positions, on a database 1,000,000 bytes per transaction."""
         popped = list(map(self.codec.restore, items))
-        begin = size = 0
-        for end, (_, payload, _) in enumerate(popped):
-            if size and size + len(payload) > BATCH_BYTES and is_database(tr):
-                self.change(tr, partial(self.items.put_back, popped=popped[begin:end]))
-                begin, size = end, 0
-            size += len(payload) + ITEM_BYTES
-        self.change(tr, partial(self.items.put_back, popped=popped[begin:]))
+        batches: Iterable[list[tuple[bytes, bytes, Header]]] = [popped]
+        if is_database(tr):
+            batches = in_batches(popped, _size_of_popped, len(popped), BATCH_BYTES)
+        for batch in batches:
+            self.change(tr, partial(self.items.put_back, popped=batch))
 
     def putting_back(self, tr: Transactor, items: list[_T]) -> SansIO[None]:
         """Do `put_back` to the end, even if the operation is cancelled."""

@@ -49,8 +49,7 @@ class Sweeper:
         self.is_ready = True  # whether the queue was not paused at the last sweep
         self._has_timers = False
         self._next_look = self._next_sweep = self._next_in_claim = self._next_catch_up = 0.0
-        self._next_trim = 0.0
-        self._next_drop = clock.monotonic() + REQUEST_TIMEOUT
+        self._last_trim = clock.monotonic()
         self._has_trimmed = False
 
     def has_timers(self, tr: Transactor) -> bool:
@@ -120,21 +119,16 @@ class Sweeper:
         """Return whether to `trim`: always before a process's first pop."""
         if is_pop and not self._has_trimmed:
             return True
-        next_trim = self._next_trim if self._options.may_have_done else self._next_drop
-        return clock.monotonic() >= next_trim
+        pause = _TRIM if self._options.may_have_done else REQUEST_TIMEOUT
+        return clock.monotonic() >= self._last_trim + pause
 
     def trim(self, db: Database) -> None:
         """Delete what the queue no longer keeps, and put back items staged for dead processes.
 
-        Done items and unique keys go each time, once their periods are over; dead processes'
-        requests every five seconds. If another process trims at the same time, it does the work.
+        Done items and unique keys go once their periods are over. If another process trims at the
+        same time, it does the work.
         """
-        began = clock.monotonic()
-        returns_staged = not self._has_trimmed or began >= self._next_drop
-        self._has_trimmed = True
-        self._next_trim = began + _TRIM
-        if returns_staged:
-            self._next_drop = began + REQUEST_TIMEOUT
+        self._last_trim, self._has_trimmed = clock.monotonic(), True
         now = milliseconds()
         tries = 0
 
@@ -146,8 +140,7 @@ class Sweeper:
                 return True
             dropped = self._items.unique_keys.drop_ended_periods(tr, now, _MAX_TRIMMED)
             trimmed = self._changes.trim(tr, now, options, _MAX_TRIMMED)
-            has_swept = not returns_staged or self._requests.sweep(tr, now)
-            return has_swept and max(dropped, trimmed) < _MAX_TRIMMED
+            return self._requests.sweep(tr, now) and max(dropped, trimmed) < _MAX_TRIMMED
 
         for _ in range(_MAX_TRIMS):
             tries = 0

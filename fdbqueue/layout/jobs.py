@@ -48,6 +48,11 @@ class StoredStep(NamedTuple):
     number: int = 0
     queue: bytes = b""
 
+    @property
+    def awaits_job(self) -> bool:
+        """True if it runs another job, which has not ended."""
+        return self.kind == "run" and self.state == "waiting"
+
 
 encode_step, decode_step = record_codec(StoredStep)
 

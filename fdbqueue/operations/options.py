@@ -124,11 +124,11 @@ class StoredOptions:
         options = self.read(tr)
         return options is not None and options.paused
 
-    def note_groups(self, tr: Transaction) -> None:
-        """Let claims look for turns from now on."""
+    def note(self, tr: Transaction, **groups: Any) -> None:
+        """Store that the queue has groups, which take turns, or groups with a bound."""
         options = self.read(tr)
-        if options is not None and not options.has_groups:
-            tr[self._layout.options] = encode_options(replace(options, has_groups=True))
+        if options is not None and (noted := replace(options, **groups)) != options:
+            tr[self._layout.options] = encode_options(noted)
 
     def note_limit(self, tr: Transaction) -> None:
         """Let clients check the limits from now on, and wake waiting ones."""

@@ -878,7 +878,8 @@ def _change_group(
         if name is None and not changes.keys().isdisjoint(_HOLDING):
             store.items.groups.settle_all(tr, now)
         if changes.get("max_size"):
-            store.pusher.note_limited_groups(tr)
+            store.options.agree(tr)
+            store.options.note(tr, limited_groups=True)
         store.options.note_limit(tr)
         return True
 

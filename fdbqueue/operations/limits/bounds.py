@@ -47,10 +47,8 @@ class Bounds:
 
     def begin(
         self, tr: Transaction, options: Options, groups: Iterable[str | None]
-    ) -> Callable[[], Rooms] | None:
+    ) -> Callable[[], Rooms]:
         """Start to read bounds of the queue and groups, if any."""
-        if options.max_size is None and not options.limited_groups:
-            return None
         names = [group for group in {*groups} if group is not None and options.limited_groups]
         of_queue = None if options.max_size is None else self._begin_count(tr, None)
         begun = begin_settings(tr, self._layout, names)
@@ -76,10 +74,6 @@ class Bounds:
             return lambda: totals().unfinished
         counters = [tr.snapshot[key] for key in self._layout.counters_of_group(group)]
         return lambda: sum(decode_count(each.value) for each in counters)
-
-    def _rooms(self, tr: Transaction, options: Options, groups: Iterable[str | None]) -> Rooms:
-        begun = self.begin(tr, options, groups)
-        return {} if begun is None else begun()
 
     # Take
 
@@ -108,7 +102,7 @@ class Bounds:
     def reserve(self, tr: Transaction, group: str | None, *, in_queue: bool = True) -> None:
         """Take a place for one item in its group and in the queue; raise `QueueFull`."""
         options = self._items.options.read(tr)
-        rooms = {} if options is None else self._rooms(tr, options, [group])
+        rooms = {} if options is None else self.begin(tr, options, [group])()
         if not in_queue:
             rooms.pop(None, None)
         for each, room in rooms.items():
@@ -127,7 +121,7 @@ class Bounds:
 
     def rely_on_full(self, tr: Transaction, items: list[NewItem]) -> None:
         """Conflict with every operation that makes room."""
-        for group in self._rooms(tr, self._items.options.agreed, _numbers(items)):
+        for group in self.begin(tr, self._items.options.agreed, _numbers(items))():
             self._rely_on_full(tr, group)
 
     def _rely_on_full(self, tr: Transaction, group: str | None) -> None:
@@ -138,7 +132,7 @@ class Bounds:
     def refusal(self, tr: Transaction, items: list[NewItem]) -> QueueFull | None:
         """Return the error of a refused push; `None` if no bound is left."""
         numbers = _numbers(items)
-        rooms = self._rooms(tr, self._items.options.agreed, numbers)
+        rooms = self.begin(tr, self._items.options.agreed, numbers)()
         full = [group for group, room in rooms.items() if room.left < numbers[group]]
         # There may be room by now: then the queue is named, if it has a bound.
         for group in full or sorted(rooms, key=lambda each: each is not None):

@@ -32,7 +32,7 @@ from fdbqueue.layout.batches import (
     with_memberships,
 )
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.jobs import BatchClosed, StoredStep, decode_step, encode_step
+from fdbqueue.layout.jobs import BatchClosed, NamedStep, decode_step, encode_step
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     NO_HEADER,
@@ -240,12 +240,11 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes
     return last
 
 
-def _waiting_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict[str, StoredStep]:
+def read_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> list[NamedStep]:
+    """Return an item's steps in the order of their storage."""
     rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
-    steps = {layout.unpack_step_key(row.key): decode_step(row.value) for row in rows}
-    return {
-        name: step for name, step in steps.items() if (step.kind, step.state) == ("run", "waiting")
-    }
+    steps = [NamedStep(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
+    return sorted(steps, key=lambda step: step.stored.number)
 
 
 def end_batch(
@@ -260,8 +259,9 @@ def end_batch(
 
 def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> None:
     """Make an item ready that waits for nothing; its waiting steps fail."""
-    for step in _waiting_steps(tr, layout, position):
-        _store_result(tr, layout, now, position, step, _GONE)
+    for name, step in read_steps(tr, layout, position):
+        if step.awaits_job:
+            _store_result(tr, layout, now, position, name, _GONE)
     delay, value = decode_metadata(tr[layout.delayed + position].value or b"")
     header, content = header_of(value)
     value = with_header(header._replace(awaits=False), content)  # its own batch is gone

@@ -252,7 +252,7 @@ class Groups:
 
     def _begin_turn(self, tr: Transaction, level: Level) -> None:
         layout, group, rest = self._layout, level.group or "", level.rest
-        self._options.note_groups(tr)
+        self._options.note(tr, has_groups=True)
         tr[layout.group_members + level.packed_group + rest] = b""
         key = self._pass_key(group, rest)
         stored, taken = tr[key], tr.snapshot[layout.taken_passes + rest]
@@ -361,7 +361,8 @@ class Groups:
         if is_known and is_full and due is not None:
             return  # it is looked at again in any case
         if before is not None:
-            tr.clear(self._timer(group, before))
+            layout = self._layout
+            tr.clear(layout.timer_key(layout.dues, before, layout.group_reference(group)))
         if is_full and held is None:
             self._hold(tr, group, due)
         elif is_full:
@@ -421,10 +422,6 @@ class Groups:
 
     def _awaited(self, group: str) -> bytes:
         return self._layout.group_key(self._layout.awaited_retries, group)
-
-    def _timer(self, group: str, due: int) -> bytes:
-        layout = self._layout
-        return layout.timer_key(layout.dues, due, layout.group_reference(group))
 
     def _held(self, group: str) -> bytes:
         return self._layout.group_key(self._layout.held_groups, group)

@@ -18,7 +18,7 @@ from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.limits.rates import QueueRate
 from fdbqueue.operations.limits.turns import read_settings
-from fdbqueue.operations.maintainers.batches import get_batch, get_counts
+from fdbqueue.operations.maintainers.batches import get_batch, get_counts, read_steps
 from fdbqueue.operations.names import name_of
 from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.timers import begin_lease
@@ -310,9 +310,8 @@ def _waits_in_step(tr: ReadTransaction, own: Layout, found: ItemRow, step: Store
         of = f" with the key {key!r}" if key else ""
         return WaitsFor("signal", f"it waits for the signal {signal!r}{of}", name, signal, key)
     if step.kind == "run":
-        prefix = own.owned_prefix(own.steps, own.position(found.key))
-        steps = [decode_step(row.value) for row in tr.get_range(*own.range_of(prefix))]
-        left = [each for each in steps if each.kind == "run" and each.state == "waiting"]
+        steps = read_steps(tr, own, own.position(found.key))
+        left = [each.stored for each in steps if each.stored.awaits_job]
         queues = {queue: layout_at(queue, own) for queue in {each.queue for each in left}}
         names = {queue: name_of(tr, each.subspace.key()) for queue, each in queues.items()}
         jobs = [JobRef(names[each.queue], each.key) for each in left[:_MAX_JOBS]]
