@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count, groupby, islice, starmap
+from itertools import chain, count, groupby, islice
 from operator import attrgetter, itemgetter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -61,8 +61,8 @@ _wrote = attrgetter("wrote")
 
 _KeyRange: TypeAlias = tuple[bytes, bytes]
 
-Staged: TypeAlias = list[list[tuple[bytes, bytes]]]
-"""The staged keys and values for each pop of a request."""
+Staged: TypeAlias = list[list[StoredItem]]
+"""The staged items for each pop of a request."""
 
 
 class Pops(Generic[_T]):
@@ -179,7 +179,7 @@ class PopRequests:
         tr[following.key] = encode_request(following.pops, is_next=True)
         _, tr[layout.leader] = layout.unpack_request_key(following.key)
 
-    def stage(self, tr: Transaction, request: bytes, pops: list[list[StoredItem]]) -> None:
+    def stage(self, tr: Transaction, request: bytes, pops: Staged) -> None:
         """Replace a request by popped items, which count as claimed until taken."""
         tr.add_read_conflict_key(request)
         tr.clear(request)
@@ -194,9 +194,9 @@ class PopRequests:
         if not pieces:
             return None
         tr.clear_range(*result)
-        items = self._layout.items
+        items, item = self._layout.items, self._items.levels.item
         return [
-            [(items + position, value) for position, value in pop]
+            [item(items + position, value) for position, value in pop]
             for pop in unpack_staged(b"".join(pieces))
         ]
 
@@ -213,7 +213,7 @@ class PopRequests:
         return sum(len(row.key) + len(row.item.value) for row in rows)
 
     def _rows(self, staged: Staged) -> list[ItemRow]:
-        items = starmap(self._items.levels.item, chain.from_iterable(staged))
+        items = chain.from_iterable(staged)
         return [ItemRow("claimed", item, item.header.attempts) for item in items]
 
     def delete(self, tr: Transaction, now: int, request: bytes) -> int:
@@ -426,10 +426,13 @@ class _Pops(Generic[_T]):
             self._read_ahead(tr)
             requests = all_requests.begin_read(tr)
         if request is not None:
-            found = self._collect(tr, request)
-            if isinstance(found, _Served):
-                return found
-            request = found
+            waits = tr[request]
+            staged = all_requests.take(tr, request)
+            if staged is not None:
+                decoded = [self.queue.pops.decoded(tr, items) for items in staged]
+                all_requests.note_taken(tr, self.now, staged)
+                return _Served(decoded)
+            request = request if waits.present() else None
         holder = leader.value
         if holder not in (None, self.leading_as, self.name) and not self.takes_over:
             key = self._request(tr, request)
@@ -462,21 +465,6 @@ class _Pops(Generic[_T]):
             self.batch.join(tr)
             request = self.queue.requests.write(tr, self.name, self.batch)
         return request
-
-    def _collect(self, tr: Transaction, request: bytes) -> _Served[_T] | bytes | None:
-        """Take a request's items, or return the request if it still waits."""
-        waits = tr[request]
-        staged = self.queue.requests.take(tr, request)
-        if staged is None:
-            return request if waits.present() else None
-        return self._take_staged(tr, staged)
-
-    def _take_staged(self, tr: Transaction, staged: Staged) -> _Served[_T]:
-        pops = self.queue.pops
-        item = pops.items.levels.item
-        decoded = [pops.decoded(tr, [item(*row) for row in rows]) for rows in staged]
-        self.queue.requests.note_taken(tr, self.now, staged)
-        return _Served(decoded)
 
     def _serve(
         self,

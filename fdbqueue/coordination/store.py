@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.claims import Claims
-from fdbqueue.coordination.combiner import MAX_ITEMS, Combiner, Perform, SharedTransactions
+from fdbqueue.coordination.combiner import MAX_ITEMS, Combiner, Perform, sharing
 from fdbqueue.coordination.pops import Pop, PopRequests, Pops, StagedPops, number_of
 from fdbqueue.coordination.reads import Reads
 from fdbqueue.coordination.sans_io import Call, SansIO, Submit
@@ -45,7 +45,7 @@ from fdbqueue.operations.items import (
 from fdbqueue.operations.jobs.schedules import Schedules
 from fdbqueue.operations.jobs.steps import DurableSteps
 from fdbqueue.operations.limits.bounds import Bounds
-from fdbqueue.operations.limits.places import Places, Slots
+from fdbqueue.operations.limits.places import Slots
 from fdbqueue.operations.maintainers.alerts import Alerts
 from fdbqueue.operations.maintainers.batches import leave_batches
 from fdbqueue.operations.options import LIMITING
@@ -105,14 +105,13 @@ class Store(Generic[_T]):
         self._lines = Lines()
         waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
-        places = Places(random.randrange)
         self.options = items.options
         items.transitions.followers.append(Alerts(items).follow)
         changes = self.changes = Changes(items)
-        slots = self._slots = Slots(items, places)
+        slots = self._slots = Slots(items, random.randrange)
         failures = self._failures = Failures(items)
         claimed = self.claimed = ClaimedItems(items, codec, failures, retry_delay)
-        bounds = self._bounds = Bounds(items, places)
+        bounds = self._bounds = Bounds(items, random.randrange)
         self.schedules = Schedules(items, bounds)
         self.steps = DurableSteps(items, claimed, changes)
         sweep = self._sweep = Sweep(items, claimed, self.schedules)
@@ -124,20 +123,20 @@ class Store(Generic[_T]):
         pusher = self.pusher = Pusher(items, sweep.find, changes, bounds)
         self._pops = Pops(items, codec)
         receipts = layout.receipts
-        push = SharedTransactions[PushRequest, list[bytes]]
-        self.pushes = Combiner(partial(push, receipts, pusher.push), _size_of, BATCH_BYTES)
+        self.pushes: Combiner[PushRequest, list[bytes]] = Combiner(
+            lambda db: sharing(receipts, pusher.push, db), _size_of, BATCH_BYTES
+        )
         self.pops: Combiner[Pop, list[_T]] = Combiner(self._pops_on, number_of, MAX_ITEMS)
         claims = self._claims = Claims(items, claimed, sweep, sweeper, slots)
         self.claims = Combiner(lambda _: claims.perform, _size_of, MAX_ITEMS)
-        ack = SharedTransactions[AckRequest, LeaseLost | None]
-        self.acks = Combiner(partial(ack, receipts, claimed.ack_each), _size_of, MAX_ITEMS)
+        self.acks: Combiner[AckRequest, LeaseLost | None] = Combiner(
+            lambda db: sharing(receipts, claimed.ack_each, db), _size_of, MAX_ITEMS
+        )
 
     def _pops_on(self, db: Database) -> Perform[Pop, list[_T]]:
         if engine_of(db).is_remote:
             return StagedPops(self._pops, self._pop_requests).perform
-        shared: SharedTransactions[Pop, list[_T]]
-        shared = SharedTransactions(self.layout.receipts, self._pops.pop_each, db, any)
-        return shared
+        return sharing(self.layout.receipts, self._pops.pop_each, db, any)
 
     def change(
         self,
@@ -375,7 +374,9 @@ class Store(Generic[_T]):
             found = self.items.at(tr, reference)
             if found is None or found.state in ENDED:
                 return []
-            return self.items.keys_of_end(reference, self.layout.position(found.key))
+            position = self.layout.position(found.key)
+            ends = [self.layout.prefix_of[state] + position for state in sorted(ENDED)]
+            return [*ends, self.layout.moved + reference]  # done, dead or moved
 
         wanted = Wanted(("result", reference), keys)
         finished = yield from until_found(self._lines, tr, wait, look, wanted)

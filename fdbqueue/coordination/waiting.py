@@ -38,10 +38,6 @@ _have_waited: set[bytes] = set()
 os.register_at_fork(after_in_child=_have_waited.clear)
 
 
-class Turn(Stop):
-    """The place of an operation in a line; set once it is first."""
-
-
 def _event_loop() -> Hashable:
     asyncio = sys.modules.get("asyncio")
     return None if asyncio is None else asyncio._get_running_loop()
@@ -51,10 +47,10 @@ def _event_loop() -> Hashable:
 class Line:
     """The operations that wait for the same items, in order.
 
-    `waiter` is their key, until seen cleared.
+    `turns` are their places, each set once it is first; `waiter` their key, until seen cleared.
     """
 
-    turns: dict[Turn, None] = field(default_factory=dict[Turn, None])
+    turns: dict[Stop, None] = field(default_factory=dict[Stop, None])
     waiter: bytes | None = None
 
 
@@ -74,12 +70,12 @@ class Lines:
         self._process = os.getpid()
 
     @contextmanager
-    def turn(self, db: Database, wanted: Wanted) -> Generator[tuple[Line, Turn]]:
+    def turn(self, db: Database, wanted: Wanted) -> Generator[tuple[Line, Stop]]:
         """Stand in the line for the wanted items."""
         if self._process != os.getpid():
             self._begin()  # a forked child has none of the waiting threads
         name = db, wanted.name, _event_loop()
-        turn = Turn()
+        turn = Stop()
         with self._guard:
             line = self._lines.setdefault(name, Line())
             line.turns[turn] = None
@@ -157,7 +153,7 @@ def until_worth_looking(lines: Lines, db: Database, wanted: Wanted) -> SansIO[bo
     return until_found(lines, db, math.inf, Call(partial(run, db, may_find)).alone, wanted)
 
 
-def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float) -> SansIO[bool]:
+def _sleep(db: Database, wanted: Wanted, line: Line, turn: Stop, deadline: float) -> SansIO[bool]:
     """Sleep until it is worth looking, or return false to stop."""
     while (left := deadline - time.monotonic()) > 0:
         is_first = turn.is_set

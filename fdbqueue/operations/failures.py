@@ -12,6 +12,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     MAX_TRACEBACK,
     NEXT,
+    NOW,
     StoredAttempt,
     decode_attempt,
     encode_attempt,
@@ -20,7 +21,7 @@ from fdbqueue.layout.values import (
     utc_time,
 )
 from fdbqueue.operations.items import EXPIRED, Items
-from fdbqueue.operations.timers import error_of_lease, has_expired, is_last
+from fdbqueue.operations.timers import DIED_ALONE, LEASE_OVER, has_expired
 from fdbqueue.operations.transitions import Change, Why
 from fdbqueue.types import FailedAttempt, Options, ReadTransaction, State, Transaction
 
@@ -124,12 +125,13 @@ class Failures:
         changes: list[Change] = []
         for row, due, client, log in failed:
             header, attempts = row.item.header, row.attempts
-            is_dead = dead or is_last(attempts, options)
+            is_last = options.max_attempts is not None and attempts >= options.max_attempts
+            is_dead = dead or is_last
             if are_lost and not is_dead and has_expired(header.expires, now):
                 changes.append(Change("expired", row, None, EXPIRED))
                 continue
             if are_lost:
-                error = error_of_lease(header)
+                error = DIED_ALONE if header.alone == NOW else LEASE_OVER
             header = header._replace(alone=NEXT if are_lost else 0)
             attempt = (now, client, error, traceback, row.claimed_at, text_end(log, room))
             number = header.earlier_attempts + attempts

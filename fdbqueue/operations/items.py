@@ -27,7 +27,6 @@ from fdbqueue.operations.payloads import write_payload
 from fdbqueue.operations.transitions import Change, Follow, Transitions
 from fdbqueue.operations.waking import wake
 from fdbqueue.types import (
-    ENDED,
     KeySelector,
     Options,
     ReadTransaction,
@@ -162,12 +161,6 @@ class Items:
             self.levels.row(state, layout.items + row.key[len(prefix) :], row.value)
             for row in tr.get_range(first, last, limit=limit, reverse=reverse)
         )
-
-    def keys_of_end(self, reference: bytes, position: bytes) -> list[bytes]:
-        """Return the keys to watch until an item is done, dead or moved."""
-        layout = self.layout
-        ends = [layout.prefix_of[state] + position for state in sorted(ENDED)]
-        return [*ends, layout.moved + reference]
 
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
         """Return up to `n` items of the lowest priorities, or the highest with `at_max`.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.errors import QueueFull
 from fdbqueue.layout.values import decode_count, encode_count
-from fdbqueue.operations.limits.places import Places
+from fdbqueue.operations.limits.places import RandRange, take_places
 from fdbqueue.operations.limits.turns import begin_settings
 from fdbqueue.types import Options, Transaction
 
@@ -40,10 +40,10 @@ class Bounds:
     only if some group has a bound.
     """
 
-    def __init__(self, items: Items, places: Places) -> None:
+    def __init__(self, items: Items, randrange: RandRange) -> None:
         self._layout = items.layout
         self._items = items
-        self._places = places
+        self._randrange = randrange
 
     def begin(
         self, tr: Transaction, options: Options, groups: Iterable[str | None]
@@ -115,7 +115,7 @@ class Bounds:
     def _take(self, tr: Transaction, group: str | None, room: Room, n: int) -> None:
         layout = self._layout
         prefix = layout.places if group is None else layout.group_key(layout.group_places, group)
-        self._places.take(tr, prefix, room.taken, room.bound, n)
+        take_places(tr, prefix, room.taken, room.bound, n, self._randrange)
 
     # Refuse
 

@@ -100,11 +100,6 @@ class Starts:
         tr.clear_range(*layout.range_of(layout.group_key(layout.starts, group)))
         tr.clear(self.counter(group))
 
-    def forget(self, tr: Transaction, now: int, group: str, period: int) -> bool:
-        """Forget up to 100 starts older than `period`; return whether none is left."""
-        self.room(tr, now, group, (0, period))
-        return self.number(tr, group) == 0
-
 
 class QueueRate:
     """The rate of one queue.

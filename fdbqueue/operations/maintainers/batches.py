@@ -45,7 +45,7 @@ from fdbqueue.layout.values import (
     pieces_id,
     with_header,
 )
-from fdbqueue.operations.limits.places import Places
+from fdbqueue.operations.limits.places import take_places
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payload, write_payload
 from fdbqueue.operations.transitions import Change
@@ -65,9 +65,6 @@ _FAILED: dict[Ending, str] = {
     "expired": "the job has expired",
 }
 """The errors of steps with jobs that ended without one."""
-
-_PLACES = Places()
-# One for all queues: jobs of one batch that are in several queues may end in one transaction.
 
 
 def get_batch(tr: ReadTransaction, layout: Layout, position: bytes) -> StoredBatch | None:
@@ -311,7 +308,7 @@ def _end_some(
 
     The batch counts as one more job, which ends when it is closed: P jobs have T = P + 1 ends. Each
     end that commits after the first step of closing calls this function. It sees m earlier ends,
-    and either takes one of T - 1 places (see `Places`), or, if m = T - 1, makes the item ready.
+    and either takes one of T - 1 places (`take_places`), or, if m = T - 1, makes the item ready.
 
     Proof that exactly one transaction makes it ready: P, and the number of ends before the first
     step of closing, are final, because pushes and ends read the definition, which that step
@@ -330,7 +327,7 @@ def _end_some(
         begin += (end - begin) // 8
         return begin + number % (end - begin)
 
-    _PLACES.take(tr, layout.batch_places + position, seen, counts.pushed, n, choose)
+    take_places(tr, layout.batch_places + position, seen, counts.pushed, n, choose)
     return False
 
 

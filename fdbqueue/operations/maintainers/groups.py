@@ -231,7 +231,8 @@ class Groups:
             _, idle = layout.unpack_turn_key(layout.idle_groups, rest, row.key)
             if self._starts.number(tr.snapshot, idle):
                 rate = read_settings(tr, layout, idle).rate
-                if not self._starts.forget(tr, now, idle, rate[1] if rate else 0):
+                self._starts.room(tr, now, idle, (0, rate[1] if rate else 0))
+                if self._starts.number(tr, idle):  # some are not old yet
                     continue
             key = self._pass_key(idle, rest)
             tr.add_read_conflict_key(key)  # it may just have items again
@@ -458,10 +459,6 @@ class Groups:
             tr[key] = own
         if group:
             self.settle(tr, now, group, "rate" in changes)
-            if not tr[self._held(group)].present():
-                self._set_turns(tr, group, own)
-
-    def _set_turns(self, tr: Transaction, group: str, own: bytes) -> None:
-        layout = self._layout
-        for rest, pass_ in self._passes(tr, group).items():
-            tr[layout.turn_key(layout.turns, rest, pass_, group)] = own
+            turns = {} if tr[self._held(group)].present() else self._passes(tr, group)
+            for rest, pass_ in turns.items():
+                tr[self._layout.turn_key(self._layout.turns, rest, pass_, group)] = own

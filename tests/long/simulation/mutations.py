@@ -136,13 +136,13 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
     "without unique keys": ("queues", None, ["operations.items:UniqueKeys.follow"]),
     "without groups": ("groups", None, ["operations.items:Groups.begin"]),
     "without owned rows": ("durable", None, ["operations.items:OwnedRows.follow"]),
-    "without batches": ("durable", None, ["operations.items:Memberships.follow"]),
+    "without batches": ("durable", None, ["operations.items:note_ends"]),
     "forgotten deployments": ("deployments", {}, ["queue.deployment:decode_deployed"]),
     "without alerts": ("durable", None, ["coordination.store:Alerts.follow"]),
     # Queues, and the processes that serve each other
     "a recovery ends a lease": ("queues", 0, ["layout.values:Lease.left"]),
     "the value of a push is lost": ("queues", None, ["operations.push:Pusher._replaced"]),
-    "two pushes take the last place": ("queues", None, ["operations.limits.places:Places.take"]),
+    "two pushes take the last place": ("queues", None, ["operations.limits.bounds:take_places"]),
     "staged for the dead": ("databases", 0, ["coordination.pops:PopRequests.unstage"]),
     # Schedules and batches
     "ticks overlap": (
