@@ -13,6 +13,7 @@ from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.pages import in_batches
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.values import NO_HEADER
@@ -114,14 +115,8 @@ class Claims:
         return finish
 
 
-def _fitting(found: Sequence[StoredItem]) -> Sequence[StoredItem]:
-    """Return the first items, at least one, that a transaction can store as claimed."""
-    left = _MAX_BYTES
-    for number, item in enumerate(found):
-        left -= len(item.value) + ITEM_BYTES
-        if left < 0 and number:
-            return found[:number]
-    return found
+def _size_of(item: StoredItem) -> int:
+    return len(item.value) + ITEM_BYTES
 
 
 def _have_expired(found: Sequence[StoredItem], now: int) -> bool:
@@ -230,13 +225,13 @@ class _Claiming:
     ) -> list[Claim | None] | None:
         """Take items for the requests; return `None` if none could be decoded."""
         claims, now = self.claims, self.now
-        admitted = _fitting(found)
+        admitted = next(in_batches(found, _size_of, len(found), _MAX_BYTES), [])
         slots = claims.slots.hold(tr, now, options, len(admitted))
         self.has_written = self.has_written or bool(admitted)
         remaining = iter(admitted)
-        some = [
-            (request.for_try(self.tries, now), [*islice(remaining, request.n)])
-            for request in self.batch
-        ]
+        requests: list[ClaimRequest] = self.batch
+        if self.tries > 1:
+            requests = [request.for_try(self.tries, now) for request in requests]
+        some = [(request, [*islice(remaining, request.n)]) for request in requests]
         taken = claims.claimed.take(tr, now, some, version, slots, self.is_marked)
         return taken if any(taken) or not admitted else None

@@ -26,7 +26,7 @@ from fdbqueue.errors import LeaseLost, WrongState, error_text
 from fdbqueue.layout.batches import may_be_member
 from fdbqueue.layout.items import ItemRow, Level
 from fdbqueue.layout.rows import RowCodec
-from fdbqueue.layout.values import NEVER, NOW, Header
+from fdbqueue.layout.values import NEVER, Header
 from fdbqueue.operations.changes import Changes, Update
 from fdbqueue.operations.claims import (
     AckRequest,
@@ -215,7 +215,6 @@ class Store(Generic[_T]):
         """Store options; wake waiting clients if they limit claims and pops."""
         if not changes:
             return
-        self.options.forget()
         limits = not LIMITING.isdisjoint(changes)
 
         def body(tr: Transaction, now: int) -> bool:
@@ -407,10 +406,6 @@ class Store(Generic[_T]):
     def extend(self, tr: Transactor, extension: Extension, lease: float, **fields: Any) -> None:
         """Renew a claim's lease; `fields` change the headers."""
         self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease, **fields))
-
-    def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
-        """Record that a claim's item runs alone; renew the lease."""
-        self.extend(db, (claim, None), lease, alone=NOW)
 
     def ack_each(self, db: Database, requests: Sequence[AckRequest]) -> list[LeaseLost | None]:
         """Acknowledge claims; return the errors."""

@@ -82,9 +82,7 @@ class ClaimRequest(NamedTuple):
         return self.n
 
     def for_try(self, number: int, now: int) -> ClaimRequest:
-        """Return the request for a try, from 1, with its own token."""
-        if number == 1:
-            return self
+        """Return the request for a further try, with its own token."""
         return self._replace(token=at_time(self.token, now) + b"%d" % number)
 
 

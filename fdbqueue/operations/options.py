@@ -110,14 +110,14 @@ class StoredOptions:
         self.has_bounds = options.max_size is not None or options.limited_groups
 
     def accept(self, changed: Iterable[str]) -> None:
-        """Accept any stored value of options that this client changes."""
+        """Accept any stored value of options that this client changes.
+
+        Until the next read, it assumes that done items are kept.
+        """
         given: dict[str, Any] = dict.fromkeys({*changed} & {*_FLEXIBLE})
         self._given = replace(self._given, **given)
-        self.stored = None
-
-    def forget(self) -> None:
-        """Assume that done items are kept until the next read."""
-        self._seen, self.keeps_done = None, True
+        self.stored = self._seen = None
+        self.keeps_done = True
 
     def is_paused(self, tr: Transaction) -> bool:
         """Return whether the queue is paused."""

@@ -177,17 +177,11 @@ class Schedules:
                 continue
             room = 1 + min(_PUSHED - 1, left // size)
             left -= (room - 1) * size
-            is_behind |= self._tick(tr, now, name, before, before.next, room)
+            is_behind |= self._tick(tr, now, name, before, room)
         return is_behind
 
     def _tick(
-        self,
-        tr: Transaction,
-        now: int,
-        name: str,
-        before: StoredSchedule,
-        first: int,
-        room: int,
+        self, tr: Transaction, now: int, name: str, before: StoredSchedule, room: int
     ) -> bool:
         """Push up to `room` due items of a schedule; return whether more is due."""
         if has_stopped(before, now):
@@ -196,7 +190,7 @@ class Schedules:
         is_held = self._is_held(tr, name, before)
         if is_held and overlap == "queue":
             return False  # the end of the item sets the timer
-        ticks = due_ticks(timing, first, now, MAX_MISSED if missed == "all" else 1)
+        ticks = due_ticks(timing, before.next or now, now, MAX_MISSED if missed == "all" else 1)
         if missed == "skip":
             ticks = [tick for tick in ticks if now - tick <= PUNCTUAL]
         after = before

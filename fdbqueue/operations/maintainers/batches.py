@@ -16,7 +16,6 @@ from itertools import chain
 
 from fdbqueue.layout.batches import (
     BatchCounts,
-    BatchKind,
     End,
     Ending,
     Membership,
@@ -249,7 +248,7 @@ def end_batch(
 ) -> None:
     """Make a batch's item ready, after the end of all its jobs."""
     tr.add_read_conflict_key(layout.batch_counts + id)
-    make_ready(tr, layout, now, batch.job or id, batch.kind, counts)
+    make_ready(tr, layout, now, id, batch, counts)
     if batch.kind == "run":
         clear_batch(tr, layout, id)
 
@@ -263,7 +262,7 @@ def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> Non
     header, content = header_of(value)
     value = with_header(header._replace(awaits=False), content)  # its own batch is gone
     tr[layout.delayed + position] = encode_metadata(delay, value)
-    make_ready(tr, layout, now, position, "run", BatchCounts())
+    make_ready(tr, layout, now, position, StoredBatch("continue", kind="run"), BatchCounts())
 
 
 def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes) -> bool:
@@ -318,7 +317,7 @@ def _end_some(
     """
     seen, n = counts.ended + (batch.stage == "closed"), ended.ended or 1
     if seen + n > counts.pushed:
-        make_ready(tr, layout, now, batch.job or position, batch.kind, counts.plus(ended))
+        make_ready(tr, layout, now, position, batch, counts.plus(ended))
         return True
     number = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
 
@@ -332,14 +331,10 @@ def _end_some(
 
 
 def make_ready(
-    tr: Transaction,
-    layout: Layout,
-    now: int,
-    position: bytes,
-    kind: BatchKind,
-    counts: BatchCounts,
+    tr: Transaction, layout: Layout, now: int, id: bytes, batch: StoredBatch, counts: BatchCounts
 ) -> None:
     """Make a batch's item due now; an item that follows the batch gets the counts."""
+    position = batch.job or id
     stored = tr[layout.delayed + position].value
     if stored is None:
         moved = tr[layout.moved + position].value
@@ -349,7 +344,7 @@ def make_ready(
         position = moved
     (due,), value = decode_metadata(stored)
     header, content = header_of(value)
-    if kind == "then":
+    if batch.kind == "then":
         own = layout.unpack_item_key(layout.items + position)[-1]
         random = pieces_id(content) if content.startswith(PIECES) else own
         payload = with_counts(read_payload(tr, layout, content), counts)

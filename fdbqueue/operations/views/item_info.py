@@ -96,7 +96,8 @@ class ItemInfos(Generic[_T]):
         begun_hold = begun_ahead = None
         if state == "ready":
             begun_hold = _begin_held(tr, self._layout, self._items.rate, found.item)
-            begun_ahead = _begin_ahead(tr, found.item) if counts_ahead else None
+            if counts_ahead and found.item.level.group is not None:
+                begun_ahead = _begin_ahead(tr, found.item)
 
         def finish() -> ItemInfo:
             options, lease, failed = begun_options(), begun_lease(), begun_attempts()
@@ -140,7 +141,7 @@ class ItemInfos(Generic[_T]):
     ) -> Callable[[], bool]:
         """Start to read whether an item passes a filter."""
         if not self._may_match(tr, wanted, found):
-            return _never
+            return bool  # which returns false
         error, client, job = wanted.error, wanted.client, wanted.job
         begun_error = begun_lease = None
         if error is not None and not found.error:
@@ -176,10 +177,6 @@ class ItemInfos(Generic[_T]):
             return True
         task: Any = self.decoded_if_possible(tr, found)
         return task is not None and _has(task.agent_name, wanted.agent)
-
-
-def _never() -> bool:
-    return False
 
 
 def _is_named(name: str, wanted: str) -> bool:
@@ -223,9 +220,7 @@ def _begin_held(
     return finish
 
 
-def _begin_ahead(tr: ReadTransaction, item: StoredItem) -> Callable[[], int | None]:
-    if item.level.group is None:
-        return lambda: None
+def _begin_ahead(tr: ReadTransaction, item: StoredItem) -> Callable[[], int]:
     reads: ReadTransaction = getattr(tr, "snapshot", tr)
     rows = reads.get_range(item.level.begin, item.key, limit=_MAX_AHEAD)
     return lambda: len([*rows])
