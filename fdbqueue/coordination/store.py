@@ -109,9 +109,9 @@ class Store(Generic[_T]):
         items.transitions.followers.append(Alerts(items).follow)
         changes = self.changes = Changes(items)
         slots = self._slots = Slots(items, random.randrange)
-        failures = self._failures = Failures(items)
-        claimed = self.claimed = ClaimedItems(items, codec, failures, retry_delay)
         bounds = self._bounds = Bounds(items, random.randrange)
+        failures = self._failures = Failures(items, bounds)
+        claimed = self.claimed = ClaimedItems(items, codec, failures, retry_delay)
         self.schedules = Schedules(items, bounds)
         self.steps = DurableSteps(items, claimed, changes)
         sweep = self._sweep = Sweep(items, claimed, self.schedules)
@@ -396,12 +396,8 @@ class Store(Generic[_T]):
         """Return failed items after a delay; `None` backs off exponentially."""
         text, traceback = error_text(error, reason), traceback_text(error)
         delays = [retry_delay(n) if delay is None else delay for n in claim.attempts]
-
-        def body(tr: Transaction, now: int) -> None:
-            dues = [due_after(now, seconds) for seconds in delays]
-            self.claimed.nack(tr, now, claim, dues, text, traceback, dead, log)
-
-        self.change(tr, body)
+        nack = partial(self.claimed.nack, claim=claim, delays=delays, error=text, dead=dead)
+        self.change(tr, partial(nack, traceback=traceback, log=log))
 
     def extend(self, tr: Transactor, extension: Extension, lease: float, **fields: Any) -> None:
         """Renew a claim's lease; `fields` change the headers."""
@@ -437,8 +433,7 @@ class Store(Generic[_T]):
 
     def _retry(self, tr: Transaction, now: int, found: ItemRow, by: str) -> bool:
         if found.state == "dead":
-            reserve = partial(self._bounds.reserve, group=found.item.level.group)
-            return self._failures.retry(tr, now, found, by, reserve)
+            return self._failures.retry(tr, now, found, by)
         if found.state != "delayed" or found.due == NEVER:
             return False
         self.changes.run_now(tr, now, found)

@@ -87,9 +87,8 @@ class BatchCounts(NamedTuple):
         return BatchCounts(*map(sum, zip(self, other)))
 
 
-def encode_counts(counts: BatchCounts) -> bytes:
-    """Return a change of a batch's counts, for atomic `add`."""
-    return encode_fields(counts)
+encode_counts: Callable[[BatchCounts], bytes] = encode_fields
+"""Returns a change of a batch's counts, for atomic `add`."""
 
 
 def decode_counts(value: bytes | None) -> BatchCounts:

@@ -34,7 +34,14 @@ from fdbqueue.operations.items import Items
 from fdbqueue.operations.maintainers.batches import is_cancelled, note_end
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payloads, with_small_row
-from fdbqueue.operations.timers import LEASE_OVER, NO_LEASE, VERSIONS, begin_lease, clear_timers
+from fdbqueue.operations.timers import (
+    LEASE_OVER,
+    NO_LEASE,
+    VERSIONS,
+    begin_lease,
+    clear_timers,
+    due_after,
+)
 from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import wake
 from fdbqueue.types import (
@@ -470,16 +477,16 @@ class ClaimedItems:
         tr: Transaction,
         now: int,
         claim: Claim,
-        dues: list[int | None],
+        delays: list[float],
         error: str | None,
         traceback: str | None,
         dead: bool,
         log: str,
     ) -> None:
-        """Return failed items, each at its due time, or make them dead letters."""
-        due_of = dict(zip(claim.keys, dues))
+        """Return failed items, each after its delay in seconds, or make them dead letters."""
+        delay_of = dict(zip(claim.keys, delays))
         failed = [
-            Failed(row, due_of[row.key], claim.client, log)
+            Failed(row, due_after(now, delay_of[row.key]), claim.client, log)
             for row in self._uncancelled(tr, now, claim)
         ]
         self._failures.fail(tr, now, failed, error, traceback, dead)

@@ -21,6 +21,7 @@ from fdbqueue.layout.values import (
     utc_time,
 )
 from fdbqueue.operations.items import EXPIRED, Items
+from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.timers import DIED_ALONE, LEASE_OVER, has_expired
 from fdbqueue.operations.transitions import Change, Why
 from fdbqueue.types import FailedAttempt, Options, ReadTransaction, State, Transaction
@@ -95,9 +96,10 @@ class Failed(NamedTuple):
 class Failures:
     """The failures of one queue's items, and retries of dead letters."""
 
-    def __init__(self, items: Items) -> None:
+    def __init__(self, items: Items, bounds: Bounds) -> None:
         self._layout = items.layout
         self._items = items
+        self._bounds = bounds
         self._perform = items.transitions.perform
 
     def fail(
@@ -156,17 +158,10 @@ class Failures:
             begin, _ = layout.attempts_range(position)
             tr.clear_range(begin, layout.attempt_key(position, number - kept + 1))
 
-    def retry(
-        self,
-        tr: Transaction,
-        now: int,
-        dead: ItemRow,
-        by: str,
-        reserve: Callable[[Transaction], object],
-    ) -> bool:
+    def retry(self, tr: Transaction, now: int, dead: ItemRow, by: str) -> bool:
         """Return a dead letter to its position; return false if its unique key is in use.
 
-        Attempt numbers continue, but `max_attempts` counts anew. `reserve(tr)` takes a place.
+        Attempt numbers continue, but `max_attempts` counts anew. Raise `QueueFull`.
         """
         layout = self._layout
         header = dead.item.header.counted()
@@ -176,7 +171,7 @@ class Failures:
         read = tr[attempt_key]
         if unique is not None and tr[layout.unique_key(unique)].present():
             return False
-        reserve(tr)
+        self._bounds.reserve(tr, dead.item.level.group)
         if read.value is not None:
             last = decode_attempt(read.value)
             tr[attempt_key] = encode_attempt(last._replace(retried_at=now, retried_by=by))

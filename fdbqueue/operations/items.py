@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fdb.subspace_impl import Subspace
@@ -39,6 +40,8 @@ BATCH_BYTES = 1_000_000
 
 ITEM_BYTES = 250
 """The bytes of an item in a transaction, besides its payload."""
+
+_group_of = attrgetter("level.group")
 
 POPPED, EXPIRED = End("popped"), End("expired")
 
@@ -203,15 +206,12 @@ class Items:
         def finish() -> list[StoredItem]:
             found: list[StoredItem] = []
             for row in rows:
-                if row.key >= end:
-                    break  # a selector skips any keys, also those at the end
-                found.append(StoredItem(row.key, row.value, level_of(row.key)))
-                if found[-1].level.group is not None:
-                    known = [] if start else found
-                    return self.turns.in_turns(tr, known, begin, end, n, skipped, before)
+                if row.key < end:  # a selector skips any keys, also those at the end
+                    found.append(StoredItem(row.key, row.value, level_of(row.key)))
             # The items of groups come before the others of their priority: do not skip them unseen.
-            if found and start and self.options.has_groups:
-                return self.turns.in_turns(tr, [], begin, end, n, skipped)
+            if any(map(_group_of, found)) or (found and start and self.options.has_groups):
+                known = [] if start else found
+                return self.turns.in_turns(tr, known, begin, end, n, skipped, before)
             return found
 
         return finish

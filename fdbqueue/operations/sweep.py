@@ -52,24 +52,17 @@ class Sweep:
 
     def sweep(self, tr: Transaction, now: int) -> Swept:
         """Sweep up to 256 items of each kind; conflict with any change of them."""
-        version = tr.get_read_version().wait()
-        return self.begin_sweep(tr, now, version, MAX_SWEPT, may_leave=False)()
+        return self.begin_sweep(tr, now, tr.get_read_version().wait(), in_claim=False)()
 
     def begin_sweep(
-        self,
-        tr: Transaction,
-        now: int,
-        version: int,
-        limit: int = _FEW,
-        *,
-        may_leave: bool = True,
+        self, tr: Transaction, now: int, version: int, in_claim: bool = True
     ) -> Callable[[], Swept]:
-        """Start the reads of a sweep of up to `limit` items of each kind.
+        """Start the reads of a sweep.
 
-        With `may_leave`, a sweep that reaches `limit` only deletes expired items: all clients would
-        conflict on the others.
+        A sweep in a claim looks at 32 items of each kind. If more are due, it only deletes expired
+        items: all clients would conflict on the others.
         """
-        wrote = False
+        wrote, limit = False, _FEW if in_claim else MAX_SWEPT
         # A try of the transaction that fails after this has looked in vain; the next look helps.
         if abs(now - self._foreign_look) >= _FOREIGN_LOOK:
             self._foreign_look = now
@@ -83,7 +76,7 @@ class Sweep:
         def finish() -> Swept:
             leases, dues, expiries = map(list, reads)
             is_all = len(leases) < limit and len(dues) < limit
-            moves = bool(leases or dues) and (is_all or not may_leave)
+            moves = bool(leases or dues) and (is_all or not in_claim)
             is_behind = False
             if expiries:
                 self._end_timers(tr, now, "ready", expiries)
