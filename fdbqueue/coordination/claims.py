@@ -37,14 +37,11 @@ class Claims:
 
     Threads that claim at the same time share a transaction, which takes consecutive items from the
     head of the queue. After a conflict, the next try starts at a random place among more items, up
-    to the claims' `within`; each claim without a conflict narrows this range. So processes spread
-    out until they stop conflicting. A claim in a caller's transaction starts at a random place of
-    the whole range.
+    to the claims' `within`; each claim without a conflict narrows this range. A claim in a caller's
+    transaction starts at a random place of the whole range.
 
     A claim sweeps if it finds too few items or an expired one, which it never takes. Others sweep
     if they have no choice of items, or every quarter of a second.
-
-    A lease counts from the transaction's read version and the start of the try.
     """
 
     items: Items

@@ -44,7 +44,7 @@ class Combiner(Generic[_Request, _Result]):
     signal handler can interrupt it anywhere.
 
     A database error ends all calls of the batch. After any other error, each thread performs its
-    request alone, to get only its own errors.
+    request alone.
 
     Source: Hendler, Incze, Shavit and Tzafrir, Flat Combining (2010).
     """

@@ -242,8 +242,7 @@ def _ranges_by_life(
 ) -> tuple[_KeyRange, list[_KeyRange]]:
     """Return the range of possibly live processes' rows, and the ranges of the others.
 
-    Versions later than this transaction's are from another cluster's backup. After a recovery, all
-    waiting processes start again.
+    Versions later than this transaction's are from another cluster's backup.
     """
     oldest = version - int(REQUEST_TIMEOUT * VERSIONS)
     first_alive = layout.timer_key(prefix, max(0, oldest), b"")
@@ -279,8 +278,7 @@ class StagedPops(Generic[_T]):
     """The pops of one process on a queue of a cluster, served together with other processes'.
 
     After a conflict, the process leaves a request and sleeps, and the leader takes items for it.
-    The leader matters only for speed: each transaction conflicts on what it relies on, and each
-    item goes to one pop, in strict order. See `docs/design/staged-pops.md`.
+    The leader matters only for speed. See `docs/design/staged-pops.md`.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
     """

@@ -85,10 +85,9 @@ def _size_of_popped(popped: tuple[bytes, bytes, Header]) -> int:
 class Store(Generic[_T]):
     """The operations of one queue, in a transaction or on a database.
 
-    The queue object has validated the arguments. On a database, threads and tasks share
-    transactions; a method that may share them or wait returns an operation (`sans_io`). A method
-    that takes a claim raises `LeaseLost` if it is over. A method that returns a bool returns false
-    for an item that is gone or in another state.
+    The queue object has validated the arguments. A method that may share a transaction or wait
+    returns an operation (`sans_io`). A method that takes a claim raises `LeaseLost` if it is over.
+    A method that returns a bool returns false for an item that is gone or in another state.
     """
 
     def __init__(

@@ -57,8 +57,8 @@ class Line:
 class Lines:
     """The operations of this process that wait for items of one queue.
 
-    Operations that wait for the same items stand in one line, and only the first watches the
-    database. When it leaves, the next looks and then watches. See `docs/design/wakeups.md`.
+    Only the first of a line watches the database. When it leaves, the next looks and then watches.
+    See `docs/design/wakeups.md`.
     """
 
     def __init__(self) -> None:
@@ -123,8 +123,8 @@ def until_found(
     """Call `look` until it finds something or the time is over, and return what it found.
 
     In between, sleep until another transaction wakes this client, an item is due, or it is this
-    operation's turn. The last `look` follows the end of the time. In a transaction, or with 0
-    seconds, look once. A false result means that nothing was found.
+    operation's turn. In a transaction, or with 0 seconds, look once. A false result means that
+    nothing was found.
     """
     deadline = time.monotonic() + seconds
     found = yield from look()

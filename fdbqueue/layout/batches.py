@@ -50,7 +50,6 @@ class StoredBatch(NamedTuple):
     """The definition of a batch, which changes only when it closes or is cancelled.
 
     Attributes:
-        on_dead: The effect of a dead job on the others.
         stage: A closing batch takes no more jobs, and counts as one job itself.
         cancelled: Whether its jobs, or the waiting item of the kind `"after"`, must not begin.
         job: The first position of the job whose step waits for it.
@@ -103,8 +102,7 @@ class Membership(NamedTuple):
         subspace: The prefix of the batch's queue; empty for the job's own.
         id: The first position of the waiting item; random for a step.
         cancels: Whether a dead job cancels the others.
-        step: The step that gets the job's result.
-        job: The first position of that step's job.
+        step: The step that gets the job's result, of the job at the first position `job`.
     """
 
     subspace: bytes

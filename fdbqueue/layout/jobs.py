@@ -27,11 +27,8 @@ class StoredStep(NamedTuple):
     """A step of a job.
 
     Attributes:
-        began_at: When the job first reached it.
-        failures: How often its function has failed.
         due: When the job continues at the latest; `None` for never.
         key: The key of its signal, or the id of the job that it runs.
-        value: Its result as JSON, once done.
         number: How many steps were stored before it.
         queue: The queue prefix of the job that it runs; empty for its own.
     """
@@ -92,9 +89,7 @@ class StoredAlert(NamedTuple):
 
     Attributes:
         of: The name of the item's job.
-        job: The name of the job to push.
-        queue: The name of its queue; empty for the item's own.
-        version: Its version.
+        queue: The name of the new job's queue; empty for the item's own.
     """
 
     of: str
@@ -137,10 +132,7 @@ class Timing(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """The item that a schedule pushes, and its timing.
-
-    The item's `level` lacks the prefix of all items. `alert` is the header field of that name.
-    """
+    """The item that a schedule pushes, and its timing; `level` lacks the prefix of all items."""
 
     timing: Timing
     payload: bytes
@@ -155,10 +147,8 @@ class StoredSchedule(NamedTuple):
     """A schedule and its state.
 
     Attributes:
-        next: Its next tick, or `None`.
         declared_at: When a worker last declared it; `None` if a call added it.
-        last: The last tick for which it pushed an item, or `None`.
-        position: The position of that item, or empty.
+        last: The last tick for which it pushed an item, at `position`.
         skipped: Number of ticks that found the last item unfinished or the queue full.
     """
 

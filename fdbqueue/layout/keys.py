@@ -111,8 +111,7 @@ class Number(OfItems):
 class Layout:
     """The keys of one queue.
 
-    A *level* is the prefix of all items of one priority. The *position* of an item is its key
-    without the prefix of the key space; indexes store it.
+    The *position* of an item is its key without the prefix of the key space; indexes store it.
 
     `x_key` builds a key, and `unpack_x_key` reads its parts. `x_prefix` builds a prefix, `x_range`
     and `x_before` a range.
@@ -260,11 +259,11 @@ class Layout:
         return None if prefix == self.items else unpack_priority(prefix[len(self.items) :])
 
     def unpack_item_key(self, key: bytes) -> tuple[Any, ...]:
-        """Return (priority, group, count, random), without missing parts, from an item's key."""
+        """Return the parts of an item's key: priority, group, count, random."""
         return fdb_tuple.unpack(key[len(self.items) :])
 
     def item_id(self, key: bytes, origin: bytes | None = None) -> str:
-        """Return an item's id: the text of its first position, `origin`."""
+        """Return an item's id: its first position as text."""
         packed = binascii.b2a_base64(origin or key[len(self.items) :], newline=False)
         return packed.translate(_URL_SAFE).rstrip(b"=").decode()
 
@@ -284,7 +283,7 @@ class Layout:
         return key
 
     def pushed_at(self, key: bytes) -> datetime | None:
-        """Return when an item was pushed; `None` if its key has no time."""
+        """Return when an item was pushed, if its key has a time."""
         return time_of(self.unpack_item_key(key)[-1])
 
     # Entries and counters
@@ -397,13 +396,13 @@ class Layout:
 
     @staticmethod
     def timer_key(index: bytes, when: int, position: bytes) -> bytes:
-        """Return the key of a timer; `when` is a time, or a lease's version."""
+        """Return the key of a timer at a time, or a lease's version."""
         size = (when.bit_length() + 7) // 8
         return b"%b%c%b%b" % (index, 0x14 + size, when.to_bytes(size, "big"), position)
 
     @staticmethod
     def unpack_timer_key(index: bytes, key: bytes) -> tuple[int, bytes]:
-        """Return a timer's time or version, and its item's position."""
+        """Return a timer's time or version, and position."""
         begin = len(index) + 1
         end = begin + key[begin - 1] - 0x14
         return int.from_bytes(key[begin:end], "big"), key[end:]
@@ -451,7 +450,7 @@ class Layout:
         return not reference.startswith(_OF_NOTHING)
 
     def due_timers(self, version: int, now: int) -> list[tuple[bytes, bytes]]:
-        """Return the ranges of past timers: of leases (by version), delays and expiries."""
+        """Return the ranges of past timers of leases, delays and expiries."""
         after_version = self.timer_key(b"", version + 1, b"")
         after_now = self.timer_key(b"", now + 1, b"")
         return [

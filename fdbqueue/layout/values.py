@@ -104,26 +104,24 @@ class Header(NamedTuple):
 
     Attributes:
         attempts: The number of failed attempts since the last retry by hand.
-        unique: The unique key that it holds until it ends, or `None`.
+        unique: The unique key that it holds.
         origin: Its first position, which its id encodes, if it was moved.
         since: When it became ready, unless at its push.
         cancelled: When it was cancelled while claimed, or after its job had begun.
         key: Its unique key, if a claim frees it or its period ends it. While the item holds a key
             that a claim frees, `unique` is the same.
         key_ends: When that key's period ends; `None` if a claim frees it.
-        tick: The tick for which its schedule pushed it.
         blocks: Whether that schedule's next tick may wait for its end.
-        steps: The number of its job's stored steps.
         waits: The signal for which it last waited, as `Layout.signal_wait`.
         batch: Its job's batch, as `Membership`.
         awaits: Whether it waits, or has waited, for the batch with its id.
         cost: What it adds to its group's pass, as a multiple of the usual.
-        earlier_attempts: The number of failed attempts before its retry by hand.
+        earlier_attempts: The number of failed attempts before that.
         followers: The number of jobs that follow it, each with a row until it ends.
         alone: `NEXT` or `NOW` if it runs alone in its worker after a lease ran out.
         unknown: When a worker that does not know its job first met it, since its last claim.
         step: The step in which its job is suspended.
-        alert: The job that is pushed when it becomes a dead letter, as `StoredAlert`.
+        alert: Its `StoredAlert`.
         cancelled_step: The step in which its job learns that it is cancelled.
     """
 
@@ -661,7 +659,7 @@ def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
 
 
 class StoredWorker(NamedTuple):
-    """The row of a worker. `queues` has the concurrency of each; the row expires at `end`."""
+    """The row of a worker, with the concurrency of its `queues`; it expires at `end`."""
 
     name: str
     host: str

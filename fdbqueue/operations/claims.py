@@ -74,7 +74,7 @@ Extension: TypeAlias = tuple[Claim, Report | None]
 class ClaimRequest(NamedTuple):
     """A claim of `n` items among the first `within`, with a lease in seconds.
 
-    The token identifies the claim: a UUID with the time of the try.
+    The token is a UUID with the time of the try.
     """
 
     n: int
@@ -119,7 +119,7 @@ class AckRequest(NamedTuple):
 class ClaimedItems:
     """The claimed items of one queue.
 
-    A claim belongs to the holder of its token while the item is stored under that token.
+    A claim holds while its item is stored under its token.
 
     A lease ends when both the versions of the database and the sweeping client's clock say so: a
     recovery advances the versions, and clocks differ. A lease that only its version ends is renewed

@@ -51,8 +51,7 @@ class StoredOptions:
         has_bounds: Whether they bound the queue or some groups.
         keeps_done: Whether done items are kept; true if unknown.
         may_have_done: The last value of `has_kept`.
-        has_any_rate: Whether this client has found a rate.
-        has_groups: Whether this client has found groups.
+        has_any_rate, has_groups: Whether this client has found a rate, or groups.
     """
 
     def __init__(self, layout: Layout, given: Options) -> None:

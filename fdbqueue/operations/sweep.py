@@ -39,8 +39,7 @@ class Swept(NamedTuple):
 class Sweep:
     """The sweeps of one queue. A client sweeps before it takes items.
 
-    If many items are due, the earliest become available first: a client may take an item before one
-    of a lower priority that became due later. Expired items are never taken.
+    If many items are due, the earliest become available first. Expired items are never taken.
     """
 
     def __init__(self, items: Items, claimed: ClaimedItems, schedules: Schedules) -> None:

@@ -1,8 +1,4 @@
-"""Timers, and the transitions of items whose timers are over (`sweep.py` finds them).
-
-The end of a lease makes its item ready, or a dead letter after the last attempt. The end of a delay
-makes its item ready. An expired item ends.
-"""
+"""Timers, and the transitions of items whose timers are over (`sweep.py` finds them)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The transitions of items from state to state, and everything that follows from them.
 
-Each operation names the transitions it wants. `Transitions` writes the rows and counters; the
-*maintainers* keep all else that depends on an item. None is called by name. See
-`docs/design/transitions.md`.
+Each operation names the transitions it wants. See `docs/design/transitions.md`.
 """
 
 from __future__ import annotations
@@ -135,9 +133,8 @@ Follow: TypeAlias = Callable[[Transaction, int, Sequence[Change]], None]
 class Transitions:
     """The transitions of one queue's items.
 
-    Only `history` sees plain items: unused features cost nothing. A plain item has no header, no
-    group, no slot and a small payload, and is neither dead nor done. For other items, `groups`
-    reads before the rows are written, and `followers` follow.
+    Only `history` sees plain items: no header, group or slot, a small payload, neither dead nor
+    done. For other items, `groups` reads before the rows are written, and `followers` follow.
     """
 
     def __init__(

@@ -47,9 +47,9 @@ def wake_claims(tr: Transaction, layout: Layout, n: int) -> None:
 class Waiters:
     """The clients that wait for items of one queue, in the order in which they began.
 
-    A wake-up, which clears the newest keys, can be in vain: the client may be dead or not visible
-    yet, or another wake-up clears the same key. So its neighbours watch its key, and the oldest
-    client, the sentinel, watches the keys that every push changes. See `docs/design/wakeups.md`.
+    A wake-up, which clears the newest keys, can be in vain. So the neighbours of a client watch its
+    key, and the oldest client, the sentinel, the keys that every push changes. See
+    `docs/design/wakeups.md`.
     """
 
     def __init__(self, layout: Layout, prefix: bytes) -> None:

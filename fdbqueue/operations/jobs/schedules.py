@@ -1,6 +1,6 @@
 """Schedules: a sweep that finds a tick due pushes its item and sets the next.
 
-Two sweeps that find the same tick conflict, so each tick is pushed exactly once.
+Two sweeps that find the same tick conflict.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The steps of jobs: store results, suspend jobs, send signals.
 
-Every change of a step requires the job's claim. A job that sleeps or waits is a delayed item, which
-a signal makes ready.
+Every change of a step requires the job's claim. A job that sleeps or waits is a delayed item.
 """
 
 from __future__ import annotations

@@ -36,8 +36,7 @@ class Bounds:
     """The bounds of one queue and its groups.
 
     An item occupies one place from its push until it ends. Only pushes, schedules and retries of
-    dead letters take places; `put_back` may exceed the bound. A push reads its groups' settings
-    only if some group has a bound.
+    dead letters take places; `put_back` may exceed the bound.
     """
 
     def __init__(self, items: Items, randrange: RandRange) -> None:

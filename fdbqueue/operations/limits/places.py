@@ -29,14 +29,12 @@ def take_places(
 ) -> None:
     """Take `n` numbered places below a bound, one for each item that the transaction adds.
 
-    There must be room; `taken` includes the transaction's own. Places are never written. A
-    transaction reads the number of taken places by a snapshot, and chooses places between it and
-    the bound. Two transactions conflict if they choose the same place, or if one chooses a place
-    below the number read by the other.
+    There must be room; `taken`, read by a snapshot, includes the transaction's own. Two
+    transactions conflict if they choose the same place, or if one chooses a place below the number
+    read by the other. So the bound is never exceeded (proof: `docs/design/bounded-pushes.md`).
 
-    The bound is never exceeded if all other operations leave the number of taken places unchanged
-    or lower it (proof: `docs/design/bounded-pushes.md`). A transaction that also ends items may
-    reuse their places: it conflicts with every other end of these items.
+    A transaction that also ends items may reuse their places: it conflicts with every other end of
+    these items.
     """
     version = tr.get_read_version().wait()
     own = _taken.setdefault(tr, {})

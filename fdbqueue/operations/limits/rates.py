@@ -24,8 +24,7 @@ class Starts:
 
     A group is a name, or `None` for the queue. Each transaction that starts items of a group with a
     rate leaves a row; a counter has their sum. A start is forgotten once it is older than the
-    rate's period, by both the versions of the database and the client's clock. So by versions, no
-    period has more starts than the rate allows; after a recovery, the clocks decide.
+    rate's period, by both the versions of the database and the client's clock.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -160,7 +159,7 @@ class QueueRate:
             self._set_timer(tr, now)  # clients may wait, and the old rate may have had no timer
 
     def end_hold(self, tr: Transaction, now: int, references: Iterable[bytes]) -> None:
-        """If the queue's timer was deleted, wake clients, or set a new timer."""
+        """After the deletion of the queue's timer, wake clients or set a new one."""
         if self._layout.queue_reference() in references:
             self._look_again(tr, now)
 

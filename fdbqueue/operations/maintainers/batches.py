@@ -3,8 +3,7 @@
 That item is delayed and never due. Either it follows the jobs of the batch, and its first position
 is the batch's id, or it is a job that waits for others in its steps, which get their results.
 
-The definition of a batch changes when it closes, is cancelled or, if so configured, when a job
-dies. Its counts change by atomic adds: neither pushes nor ends conflict with each other.
+The counts of a batch change by atomic adds: neither pushes nor ends conflict with each other.
 """
 
 from __future__ import annotations
@@ -131,8 +130,7 @@ def note_ends(own: Layout, tr: Transaction, now: int, changes: Sequence[Change])
 def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End) -> None:
     """Count an item's end in its batches, and delete the rows of its followers.
 
-    Each transition that ends an item or makes it a dead letter calls this. Removing a dead letter
-    or a done item does not count; a retried dead letter can end again.
+    Removing a dead letter or a done item does not count; a retried dead letter can end again.
     """
     header, position = item.header, own.position(item.key)
     if header is NO_HEADER:
@@ -302,8 +300,8 @@ def _end_some(
 ) -> bool:
     """Take places for ends in a batch that is not open, or make its item ready if they are last.
 
-    Return whether they are last. Without a job in `ended`, the batch ends its own part now; a batch
-    that is created closed has already done so. `counts` come from a snapshot read.
+    Return whether they are last. Without a job in `ended`, the batch ends its own part now.
+    `counts` come from a snapshot read.
 
     The batch counts as one more job, which ends when it is closed: P jobs have T = P + 1 ends. Each
     end that commits after the first step of closing calls this function. It sees m earlier ends,

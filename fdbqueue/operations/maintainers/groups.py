@@ -50,8 +50,6 @@ class Groups:
     frees a slot, or with a sweep once its rate allows more. A group with a concurrency of one is a
     sequence: after a failure, it is held until the failed item is available again.
 
-    Taking an item moves its group's turn back by the item's cost over the group's weight. A group
-    without items starts again at the highest pass that was taken, or at its own if that is higher.
     The items without a group are one more group, without a stored turn.
     """
 

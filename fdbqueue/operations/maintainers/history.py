@@ -1,7 +1,7 @@
 """The history of a queue: samples of its totals, waiting times and run times, within a day.
 
-The first transaction of a period that changes the totals stores their old values as a sample. The
-events of a period are the difference between two samples. See `docs/design/history.md`.
+The first transaction of a period that changes the totals stores their old values as a sample. See
+`docs/design/history.md`.
 """
 
 from __future__ import annotations
