@@ -82,10 +82,8 @@ class Pops(Generic[_T]):
         """Delete the items of the first pops, while the transaction has room.
 
         The first pop gets all its items, regardless of size. Only the first `n_own` pops are this
-        process's; the result has their items, and the stored items of the others.
-
-        Raises:
-            UndecodableItem: An own item cannot be decoded. A single pop has then written nothing.
+        process's; the result has their items, and the stored items of the others. Raise
+        `UndecodableItem` for an own item.
         """
         left = sum(map(number_of, pops))
         if self.items.options.has_any_rate:
@@ -381,7 +379,6 @@ class _Pops(Generic[_T]):
     """The transactions that serve a batch of pops.
 
     Attributes:
-        name: The batch's name in its request.
         begins_alone: Whether the first transaction ignores other processes.
         leading_as: The name under which this process leads.
         takes_over: Whether it waited so long that the leader may be dead.

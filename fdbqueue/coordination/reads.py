@@ -58,9 +58,9 @@ class Finished(NamedTuple):
 class Reads(Generic[_T]):
     """The reads of one queue.
 
-    On a database, the methods first sweep, in at most one transaction, or only the sought item. In
-    a transaction they write nothing, and show an item whose timer is over as it is stored. They
-    return `None` for an item that is gone.
+    On a database, the methods first sweep, in one transaction, or only the sought item. In a
+    transaction they write nothing, and show what is stored. They return `None` for an item that is
+    gone.
     """
 
     items: Items
@@ -203,8 +203,7 @@ class Reads(Generic[_T]):
     ) -> Iterator[tuple[ItemRow, _R | None]]:
         """Yield items in a state, each with what is shown of it, or `None` if it does not match.
 
-        On a database, read in pages. In a transaction, read item by item (done items in pages), and
-        conflict only with changes of the items read.
+        On a database, read in pages. In a transaction, read item by item (done items in pages).
 
         If all items match, read up to `limit`, otherwise up to `scan`; 0 for all. Items whose keys
         do not match are left out.

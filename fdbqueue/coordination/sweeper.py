@@ -53,7 +53,7 @@ class Sweeper:
         self._has_trimmed = False
 
     def has_timers(self, tr: Transactor) -> bool:
-        """Return whether the queue ever had timers or limits, as of a second ago at most."""
+        """Return whether the queue had timers or limits a second ago at most."""
         now = clock.monotonic()
         if not self._has_timers and now >= self._next_look:
             self._has_timers = read(
@@ -93,8 +93,8 @@ class Sweeper:
         """Sweep a database until nothing is due; return whether the queue was not paused.
 
         If much is due, end once `n` items have moved, an item is ready and all expired items are
-        deleted; with `n=0`, after one transaction. The next call continues. Do nothing just after a
-        sweep, or in a transaction.
+        deleted; with `n=0`, after one transaction. Do nothing just after a sweep, or in a
+        transaction.
         """
         if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
             self._next_sweep = clock.monotonic() + _SWEEP
@@ -125,8 +125,7 @@ class Sweeper:
     def trim(self, db: Database) -> None:
         """Delete what the queue no longer keeps, and put back items staged for dead processes.
 
-        Done items and unique keys go once their periods are over. If another process trims at the
-        same time, it does the work.
+        If another process trims at the same time, it does the work.
         """
         self._last_trim, self._has_trimmed = clock.monotonic(), True
         now = milliseconds()

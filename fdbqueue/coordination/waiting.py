@@ -179,7 +179,7 @@ def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sle
     """Watch what is wanted until an item is due, for at most `seconds`.
 
     If it is worth looking at once, the sleep has no watches. The transaction that reads the queue
-    sets the watches: they miss no change, except a value that changes back.
+    sets the watches.
 
     Source: FoundationDB documentation, Developer Guide, "Watches".
     """

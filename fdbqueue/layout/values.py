@@ -104,7 +104,7 @@ class Header(NamedTuple):
 
     Attributes:
         attempts: The number of failed attempts since the last retry by hand.
-        unique: The unique key that it holds.
+        unique: The unique key that it holds until it ends.
         origin: Its first position, which its id encodes, if it was moved.
         since: When it became ready, unless at its push.
         cancelled: When it was cancelled while claimed, or after its job had begun.
@@ -116,7 +116,7 @@ class Header(NamedTuple):
         batch: Its job's batch, as `Membership`.
         awaits: Whether it waits, or has waited, for the batch with its id.
         cost: What it adds to its group's pass, as a multiple of the usual.
-        earlier_attempts: The number of failed attempts before that.
+        earlier_attempts: The number of failed attempts before that retry.
         followers: The number of jobs that follow it, each with a row until it ends.
         alone: `NEXT` or `NOW` if it runs alone in its worker after a lease ran out.
         unknown: When a worker that does not know its job first met it, since its last claim.
