@@ -16,15 +16,15 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import in_batches
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.values import NO_HEADER
+from fdbqueue.layout.values import NEVER
 from fdbqueue.operations.claims import ClaimedItems, ClaimRequest
 from fdbqueue.operations.items import ITEM_BYTES, Items
 from fdbqueue.operations.limits.places import First, Slots
 from fdbqueue.operations.sweep import Sweep
-from fdbqueue.operations.timers import has_expired
 from fdbqueue.types import Claim, Database, Options, Transaction
 
 _n_of, _within_of = attrgetter("n"), attrgetter("within")
+_expires_of = attrgetter("header.expires")
 
 _WIDER = 4  # a conflict multiplies the range of first items by this
 _NARROWER = 0.98  # a claim without a conflict multiplies the range of the next claim by this
@@ -116,14 +116,6 @@ def _size_of(item: StoredItem) -> int:
     return len(item.value) + ITEM_BYTES
 
 
-def _have_expired(found: Sequence[StoredItem], now: int) -> bool:
-    for item in found:
-        header = item.header
-        if header is not NO_HEADER and has_expired(header.expires, now):
-            return True
-    return False
-
-
 def _skipped(n: int, among: float, place: float) -> int:
     """Return how many of the first `among` items to skip: a multiple of `n`.
 
@@ -181,7 +173,8 @@ class _Claiming:
         found: Sequence[StoredItem] = ()
         if not self.must_sweep:
             found = admit(tr, self.now, n, options, first)
-        self.has_swept = len(found) < n or _have_expired(found, self.now)
+        expiries = filter(None, map(_expires_of, found))
+        self.has_swept = len(found) < n or min(expiries, default=NEVER) <= self.now
         if self.has_swept:
             sweep = claims.sweep.begin_sweep(tr, self.now, version.wait())
             mark = tr.snapshot.get(claims.items.layout.scheduled)

@@ -226,14 +226,14 @@ class Transitions:
 
     def _count(self, tr: Transaction, changes: Sequence[Change], are_plain: bool) -> None:
         layout = self._layout
-        numbers: dict[tuple[Why, State | None, State | None], int] = {}
         counters: dict[bytes, int] = {}
         tallies: dict[str, int] = {}
         pushed = 0
         for why, before, after, _ in changes:
-            kind = (why, before and before.state, after and after.state)
-            numbers[kind] = numbers.get(kind, 0) + 1
             pushed += why == "pushed"
+            kind = (why, before and before.state, after and after.state)
+            for tally, n in TABLE[kind].items():
+                tallies[tally] = tallies.get(tally, 0) + n
             for row, n in ((before, -1), (after, 1)):
                 if row is None:
                     continue
@@ -244,9 +244,6 @@ class Transitions:
                     counters[key] = counters.get(key, 0) + n
                 if row.item.header is not NO_HEADER:
                     count_marks(tallies, row, n)
-        for kind, n in numbers.items():
-            for tally, change in TABLE[kind].items():
-                tallies[tally] = tallies.get(tally, 0) + n * change
         for counter, n in counters.items():
             if n:
                 tr.add(counter, encode_count(n))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -59,6 +60,11 @@ class Groups:
         self._starts = Starts(layout)
         self._options = options
         self._progress = layout.group_key(layout.settling, None)
+        self._pass_key = partial(layout.group_key, layout.group_passes)
+        self._settings_key = partial(layout.group_key, layout.group_settings)
+        self._held = partial(layout.group_key, layout.held_groups)
+        self._slot = partial(layout.group_key, layout.group_slots)
+        self._awaited = partial(layout.group_key, layout.awaited_retries)
 
     # Transitions
 
@@ -416,18 +422,6 @@ class Groups:
         passes = read_all(tr, [self._pass_key(group, rest) for rest in members])
         return {rest: decode_count(value) for rest, value in zip(members, passes)}
 
-    def _pass_key(self, group: str | None, rest: bytes = b"") -> bytes:
-        return self._layout.group_key(self._layout.group_passes, group, rest)
-
-    def _awaited(self, group: str) -> bytes:
-        return self._layout.group_key(self._layout.awaited_retries, group)
-
-    def _held(self, group: str) -> bytes:
-        return self._layout.group_key(self._layout.held_groups, group)
-
-    def _slot(self, group: str) -> bytes:
-        return self._layout.group_key(self._layout.group_slots, group)
-
     def index_entries(self, reads: ReadTransaction, level: Level) -> dict[bytes, bytes]:
         """Return the rows of a group with ready items in a level."""
         layout, group, rest = self._layout, level.group or "", level.rest
@@ -440,9 +434,6 @@ class Groups:
         return rows
 
     # Settings
-
-    def _settings_key(self, group: str | None) -> bytes:
-        return self._layout.group_key(self._layout.group_settings, group)
 
     def set(self, tr: Transaction, now: int, group: str | None, changes: dict[str, Any]) -> None:
         """Change a group's settings; `None` sets the defaults."""
