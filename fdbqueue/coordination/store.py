@@ -216,10 +216,10 @@ class Store(Generic[_T]):
             return
         limits = not LIMITING.isdisjoint(changes)
 
-        def body(tr: Transaction, now: int) -> bool:
+        def body(tr: Transaction, now: int) -> None:
             if limits:
                 self.options.note_limit(tr)
-            return self.pusher.set_options(tr, now, changes)
+            self.pusher.set_options(tr, now, changes)
 
         self.change(tr, body)
         if limits:

@@ -62,8 +62,8 @@ class Pusher:
         self._changes = changes
         self._bounds = bounds
 
-    def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> bool:
-        """Store new values of options; return true."""
+    def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> None:
+        """Store new values of options."""
         self._options.accept(changes)
         options = self._options.agree(tr)
         if "rate" in changes:
@@ -74,7 +74,6 @@ class Pusher:
         if has_kept(options) and not changed.keeps_done:
             changed = replace(changed, keep_number=0)  # there may be done items to delete
         tr[self.layout.options] = encode_options(changed)
-        return True
 
     def push(
         self,

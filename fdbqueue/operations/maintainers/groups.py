@@ -68,9 +68,7 @@ class Groups:
 
     # Transitions
 
-    def begin(
-        self, tr: Transaction, now: int, changes: Sequence[Change]
-    ) -> Callable[[], None] | None:
+    def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> Callable[[], None]:
         """Start the reads for transitions of grouped items.
 
         An item that becomes ready conflicts with changes to whether its group has ready items.
@@ -78,12 +76,10 @@ class Groups:
         taken: list[StoredItem] = []
         members: dict[Level, Value] = {}
         freed = Counter[str]()
-        is_grouped = False
         for _, before, after, _ in changes:
             level = after.item.level if after is not None and after.state == "ready" else None
             if before is not None:
                 group = before.item.level.group
-                is_grouped |= group is not None
                 if before.state == "ready":
                     taken.append(before.item)
                     level = None if before.item.level == level else level
@@ -93,8 +89,6 @@ class Groups:
                 members[level] = self.prefetch(tr, level)
         are_claimed = changes[0].why == "claimed"
         taking = self.begin_taking(tr, taken, are_claimed)
-        if not (is_grouped or members or taking):
-            return None
         for group in freed:
             tr[self._held(group)]  # the client caches what it reads
 
@@ -429,8 +423,7 @@ class Groups:
         if not reads[self._held(group)].present():
             pass_ = decode_count(reads[self._pass_key(group, rest)].value)
             own = reads[self._settings_key(group)].value or NO_SETTINGS
-            turn = layout.turn_key(layout.turns, rest, pass_, group)
-            rows[turn] = own
+            rows[layout.turn_key(layout.turns, rest, pass_, group)] = own
         return rows
 
     # Settings
