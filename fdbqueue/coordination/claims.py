@@ -211,7 +211,7 @@ class _Claiming:
                 return taken[0]
 
     def _take(
-        self, tr: Transaction, version: int, options: Options | None, found: Sequence[StoredItem]
+        self, tr: Transaction, version: int, options: Options, found: Sequence[StoredItem]
     ) -> list[Claim | None] | None:
         """Take items for the requests; return `None` if none could be decoded."""
         claims, now = self.claims, self.now

@@ -20,6 +20,7 @@ from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.operations.maintainers.history import read_history
+from fdbqueue.operations.options import NO_OPTIONS
 from fdbqueue.operations.push import Pushed
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.views.item_info import ItemInfos
@@ -86,7 +87,8 @@ class Reads(Generic[_T]):
 
     def options(self, tr: ReadTransactor) -> Options:
         """Return the stored options; before the first push, the given ones."""
-        return read(tr, self.items.options.read) or self.given_options
+        stored = read(tr, self.items.options.read)
+        return self.given_options if stored is NO_OPTIONS else stored
 
     def pushed(self, tr: ReadTransaction, new: NewItem, pushed: Pushed) -> Any:
         """Return what `push` returns for an item."""

@@ -134,9 +134,9 @@ class Sweeper:
         def body(tr: Transaction) -> bool:
             nonlocal tries
             tries += 1
-            options = self._options.read(tr.snapshot)
-            if tries > 1 or options is None:
+            if tries > 1:
                 return True
+            options = self._options.read(tr.snapshot)
             dropped = self._items.unique_keys.drop_ended_periods(tr, now, _MAX_TRIMMED)
             trimmed = self._changes.trim(tr, now, options, _MAX_TRIMMED)
             return self._requests.sweep(tr, now) and max(dropped, trimmed) < _MAX_TRIMMED

@@ -52,9 +52,8 @@ class Changes:
 
     def cancel(self, tr: Transaction, now: int, row: ItemRow) -> None:
         """End a ready or delayed item, kept as done if the queue does so; it counts as removed."""
-        options = self._items.options.read(tr.snapshot)
         done = None
-        if options is not None and options.keeps_done:
+        if self._items.options.read(tr.snapshot).keeps_done:
             item = row.item.with_header(row.item.header._replace(waits=b"", awaits=False))
             done = ItemRow("done", item, row.attempts, finished_at=now, outcome="cancelled")
         self._rely_on(tr, row)

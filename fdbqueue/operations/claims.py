@@ -62,7 +62,7 @@ _RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
 
 _attempts_of, _key_of = attrgetter("attempts"), attrgetter("item.key")
 
-BegunOptions: TypeAlias = Callable[[], Options | None]
+BegunOptions: TypeAlias = Callable[[], Options]
 
 EndWith: TypeAlias = Callable[[bytes | None], None]
 """Stores a handler's result and notes the ends of its items."""
@@ -309,8 +309,7 @@ class ClaimedItems:
         rows: list[ItemRow],
         begun_options: BegunOptions | None,
     ) -> list[Change]:
-        options = begun_options and begun_options()
-        keeps = options is not None and options.keeps_done
+        keeps = begun_options is not None and begun_options().keeps_done
         changes: list[Change] = []
         for row in rows:
             outcome: Outcome = "done" if request.discarded is None else "discarded"

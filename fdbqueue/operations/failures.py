@@ -24,14 +24,12 @@ from fdbqueue.operations.items import EXPIRED, Items
 from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.timers import DIED_ALONE, LEASE_OVER, has_expired
 from fdbqueue.operations.transitions import Change, Why
-from fdbqueue.types import FailedAttempt, Options, ReadTransaction, State, Transaction
+from fdbqueue.types import FailedAttempt, ReadTransaction, State, Transaction
 
 _MAX_STDERR = 4_096  # bytes
 
 _FIRST_UNKNOWN = 10.0  # seconds before a job that a worker does not know is ready again, at first
 _LAST_UNKNOWN = 3600.0  # seconds at last
-
-_NO_OPTIONS = Options("", "", None, None)  # of a queue before its first push
 
 
 def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> float:
@@ -119,7 +117,7 @@ class Failures:
         """
         if not failed:
             return
-        options = self._items.options.read(tr.snapshot) or _NO_OPTIONS
+        options = self._items.options.read(tr.snapshot)
         room = text_room(len(failed))
         if traceback is not None:
             traceback = text_end(traceback, min(options.traceback_bytes, room)) or None

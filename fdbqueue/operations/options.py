@@ -18,6 +18,9 @@ _log = logging.getLogger("fdbqueue")
 _FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
 """Options that a client may omit when it opens a queue."""
 
+NO_OPTIONS = Options("", "", None, None)
+"""The options of a queue before its first push."""
+
 LIMITING = frozenset({"concurrency", "paused", "rate"})
 
 
@@ -65,13 +68,13 @@ class StoredOptions:
         self.has_any_rate = False
         self.has_groups = False
 
-    def begin_read(self, tr: ReadTransaction) -> Callable[[], Options | None]:
+    def begin_read(self, tr: ReadTransaction) -> Callable[[], Options]:
         """Start to read the options of the queue."""
         read = tr.get(self._layout.options)
 
-        def finish() -> Options | None:
+        def finish() -> Options:
             if read.value is None:
-                return None
+                return NO_OPTIONS
             options = decode_options(read.value)
             if options is not self._seen:
                 self._seen = options
@@ -84,8 +87,8 @@ class StoredOptions:
 
         return finish
 
-    def read(self, tr: ReadTransaction) -> Options | None:
-        """Return the options of the queue; `None` before its first push."""
+    def read(self, tr: ReadTransaction) -> Options:
+        """Return the options of the queue."""
         return self.begin_read(tr)()
 
     def agree(self, tr: Transaction) -> Options:
@@ -120,13 +123,12 @@ class StoredOptions:
 
     def is_paused(self, tr: Transaction) -> bool:
         """Return whether the queue is paused."""
-        options = self.read(tr)
-        return options is not None and options.paused
+        return self.read(tr).paused
 
     def note(self, tr: Transaction, **groups: Any) -> None:
         """Store that the queue has groups, which take turns, or groups with a bound."""
         options = self.read(tr)
-        if options is not None and (noted := replace(options, **groups)) != options:
+        if options is not NO_OPTIONS and (noted := replace(options, **groups)) != options:
             tr[self._layout.options] = encode_options(noted)
 
     def note_limit(self, tr: Transaction) -> None:

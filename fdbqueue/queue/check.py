@@ -403,8 +403,7 @@ class _Check:
     def _compare_total(self) -> None:
         layout, numbers = self._layout, self._numbers
         counters = self._items.begin_counters(self._reads)()
-        options = self._items.options.read(self._reads)
-        numbers["paused"] = options is not None and options.paused
+        numbers["paused"] = self._items.options.read(self._reads).paused
         tallies = {**counters.tallies, "claimed": counters.claimed}
         for tally, what in _COUNTED.items():
             if tallies[tally] != numbers[tally]:

@@ -100,8 +100,7 @@ class Bounds:
 
     def reserve(self, tr: Transaction, group: str | None, *, in_queue: bool = True) -> None:
         """Take a place for one item in its group and in the queue; raise `QueueFull`."""
-        options = self._items.options.read(tr)
-        rooms = {} if options is None else self.begin(tr, options, [group])()
+        rooms = self.begin(tr, self._items.options.read(tr), [group])()
         if not in_queue:
             rooms.pop(None, None)
         for each, room in rooms.items():

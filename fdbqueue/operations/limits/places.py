@@ -71,31 +71,25 @@ class Slots:
         self._counter = layout.slots + layout.slot_of_queue
 
     def admit(
-        self,
-        tr: Transaction,
-        now: int,
-        n: int,
-        options: Options | None,
-        first: First,
+        self, tr: Transaction, now: int, n: int, options: Options, first: First
     ) -> Sequence[StoredItem]:
         """Return up to `n` (at least 1) first items that may be claimed; none while paused."""
-        if options is not None:
-            if options.paused:
-                return []
-            if options.rate is not None:
-                n = self._rate.room(tr, now, options, n)
-            if options.concurrency is not None and n:
-                left = max(0, options.concurrency - self._taken(tr))
-                if not left:  # conflict with operations that free a slot
-                    tr.add_read_conflict_key(self._counter)
-                n = min(n, left)
+        if options.paused:
+            return []
+        if options.rate is not None:
+            n = self._rate.room(tr, now, n)
+        if options.concurrency is not None and n:
+            left = max(0, options.concurrency - self._taken(tr))
+            if not left:  # conflict with operations that free a slot
+                tr.add_read_conflict_key(self._counter)
+            n = min(n, left)
         return first(tr, n) if n else []
 
-    def hold(self, tr: Transaction, now: int, options: Options | None, n: int) -> tuple[bytes, ...]:
+    def hold(self, tr: Transaction, now: int, options: Options, n: int) -> tuple[bytes, ...]:
         """Take slots for `n` admitted items; return the slots of each."""
-        if options is not None and options.rate is not None:
-            self._rate.note(tr, now, options, n)
-        if options is None or options.concurrency is None or n == 0:
+        if options.rate is not None:
+            self._rate.note(tr, now, n)
+        if options.concurrency is None or n == 0:
             return ()
         places = self._layout.slot_places + self._layout.slot_of_queue
         take_places(tr, places, self._taken(tr), options.concurrency, n, self._randrange)

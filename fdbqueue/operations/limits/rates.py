@@ -112,16 +112,16 @@ class QueueRate:
         self._options = options
         self._starts = Starts(layout)
 
-    def room(self, tr: Transaction, now: int, options: Options | None, n: int) -> int:
+    def room(self, tr: Transaction, now: int, n: int) -> int:
         """Return how many of `n` items may start."""
-        rate = _rate_of(options)
+        rate = _rate_of(self._options.read(tr))
         if rate is None or n == 0:
             return n
         return min(n, self._starts.room(tr, now, None, rate, n - 1)[0])
 
-    def note(self, tr: Transaction, now: int, options: Options | None, n: int) -> None:
+    def note(self, tr: Transaction, now: int, n: int) -> None:
         """Record `n` starts."""
-        rate = _rate_of(options)
+        rate = _rate_of(self._options.read(tr))
         if rate is None or n == 0:
             return
         room, due = self._starts.room(tr, now, None, rate, n)
@@ -134,19 +134,11 @@ class QueueRate:
         self._starts.take_back(tr, None, time)
         self._look_again(tr, now)
 
-    def room_to_pop(self, tr: Transaction, now: int, n: int) -> int:
-        """Return how many of `n` items may be popped."""
-        return self.room(tr, now, self._options.read(tr), n) if self._options.has_any_rate else n
-
-    def note_popped(self, tr: Transaction, now: int, n: int) -> None:
-        """Record `n` pops."""
-        self.note(tr, now, self._options.read(tr), n)
-
     def may_pop(self, tr: Transaction, now: int) -> bool:
         """Return whether the queue is neither paused nor over its rate."""
-        return not self._options.is_paused(tr) and self.room_to_pop(tr, now, 1) > 0
+        return not self._options.is_paused(tr) and self.room(tr, now, 1) > 0
 
-    def is_used_up(self, reads: ReadTransaction, options: Options | None) -> bool:
+    def is_used_up(self, reads: ReadTransaction, options: Options) -> bool:
         """Return whether no item may start before old starts are forgotten."""
         rate = _rate_of(options)
         return rate is not None and self._starts.number(reads, None) >= rate[0]
@@ -180,10 +172,8 @@ class QueueRate:
         set_timer(tr, self._layout, due, self._layout.queue_reference())
 
 
-def _rate_of(options: Options | None) -> Rate | None:
-    if options is None or options.rate is None:
-        return None
-    return options.rate[0], round(1000 * options.rate[1])
+def _rate_of(options: Options) -> Rate | None:
+    return options.rate and (options.rate[0], round(1000 * options.rate[1]))
 
 
 def _age(began_at: int, version: int) -> int:

@@ -59,7 +59,7 @@ class Alerts:
             return self._items
         layout, given = Layout(location(tr, queue), queue), Options("priority", "json", int)
         if not tr[layout.options].present():  # keep done jobs as the own queue does
-            own = self._items.options.read(tr.snapshot) or self._items.options.agreed
+            own = self._items.options.read(tr.snapshot)
             given = replace(given, keep_seconds=own.keep_seconds, keep_number=own.keep_number)
         items = Items(layout, Priorities(layout, int), given)
         try:

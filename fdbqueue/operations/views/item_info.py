@@ -108,7 +108,7 @@ class ItemInfos(Generic[_T]):
                 id=self._codec.id_of(found.item),
                 state=state,
                 attempts=found.attempts,
-                max_attempts=None if options is None else options.max_attempts,
+                max_attempts=options.max_attempts,
                 pushed_at=self._layout.pushed_at(key),
                 due_at=utc_time(found.due) if state == "delayed" and found.due != NEVER else None,
                 expires_at=None if expires is None else utc_time(expires),
@@ -197,15 +197,15 @@ def _has(text: str | None, part: str | None) -> bool:
 
 def _begin_held(
     tr: ReadTransaction, layout: Layout, rate: QueueRate, item: StoredItem
-) -> Callable[[Options | None], ItemHeldBy | None]:
+) -> Callable[[Options], ItemHeldBy | None]:
     reads: ReadTransaction = getattr(tr, "snapshot", tr)
     group = item.level.group
     held = None if group is None else reads[layout.group_key(layout.held_groups, group)]
 
-    def finish(options: Options | None) -> ItemHeldBy | None:
-        if options is not None and options.paused:
+    def finish(options: Options) -> ItemHeldBy | None:
+        if options.paused:
             return "queue_paused"
-        limit = None if options is None else options.concurrency
+        limit = options.concurrency
         taken = layout.slots + layout.slot_of_queue
         if limit is not None and decode_count(reads[taken].value) >= limit:
             return "queue_concurrency"

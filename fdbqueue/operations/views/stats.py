@@ -13,6 +13,7 @@ from fdbqueue.layout.counters import Counters, counters_range
 from fdbqueue.layout.keys import FIRST_COUNT, Layout
 from fdbqueue.layout.values import PARKED, Moment, utc_time
 from fdbqueue.operations.items import Items
+from fdbqueue.operations.options import NO_OPTIONS
 from fdbqueue.types import Key, KeyValue, Options, QueueStats, ReadTransaction
 
 _TOTALS = ("failed", "retried", "expired", "removed", "died", "put_back")
@@ -31,8 +32,8 @@ def read_stats(
     begun = items.begin_counters(tr, counters_range)
     options = items.options.begin_read(tr)
     finish = begin_stats(tr, items.layout.subspace, begun(), first_key)
-    stored = options() or given
-    return replace(finish(), options=stored)
+    stored = options()
+    return replace(finish(), options=given if stored is NO_OPTIONS else stored)
 
 
 def read_size(tr: ReadTransaction, items: Items) -> int:

@@ -158,7 +158,7 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
     "the last one is not noticed": ("groups", None, ["operations.items:Groups._note_removed"]),
     "nobody hands the slot over": ("groups", False, ["operations.items:Groups._goes_on"]),
     "no timer ends a hold": ("groups", 0, ["operations.items:Groups.end_holds"]),
-    "pops are no starts": ("groups", None, ["operations.limits.rates:QueueRate.note_popped"]),
+    "starts are not noted": ("groups", None, ["operations.limits.rates:QueueRate.note"]),
     "no timer for the queue": ("groups", None, ["operations.limits.rates:QueueRate._set_timer"]),
     "two pushes fill a group": ("groups", None, ["operations.limits.bounds:Bounds._take"]),
 }
