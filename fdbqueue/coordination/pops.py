@@ -178,7 +178,7 @@ class PopRequests:
         _, tr[layout.leader] = layout.unpack_request_key(following.key)
 
     def stage(self, tr: Transaction, request: bytes, pops: Staged) -> None:
-        """Replace a request by popped items, which count as claimed until taken."""
+        """Replace a request by popped items."""
         tr.add_read_conflict_key(request)
         tr.clear(request)
         position = self._layout.position
@@ -448,7 +448,7 @@ class _Pops(Generic[_T]):
             self.ahead = tr.snapshot.get_range(begin, end, n, at_max, WANT_ALL)
 
     def _become_leader(self, tr: Transaction, request: bytes | None) -> _Waiting:
-        """Make this process the leader. Pops in progress conflict, and then look for it."""
+        """Make this process the leader; pops in progress conflict."""
         tr[self.queue.layout.leader] = self.name
         begin, end = self.queue.layout.all_items
         tr.add_write_conflict_range(begin, begin + b"\x00")

@@ -248,7 +248,7 @@ class Reads(Generic[_T]):
     def _ranges(
         self, tr: ReadTransactor, of: Selection, by_keys: Filter
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the ranges of ready items' keys, or of done items' times, that can match."""
+        """Yield the ranges of keys, or of done items' times, that can match."""
         begin, end = self.layout.all_items
         by_time = of.state == "done"
         if by_time:
@@ -276,7 +276,7 @@ class Reads(Generic[_T]):
             begin, end = (begin, before) if of.reverse else (after, end)
 
     def jobs(self, tr: ReadTransaction, items: list[ItemRow]) -> list[StoredJob | None]:
-        """Return the jobs in some items, as far as known without further reads."""
+        """Return the jobs in some items."""
         return [job_of(self._infos.decoded_if_possible(tr, found)) for found in items]
 
     def _infos_of(self, tr: ReadTransaction, items: list[ItemRow]) -> list[ItemInfo]:

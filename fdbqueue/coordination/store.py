@@ -196,7 +196,7 @@ class Store(Generic[_T]):
         return [*map(partial(self.reads.pushed, tr), push.items, pushed)]
 
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:
-        """Return popped items to their positions, on a database 1,000,000 bytes per transaction."""
+        """Return popped items to their positions, on a database in batches."""
         popped = list(map(self.codec.restore, items))
         batches: Iterable[list[tuple[bytes, bytes, Header]]] = [popped]
         if is_database(tr):
@@ -364,7 +364,7 @@ class Store(Generic[_T]):
         return AckRequest(claim, may_keep, returned, discarded, log, cancelled)
 
     def result(self, tr: Transactor, item: _T | str, wait: float) -> SansIO[Any]:
-        """Return a done item's result, or wait for it; `NoResult` if not done or unknown."""
+        """Return a done item's result, or wait for it; raise `NoResult`."""
         reference = self.codec.reference(item)
         look = Call(partial(self.reads.result, tr, item)).alone
 

@@ -108,7 +108,7 @@ class Sweeper:
         return self.is_ready
 
     def catch_up(self, db: Database, at_once: bool = True) -> None:
-        """Sweep in a separate transaction; unless `at_once`, at most half of the time."""
+        """Sweep in a transaction; unless `at_once`, at most half of the time."""
         began = clock.monotonic()
         if at_once or began >= self._next_catch_up:
             self._sweep(db)

@@ -218,7 +218,7 @@ def _leave(db: Database, waiters: Waiters, waiter: bytes, has_found: bool = Fals
 
 
 def _leave_later(db: Database, waiters: Waiters, line: Line, has_found: bool = False) -> None:
-    """Leave in another thread; this one may run an event loop."""
+    """Leave in another thread."""
     waiter, line.waiter = line.waiter, None
     with suppress(RuntimeError):  # the interpreter exits
         threading.Thread(target=_leave, args=(db, waiters, waiter, has_found)).start()

@@ -39,7 +39,7 @@ that gets the results."""
 
 
 class End(NamedTuple):
-    """The end of an item; `returned` is the handler's result as JSON."""
+    """The end of an item; `returned` is JSON."""
 
     outcome: Ending
     returned: bytes | None = None
@@ -215,6 +215,6 @@ def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]
 
 
 def linking_ranges(layout: Layout) -> list[tuple[bytes, bytes]]:
-    """Return the ordered ranges of rows that may refer to a batch."""
+    """Return the ranges of rows that may refer to a batch, in order."""
     prefixes = layout.items, layout.claims, layout.delayed, layout.followers
     return sorted(map(layout.range_of, prefixes))

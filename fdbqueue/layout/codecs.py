@@ -175,7 +175,7 @@ class MissingCodec:
 
 
 def codec_named(codec: str | Codec) -> Codec:
-    """Return the codec with this name, or a custom codec itself."""
+    """Return the codec with this name; a custom one itself."""
     if isinstance(codec, str):
         if codec not in CODECS:
             raise UnknownCodec(codec, CODECS)

@@ -93,7 +93,7 @@ class GroupSettings(NamedTuple):
         return self.concurrency == 1 and self.in_order is not False
 
     def step(self, cost: float) -> int:
-        """Return the amount that an item of this cost adds to its group's pass."""
+        """Return what an item of this cost adds to its group's pass."""
         return max(1, round(_PASS_OF_ONE * cost / (self.weight or 1)))
 
 

@@ -124,7 +124,7 @@ def renamed_call(payload: bytes, old: str, new: str) -> bytes | None:
 
 
 class Timing(NamedTuple):
-    """When a schedule is due: by a cron expression, or by an interval (`every`) in milliseconds."""
+    """When a schedule is due: a cron expression, or an interval (`every`) in milliseconds."""
 
     cron: str = ""
     every: int = 0

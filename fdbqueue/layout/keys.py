@@ -65,7 +65,7 @@ def unpack_priority(packed: bytes) -> Any:
 
 
 def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
-    """Return the key of a client's receipt, by its start in hours since 1970."""
+    """Return the key of a client's receipt; `hour` is its start since 1970."""
     return bytes(receipts.key()) + _client_key(hour, client_id)
 
 
@@ -75,12 +75,12 @@ def _client_key(hour: int, client_id: bytes) -> bytes:
 
 
 def receipts_before(receipts: Subspace, hour: int) -> tuple[bytes, bytes]:
-    """Return the range of receipts of clients that started before an hour."""
+    """Return the range of receipts of clients started before an hour."""
     return receipts.range().start, receipts.pack((hour,))
 
 
 class _Prefix:
-    """The first bytes of some keys; on a layout, behind its queue's prefix."""
+    """The first bytes of some keys, on a layout with its queue's prefix."""
 
     def __init__(self, *parts: Any) -> None:
         self._packed: bytes = fdb_tuple.pack(parts)
@@ -230,7 +230,7 @@ class Layout:
     # Items
 
     def level_prefix(self, priority: Priority) -> bytes:
-        """Return the key prefix of a priority's items, of all groups."""
+        """Return the prefix of a priority's items."""
         return self.items + fdb_tuple.pack((priority,))
 
     @staticmethod
@@ -310,7 +310,7 @@ class Layout:
 
     @staticmethod
     def undated_key(dated: bytes, index: bytes, key: bytes) -> bytes:
-        """Return the entry to which a key of an index by time leads."""
+        """Return the entry of a key of an index by time."""
         return Layout.entry_key(index, *Layout.unpack_entry(dated, key)[1:])
 
     def counter_key(self, prefix: bytes) -> bytes:
@@ -340,7 +340,7 @@ class Layout:
 
     @staticmethod
     def owned_prefix(index: bytes, position: bytes) -> bytes:
-        """Return the prefix of an item's steps or followers, even if it moved."""
+        """Return the prefix of an item's steps or followers."""
         return index + fdb_tuple.pack((fdb_tuple.unpack(position)[-1],))
 
     @staticmethod
@@ -367,7 +367,7 @@ class Layout:
 
     @staticmethod
     def signal_wait(name: str, key: str, step: str, reference: bytes) -> bytes:
-        """Return the key of a step that waits for a signal, without its space."""
+        """Return the key of a step's wait, without its space."""
         return fdb_tuple.pack((name, key, step)) + reference
 
     @staticmethod
@@ -409,7 +409,7 @@ class Layout:
 
     @staticmethod
     def schedule_reference(name: str) -> bytes:
-        """Return the reference of a schedule's timer, instead of a position."""
+        """Return the reference of a schedule's timer."""
         return fdb_tuple.pack((None, name))
 
     @staticmethod
@@ -435,7 +435,7 @@ class Layout:
 
     @staticmethod
     def queue_reference() -> bytes:
-        """Return the reference of the timer of the queue's rate and groups."""
+        """Return the reference of the queue's timer."""
         return Layout.group_reference("")
 
     def is_timer_of_queue(self, key: bytes) -> bool:
@@ -467,7 +467,7 @@ class Layout:
 
     @staticmethod
     def group_key(index: bytes, group: str | None, rest: bytes = b"") -> bytes:
-        """Return a group's key, in a priority, in a space of groups."""
+        """Return a group's key, perhaps in a priority."""
         return index + _packed_group(group) + rest
 
     def counters_of_group(self, group: str) -> list[bytes]:
@@ -476,7 +476,7 @@ class Layout:
 
     @staticmethod
     def group_level_prefix(space: bytes, group: str, rest: bytes) -> bytes:
-        """Return the prefix of a group's items with a priority, in a state."""
+        """Return the prefix of a group's items with a priority."""
         return Layout.group_key(space + (b"" if rest == _NULL else rest), group)
 
     @staticmethod
@@ -488,7 +488,7 @@ class Layout:
 
     @staticmethod
     def turn_key(index: bytes, rest: bytes, number: int, group: str) -> bytes:
-        """Return the key of a group's turn, at its pass in a priority."""
+        """Return the key of a turn at a pass."""
         return Layout.timer_key(index + rest, number, _packed_group(group))
 
     @staticmethod
@@ -503,7 +503,7 @@ class Layout:
         return number, fdb_tuple.unpack(group)[0]
 
     def start_key(self, group: str | None, time: int, version: int) -> bytes:
-        """Return the key of a group's or queue's starts in a transaction."""
+        """Return the key of a transaction's starts."""
         return self.group_key(self.starts, group, fdb_tuple.pack((time, version)))
 
     def starts_at(self, group: str | None, time: int) -> tuple[bytes, bytes]:
@@ -522,7 +522,7 @@ class Layout:
         return self.requests + fdb_tuple.pack((version, name))
 
     def unpack_request_key(self, key: bytes) -> tuple[int, bytes]:
-        """Return the version and process name of a request or result."""
+        """Return the version and name of a request or result."""
         _, version, name, *_ = self.subspace.unpack(key)
         return version, name
 
@@ -532,7 +532,7 @@ class Layout:
 
     @property
     def leader_ends(self) -> bytes:
-        """A key that is never written, for conflicts with a leader's end."""
+        """A key for conflicts with a leader's end, never written."""
         return self.leader + fdb_tuple.pack(("ends",))
 
     def staged_items(self, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:

@@ -32,7 +32,7 @@ _ELEMENTS = (int, float, str, bytes)
 
 
 class Levels:
-    """The levels of a FIFO queue: one per group, each in order of arrival."""
+    """The levels of a FIFO queue, one per group."""
 
     position_parts = 2
     """The number of elements of an ungrouped item's position."""

@@ -151,7 +151,7 @@ class Header(NamedTuple):
 
     @property
     def has_begun(self) -> bool:
-        """True if its job has come to a step, and so runs on if it is cancelled."""
+        """True if its job has come to a step."""
         return bool(self.steps or self.cancelled_step)
 
     @property
@@ -175,7 +175,7 @@ class Header(NamedTuple):
         return self.unique or (self.key if self.key_ends is None else None)
 
     def counted(self) -> Header:
-        """Return the header of an item that returns after its batches counted its end."""
+        """Return the header of an item whose end its batches have counted."""
         return self._replace(batch=b"", followers=0) if self.batch or self.followers else self
 
     def anew(self) -> Header:
@@ -241,7 +241,7 @@ def runs_alone(item: object) -> bool:
 
 
 def encode_holder(position: bytes, key_ends: int | None) -> bytes:
-    """Return the value of a unique key: its item's position, and its end."""
+    """Return the value of a unique key."""
     return fdb_tuple.pack((position, key_ends))
 
 
@@ -340,7 +340,7 @@ NO_REPORT = Report()
 
 
 def text_room(n: int) -> int:
-    """Return the maximum bytes of a log or traceback for each of a claim's `n` items."""
+    """Return the maximum bytes of a log or traceback for each of `n` items."""
     return 1_500_000 // max(1, n)
 
 
@@ -355,7 +355,7 @@ def text_end(text: str, size: int) -> str:
 
 
 class Lease(NamedTuple):
-    """The value of a lease's timer: its length in milliseconds, and its end by the clock."""
+    """A lease: its length in milliseconds, and its end by the clock."""
 
     length: int
     clock_end: int
@@ -376,7 +376,7 @@ def encode_lease(seconds: float, now: int, client: str, report: Report = NO_REPO
 
 
 def decode_lease(value: bytes) -> Lease | None:
-    """Decode `encode_lease`; return `None` for the empty value of a repair."""
+    """Decode `encode_lease`; `None` after a repair."""
     if not value:
         return None
     length, clock_end, client, *reported = fdb_tuple.unpack(value)
@@ -400,7 +400,7 @@ encode_attempt, decode_attempt = record_codec(StoredAttempt)
 
 
 def encode_options(options: Options) -> bytes:
-    """Return the layout version, and name and value of each set option."""
+    """Encode the layout version, and each set option by name."""
     stored: list[Any] = [LAYOUT_VERSION]
     for each in dataclasses.fields(Options):
         value = getattr(options, each.name)
@@ -445,7 +445,7 @@ def decode_options(value: bytes) -> Options:
 
 
 def encode_deployed(settings: Mapping[str, Any]) -> bytes:
-    """Return name and value of each setting that an app has declared."""
+    """Encode each setting that an app has declared, by name."""
     return fdb_tuple.pack((*chain.from_iterable(settings.items()),))
 
 
@@ -567,7 +567,7 @@ def decode_times(value: bytes | None) -> tuple[int, ...]:
 
 
 def encode_receipt(sequence: int, try_number: int) -> bytes:
-    """Encode one try, negative if it only keeps an earlier one from committing."""
+    """Encode a try; a negative one only fences off earlier ones."""
     return _RECEIPT.pack(sequence, try_number)
 
 

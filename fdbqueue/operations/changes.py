@@ -23,8 +23,8 @@ class Update(NamedTuple):
     """The level of a waiting item, and what else of it changes; `None` keeps the payload or time.
 
     Attributes:
-        id: Identifies the pieces of a large payload.
-        due: When the item is due, in milliseconds since 1970; a time that is past for at once.
+        id: The id of a large payload's pieces.
+        due: When the item is due; a past time for at once.
     """
 
     level: Level

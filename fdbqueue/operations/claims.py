@@ -438,7 +438,7 @@ class ClaimedItems:
         longest: float | None,
         uniform: Callable[[float, float], float],
     ) -> None:
-        """Leave a claim's item to workers that know its job, as if never claimed.
+        """Leave a claim's item to workers that know its job.
 
         It dies `longest` seconds after a worker first left it (`since`).
         """

@@ -131,7 +131,6 @@ class Pusher:
     ) -> list[Pushed]:
         """Push items, except where another item holds the unique key; return the items for all.
 
-        An item that replaces a waiting holder changes it.
         Without room, the result is empty, or ends before the first item without room. The
         transaction conflicts with every change of the holders.
         """

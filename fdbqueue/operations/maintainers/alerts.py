@@ -1,6 +1,6 @@
 """Alerts: the transaction that makes a dead letter also pushes a job, if its push said so.
 
-An alert has none itself, takes no place of a bound, and exists once for each time an item dies.
+An alert has none itself, and takes no place of a bound.
 """
 
 from __future__ import annotations

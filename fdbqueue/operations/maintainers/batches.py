@@ -200,9 +200,8 @@ _MAX_ENDED = 50  # batches: their items, of up to 100,000 bytes each, are stored
 def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes | None:
     """Before a queue is emptied, count its jobs as cancelled in other queues' batches.
 
-    Their rows forget these batches, so each job counts once. Without such jobs, this costs one
-    read. Pass the result, the last key seen, as the next `after` (at first empty), until it is
-    `None`.
+    Their rows forget these batches, so each job counts once. Pass the result, the last key seen, as
+    the next `after` (at first empty), until it is `None`.
     """
     if not tr[own.linked].present():
         return None
