@@ -81,16 +81,12 @@ class Claims:
         return claims
 
     def _are_stored(self, tr: Transaction, claims: list[Claim | None] | None) -> bool:
-        stored = [self.claimed.is_stored(tr, claim) for claim in claims or ()]
+        stored = [self.claimed.is_stored(tr, claim) for claim in claims or ()]  # each is fenced off
         return any(stored)
 
     def perform_in(self, tr: Transaction, request: ClaimRequest) -> Claim | None:
         """Perform a claim in a caller's transaction."""
         return _Claiming(self, Batch([request])).claim_in(tr)
-
-    def first(self, tr: Transaction, n: int) -> Sequence[StoredItem]:
-        """Return the first `n` items."""
-        return self.begin_first(tr, n)(tr, n)
 
     def begin_first(self, tr: Transaction, n: int, skipped: int = 0) -> First:
         """Start to read `n` items after `skipped` ones, or the first `n` if too few follow.
@@ -101,10 +97,10 @@ class Claims:
         start = first_greater_or_equal(begin, skipped) if skipped else None
         begun = self.items.begin_read(tr.snapshot, begin, end, n, start, skipped)
 
-        def finish(tr: Transaction, n: int) -> Sequence[StoredItem]:
+        def finish(n: int) -> Sequence[StoredItem]:
             found = begun()[:n]
             if len(found) < n and skipped:
-                return self.first(tr, n)
+                return self.begin_first(tr, n)(n)
             if not found:
                 tr.add_read_conflict_range(begin, end)
             return found

@@ -289,8 +289,8 @@ class Store(Generic[_T]):
 
     def keys_to_watch_claims(self, tr: Transaction) -> list[bytes]:
         """Return the keys to watch until an item can be claimed."""
-        options, first = self.options.read(tr), self._claims.first
-        if self._slots.admit(tr, milliseconds(), 1, options, first):
+        first = self._claims.begin_first(tr, 1)
+        if self._slots.admit(tr, milliseconds(), 1, self.options.read(tr), first):
             return []
         return self._keys_of_change(tr)
 

@@ -14,7 +14,7 @@ from fdbqueue.types import Options, Transaction
 if TYPE_CHECKING:
     from fdbqueue.operations.items import Items
 
-First: TypeAlias = Callable[[Transaction, int], Sequence[StoredItem]]
+First: TypeAlias = Callable[[int], Sequence[StoredItem]]
 
 
 RandRange: TypeAlias = Callable[[int, int], int]
@@ -83,7 +83,7 @@ class Slots:
             if not left:  # conflict with operations that free a slot
                 tr.add_read_conflict_key(self._counter)
             n = min(n, left)
-        return first(tr, n) if n else []
+        return first(n) if n else []
 
     def hold(self, tr: Transaction, now: int, options: Options, n: int) -> tuple[bytes, ...]:
         """Take slots for `n` admitted items; return the slots of each."""
