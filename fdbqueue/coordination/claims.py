@@ -211,7 +211,7 @@ class _Claiming:
     ) -> list[Claim | None] | None:
         """Take items for the requests; return `None` if none could be decoded."""
         claims, now = self.claims, self.now
-        admitted = next(in_batches(found, _size_of, len(found), _MAX_BYTES), [])
+        admitted = next(in_batches(found, _size_of, len(found), _MAX_BYTES), list[StoredItem]())
         slots = claims.slots.hold(tr, now, options, len(admitted))
         self.has_written = self.has_written or bool(admitted)
         remaining = iter(admitted)

@@ -314,8 +314,8 @@ def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
     except Exception:
         # Errors of base64, of the character set, or of the tuple layer, which has no class.
         raise InvalidClaimToken(text) from None
-    kinds = [type(each) for each in (token, position, attempt, client, id)]
-    if kinds != [bytes, bytes, int, str, str] or attempt < 1:
+    parts: list[object] = [token, position, attempt, client, id]
+    if [*map(type, parts)] != [bytes, bytes, int, str, str] or attempt < 1:
         raise InvalidClaimToken(text)
     return token, position, attempt, client, id
 

@@ -28,6 +28,8 @@ _MAX_PUSH = 9_900_000  # bytes; a transaction has up to 10,000,000
 _MAY_BE_LARGE = 5_000_000
 _LARGEST = 3_000  # bytes that an item with the longest names takes, in addition to its payload
 
+_UNBOUNDED: Callable[[], Rooms] = dict
+
 FindAt: TypeAlias = Callable[[Transaction, int, bytes], ItemRow | None]
 
 
@@ -93,7 +95,7 @@ class Pusher:
         tr.add_read_conflict_key(self.layout.options)
         snapshot = tr.snapshot
         newest = snapshot.get_range(begin, end, limit=1 + n, reverse=True)
-        begun: Callable[[], Rooms] = dict
+        begun = _UNBOUNDED
         if options.has_bounds:
             begun = self._bounds.begin(tr, options.agreed, map(_group_of, items))
         tails: dict[bytes, Tail] = {}
