@@ -112,15 +112,6 @@ def _size_of(item: StoredItem) -> int:
     return len(item.value) + ITEM_BYTES
 
 
-def _skipped(n: int, among: float, place: float) -> int:
-    """Return how many of the first `among` items to skip: a multiple of `n`.
-
-    >>> _skipped(2, 10.0, 0.0), _skipped(2, 10.0, 0.99)
-    (0, 8)
-    """
-    return n * int(place * (among // n))
-
-
 @dataclass
 class _Claiming:
     """The transactions of a batch of claims.
@@ -162,7 +153,7 @@ class _Claiming:
             claims.among = _WIDER * max(claims.among, n)
             claims.place = random.random()
         claims.among = min(claims.among, max(n, within))
-        skipped = _skipped(n, claims.among, claims.place)
+        skipped = n * int(claims.place * (claims.among // n))
         first = claims.begin_first(tr, n, skipped)
         self.is_marked, self.is_behind, self.has_written = True, False, False
         options, admit = begun_options(), claims.slots.admit
@@ -199,7 +190,7 @@ class _Claiming:
         options = claims.items.options.read(tr)
         self.is_marked = tr.snapshot[claims.items.layout.scheduled].present()
         while True:
-            skipped = _skipped(request.n, request.within, random.random())
+            skipped = request.n * int(random.random() * (request.within // request.n))
             first = claims.begin_first(tr, request.n, skipped)
             found = claims.slots.admit(tr, self.now, request.n, options, first)
             taken = self._take(tr, version, options, found)

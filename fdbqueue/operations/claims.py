@@ -13,6 +13,7 @@ from fdbqueue.layout.batches import End
 from fdbqueue.layout.items import ItemRow, StoredItem
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import (
+    MAX_INLINE,
     NO_HEADER,
     NOW,
     ONE,
@@ -191,7 +192,9 @@ class ClaimedItems:
 
     def _as_claimed(self, tr: Transaction, stored: StoredItem) -> StoredItem:
         """Return an item as it is stored while claimed."""
-        item, header = with_small_row(tr, self._layout, stored), stored.header
+        item, header = stored, stored.header
+        if len(stored.content) > MAX_INLINE:
+            item = with_small_row(tr, self._layout, stored)
         if header is NO_HEADER:
             return item
         frees_key = header.unique is not None and header.key is not None
