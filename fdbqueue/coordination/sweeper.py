@@ -53,7 +53,7 @@ class Sweeper:
         self._has_trimmed = False
 
     def has_timers(self, tr: Transactor) -> bool:
-        """Return whether the queue had timers or limits a second ago at most."""
+        """Return whether the queue ever had timers or limits, as of a second ago."""
         now = clock.monotonic()
         if not self._has_timers and now >= self._next_look:
             self._has_timers = read(
