@@ -87,7 +87,7 @@ class Pops(Generic[_T]):
         """
         left = sum(map(number_of, pops))
         if self.items.options.has_any_rate:
-            left = self.items.rate.room(tr, now, left)
+            left = self.items.rate.room(tr, now, self.items.options.read(tr), left)
         own: list[list[_T]] = []
         others: list[list[StoredItem]] = []
         size = 0

@@ -288,7 +288,7 @@ class Items:
             changes.append(Change("staged", row, row._replace(state="claimed")))
         self.transitions.perform(tr, now, changes, are_first=True)
         if self.options.has_any_rate:
-            self.rate.note(tr, now, len(changes))
+            self.rate.note(tr, now, self.options.read(tr), len(changes))
 
     def clear(self, tr: Transaction, now: int) -> None:
         """Delete all items, claims, dead letters and counters."""

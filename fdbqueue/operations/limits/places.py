@@ -77,7 +77,7 @@ class Slots:
         if options.paused:
             return []
         if options.rate is not None:
-            n = self._rate.room(tr, now, n)
+            n = self._rate.room(tr, now, options, n)
         if options.concurrency is not None and n:
             left = max(0, options.concurrency - self._taken(tr))
             if not left:  # conflict with operations that free a slot
@@ -88,7 +88,7 @@ class Slots:
     def hold(self, tr: Transaction, now: int, options: Options, n: int) -> tuple[bytes, ...]:
         """Take slots for `n` admitted items; return the slots of each."""
         if options.rate is not None:
-            self._rate.note(tr, now, n)
+            self._rate.note(tr, now, options, n)
         if options.concurrency is None or n == 0:
             return ()
         places = self._layout.slot_places + self._layout.slot_of_queue

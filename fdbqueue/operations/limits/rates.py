@@ -112,16 +112,16 @@ class QueueRate:
         self._options = options
         self._starts = Starts(layout)
 
-    def room(self, tr: Transaction, now: int, n: int) -> int:
+    def room(self, tr: Transaction, now: int, options: Options, n: int) -> int:
         """Return how many of `n` items may start."""
-        rate = _rate_of(self._options.read(tr))
+        rate = _rate_of(options)
         if rate is None or n == 0:
             return n
         return min(n, self._starts.room(tr, now, None, rate, n - 1)[0])
 
-    def note(self, tr: Transaction, now: int, n: int) -> None:
+    def note(self, tr: Transaction, now: int, options: Options, n: int) -> None:
         """Record `n` starts."""
-        rate = _rate_of(self._options.read(tr))
+        rate = _rate_of(options)
         if rate is None or n == 0:
             return
         room, due = self._starts.room(tr, now, None, rate, n)
@@ -136,7 +136,8 @@ class QueueRate:
 
     def may_pop(self, tr: Transaction, now: int) -> bool:
         """Return whether the queue is neither paused nor over its rate."""
-        return not self._options.is_paused(tr) and self.room(tr, now, 1) > 0
+        options = self._options.read(tr)
+        return not options.paused and self.room(tr, now, options, 1) > 0
 
     def is_used_up(self, reads: ReadTransaction, options: Options) -> bool:
         """Return whether no item may start before old starts are forgotten."""
