@@ -87,7 +87,7 @@ class Sweeper:
         if not self.has_timers(tr):
             return True
         self._sweep_in.sweep(tr, now)
-        return not self._options.is_paused(tr)
+        return not self._options.read(tr).paused
 
     def sweep(self, tr: ReadTransactor, n: int = 1) -> bool:
         """Sweep a database until nothing is due; return whether the queue was not paused.
@@ -154,7 +154,7 @@ class Sweeper:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
             swept = self._sweep_in.sweep(tr, now)
             may_end = not swept.all and swept.expired and has_items(tr, self._items.layout)
-            return swept, not self._options.is_paused(tr), may_end
+            return swept, not self._options.read(tr).paused, may_end
 
         swept, self.is_ready, may_end = run(db, body)
         self.is_behind = not swept.all

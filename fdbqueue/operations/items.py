@@ -293,7 +293,7 @@ class Items:
     def clear(self, tr: Transaction, now: int) -> None:
         """Delete all items, claims, dead letters and counters."""
         layout = self.layout
-        is_paused = self.options.is_paused(tr)
+        is_paused = self.options.read(tr).paused
         for prefix in (*layout.prefixes(OfItems), layout.totals):
             tr.clear_range(*layout.range_of(prefix))
         held = [*tr.get_range(*layout.range_of(layout.held_groups), limit=1)]

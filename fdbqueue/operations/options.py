@@ -121,10 +121,6 @@ class StoredOptions:
         self.stored = self._seen = None
         self.keeps_done = True
 
-    def is_paused(self, tr: Transaction) -> bool:
-        """Return whether the queue is paused."""
-        return self.read(tr).paused
-
     def note(self, tr: Transaction, **groups: Any) -> None:
         """Store that the queue has groups, which take turns, or groups with a bound."""
         options = self.read(tr)

@@ -87,7 +87,8 @@ class Sweep:
                 references = [layout.unpack_timer_key(layout.dues, row.key)[1] for row in dues]
                 is_behind = self._schedules.tick_all(tr, now, references)
                 wake(tr, layout.waiters, self._items.groups.end_holds(tr, now, references))
-                self._items.rate.end_hold(tr, now, references)
+                if layout.queue_reference() in references:
+                    self._items.rate.look_again(tr, now)
             return Swept(
                 all=is_all and len(expiries) < limit and not is_behind,
                 expired=len(expiries) < limit,

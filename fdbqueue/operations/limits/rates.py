@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fdbqueue.layout.items import Rate
@@ -132,7 +131,7 @@ class QueueRate:
     def take_back(self, tr: Transaction, now: int, time: int) -> None:
         """Forget the start of an item at a time; wake clients."""
         self._starts.take_back(tr, None, time)
-        self._look_again(tr, now)
+        self.look_again(tr, now)
 
     def may_pop(self, tr: Transaction, now: int) -> bool:
         """Return whether the queue is neither paused nor over its rate."""
@@ -151,12 +150,8 @@ class QueueRate:
         else:
             self._set_timer(tr, now)  # clients may wait, and the old rate may have had no timer
 
-    def end_hold(self, tr: Transaction, now: int, references: Iterable[bytes]) -> None:
-        """After the deletion of the queue's timer, wake clients or set a new one."""
-        if self._layout.queue_reference() in references:
-            self._look_again(tr, now)
-
-    def _look_again(self, tr: Transaction, now: int) -> None:
+    def look_again(self, tr: Transaction, now: int) -> None:
+        """Wake clients if items may start, or set a timer."""
         rate = _rate_of(self._options.read(tr))
         if rate is None:
             return
