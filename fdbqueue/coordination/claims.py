@@ -13,7 +13,6 @@ from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.database.pages import in_batches
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.values import NEVER
@@ -108,8 +107,14 @@ class Claims:
         return finish
 
 
-def _size_of(item: StoredItem) -> int:
-    return len(item.value) + ITEM_BYTES
+def _fitting(found: Sequence[StoredItem]) -> Sequence[StoredItem]:
+    """Return the first items, at least one, that a transaction can store as claimed."""
+    left = _MAX_BYTES
+    for number, item in enumerate(found):
+        left -= len(item.value) + ITEM_BYTES
+        if left < 0 and number:
+            return found[:number]
+    return found
 
 
 @dataclass
@@ -202,7 +207,7 @@ class _Claiming:
     ) -> list[Claim | None] | None:
         """Take items for the requests; return `None` if none could be decoded."""
         claims, now = self.claims, self.now
-        admitted = next(in_batches(found, _size_of, len(found), _MAX_BYTES), list[StoredItem]())
+        admitted = _fitting(found)
         slots = claims.slots.hold(tr, now, options, len(admitted))
         self.has_written = self.has_written or bool(admitted)
         remaining = iter(admitted)
