@@ -15,15 +15,15 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.values import NO_HEADER
+from fdbqueue.layout.values import NEVER
 from fdbqueue.operations.claims import ClaimedItems, ClaimRequest
 from fdbqueue.operations.items import ITEM_BYTES, Items
 from fdbqueue.operations.limits.places import First, Slots
 from fdbqueue.operations.sweep import Sweep
-from fdbqueue.operations.timers import has_expired
 from fdbqueue.types import Claim, Database, Options, Transaction
 
 _n_of, _within_of = attrgetter("n"), attrgetter("within")
+_expires_of = attrgetter("header.expires")
 
 _WIDER = 4  # a conflict multiplies the range of first items by this
 _NARROWER = 0.98  # a claim without a conflict multiplies the range of the next claim by this
@@ -36,14 +36,11 @@ class Claims:
 
     Threads that claim at the same time share a transaction, which takes consecutive items from the
     head of the queue. After a conflict, the next try starts at a random place among more items, up
-    to the claims' `within`; each claim without a conflict narrows this range. So processes spread
-    out until they stop conflicting. A claim in a caller's transaction starts at a random place of
-    the whole range.
+    to the claims' `within`; each claim without a conflict narrows this range. A claim in a caller's
+    transaction starts at a random place of the whole range.
 
     A claim sweeps if it finds too few items or an expired one, which it never takes. Others sweep
     if they have no choice of items, or every quarter of a second.
-
-    A lease counts from the transaction's read version and the start of the try.
     """
 
     items: Items
@@ -83,16 +80,12 @@ class Claims:
         return claims
 
     def _are_stored(self, tr: Transaction, claims: list[Claim | None] | None) -> bool:
-        stored = [self.claimed.is_stored(tr, claim) for claim in claims or ()]
+        stored = [self.claimed.is_stored(tr, claim) for claim in claims or ()]  # each is fenced off
         return any(stored)
 
     def perform_in(self, tr: Transaction, request: ClaimRequest) -> Claim | None:
         """Perform a claim in a caller's transaction."""
         return _Claiming(self, Batch([request])).claim_in(tr)
-
-    def first(self, tr: Transaction, n: int) -> Sequence[StoredItem]:
-        """Return the first `n` items."""
-        return self.begin_first(tr, n)(tr, n)
 
     def begin_first(self, tr: Transaction, n: int, skipped: int = 0) -> First:
         """Start to read `n` items after `skipped` ones, or the first `n` if too few follow.
@@ -103,10 +96,10 @@ class Claims:
         start = first_greater_or_equal(begin, skipped) if skipped else None
         begun = self.items.begin_read(tr.snapshot, begin, end, n, start, skipped)
 
-        def finish(tr: Transaction, n: int) -> Sequence[StoredItem]:
+        def finish(n: int) -> Sequence[StoredItem]:
             found = begun()[:n]
             if len(found) < n and skipped:
-                return self.first(tr, n)
+                return self.begin_first(tr, n)(n)
             if not found:
                 tr.add_read_conflict_range(begin, end)
             return found
@@ -122,23 +115,6 @@ def _fitting(found: Sequence[StoredItem]) -> Sequence[StoredItem]:
         if left < 0 and number:
             return found[:number]
     return found
-
-
-def _have_expired(found: Sequence[StoredItem], now: int) -> bool:
-    for item in found:
-        header = item.header
-        if header is not NO_HEADER and has_expired(header.expires, now):
-            return True
-    return False
-
-
-def _skipped(n: int, among: float, place: float) -> int:
-    """Return how many of the first `among` items to skip: a multiple of `n`.
-
-    >>> _skipped(2, 10.0, 0.0), _skipped(2, 10.0, 0.99)
-    (0, 8)
-    """
-    return n * int(place * (among // n))
 
 
 @dataclass
@@ -182,14 +158,15 @@ class _Claiming:
             claims.among = _WIDER * max(claims.among, n)
             claims.place = random.random()
         claims.among = min(claims.among, max(n, within))
-        skipped = _skipped(n, claims.among, claims.place)
+        skipped = n * int(claims.place * (claims.among // n))
         first = claims.begin_first(tr, n, skipped)
         self.is_marked, self.is_behind, self.has_written = True, False, False
         options, admit = begun_options(), claims.slots.admit
         found: Sequence[StoredItem] = ()
         if not self.must_sweep:
             found = admit(tr, self.now, n, options, first)
-        self.has_swept = len(found) < n or _have_expired(found, self.now)
+        expiries = filter(None, map(_expires_of, found))
+        self.has_swept = len(found) < n or min(expiries, default=NEVER) <= self.now
         if self.has_swept:
             sweep = claims.sweep.begin_sweep(tr, self.now, version.wait())
             mark = tr.snapshot.get(claims.items.layout.scheduled)
@@ -199,9 +176,7 @@ class _Claiming:
                 return None  # commit this sweep; the next transaction continues
             if swept.wrote or (skipped and not self.must_sweep):
                 first = claims.begin_first(tr, n)
-                found = admit(tr, self.now, n, options, first)
-            elif self.must_sweep:
-                found = admit(tr, self.now, n, options, first)
+            found = admit(tr, self.now, n, options, first)
         if have_joined and len(found) < n:
             # A push that this read version does not show may precede a claim that has joined. The
             # database checks a commit for conflicts only if it has written something.
@@ -220,7 +195,7 @@ class _Claiming:
         options = claims.items.options.read(tr)
         self.is_marked = tr.snapshot[claims.items.layout.scheduled].present()
         while True:
-            skipped = _skipped(request.n, request.within, random.random())
+            skipped = request.n * int(random.random() * (request.within // request.n))
             first = claims.begin_first(tr, request.n, skipped)
             found = claims.slots.admit(tr, self.now, request.n, options, first)
             taken = self._take(tr, version, options, found)
@@ -228,7 +203,7 @@ class _Claiming:
                 return taken[0]
 
     def _take(
-        self, tr: Transaction, version: int, options: Options | None, found: Sequence[StoredItem]
+        self, tr: Transaction, version: int, options: Options, found: Sequence[StoredItem]
     ) -> list[Claim | None] | None:
         """Take items for the requests; return `None` if none could be decoded."""
         claims, now = self.claims, self.now
@@ -236,9 +211,9 @@ class _Claiming:
         slots = claims.slots.hold(tr, now, options, len(admitted))
         self.has_written = self.has_written or bool(admitted)
         remaining = iter(admitted)
-        some = [
-            (request.for_try(self.tries, now), [*islice(remaining, request.n)])
-            for request in self.batch
-        ]
+        requests: list[ClaimRequest] = self.batch
+        if self.tries > 1:
+            requests = [request.for_try(self.tries, now) for request in requests]
+        some = [(request, [*islice(remaining, request.n)]) for request in requests]
         taken = claims.claimed.take(tr, now, some, version, slots, self.is_marked)
         return taken if any(taken) or not admitted else None

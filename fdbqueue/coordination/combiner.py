@@ -44,7 +44,7 @@ class Combiner(Generic[_Request, _Result]):
     signal handler can interrupt it anywhere.
 
     A database error ends all calls of the batch. After any other error, each thread performs its
-    request alone, to get only its own errors.
+    request alone.
 
     Source: Hendler, Incze, Shavit and Tzafrir, Flat Combining (2010).
     """
@@ -251,36 +251,30 @@ class _Line(Generic[_Request, _Result]):
                 self.waiting[0].wake(self.waiting[0])
 
 
-class SharedTransactions(Generic[_Request, _Result]):
-    """Performs a `Combiner`'s batches, each in one transaction, exactly once.
+def sharing(
+    receipts: Subspace,
+    do: Callable[..., list[_Result]],
+    db: Database,
+    wrote: Callable[[list[_Result]], bool] = lambda _: True,
+) -> Perform[_Request, _Result]:
+    """Return a function that performs a batch in one transaction, exactly once.
 
     `do(tr, now=now, requests=requests)` returns the results of all or the first requests,
     `wrote(results)` whether they wrote anything.
     """
+    commit: Callable[[Database, Callable[[Transaction], list[_Result]]], list[_Result]] = run
+    if not engine_of(db).commits_are_certain:  # otherwise `run_once` does no more than `run`
+        commit = partial(run_once, receipts=receipts, wrote=wrote)
 
-    def __init__(
-        self,
-        receipts: Subspace,
-        do: Callable[..., list[_Result]],
-        db: Database,
-        wrote: Callable[[list[_Result]], bool] = lambda _: True,
-    ) -> None:
-        self._do = do
-        # Where commits are certain, `run_once` does no more than `run`.
-        self._run: Callable[[Database, Callable[[Transaction], list[_Result]]], list[_Result]] = (
-            run
-            if engine_of(db).commits_are_certain
-            else partial(run_once, receipts=receipts, wrote=wrote)
-        )
-
-    def __call__(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
-        """Perform a batch of requests, which others may join."""
-        perform = partial(self._do, now=milliseconds(), requests=batch)
+    def perform(db: Database, batch: Batch[_Request]) -> list[_Result]:
+        perform_in = partial(do, now=milliseconds(), requests=batch)
         if batch.line is None:
-            return self._run(db, perform)
+            return commit(db, perform_in)
 
         def join_and_perform(tr: Transaction) -> list[_Result]:
             batch.join(tr)
-            return perform(tr)
+            return perform_in(tr)
 
-        return self._run(db, join_and_perform)
+        return commit(db, join_and_perform)
+
+    return perform

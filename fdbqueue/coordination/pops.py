@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count, groupby, islice, starmap
+from itertools import chain, count, groupby, islice
 from operator import attrgetter, itemgetter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -61,8 +61,8 @@ _wrote = attrgetter("wrote")
 
 _KeyRange: TypeAlias = tuple[bytes, bytes]
 
-Staged: TypeAlias = list[list[tuple[bytes, bytes]]]
-"""The staged keys and values for each pop of a request."""
+Staged: TypeAlias = list[list[StoredItem]]
+"""The staged items for each pop of a request."""
 
 
 class Pops(Generic[_T]):
@@ -82,14 +82,12 @@ class Pops(Generic[_T]):
         """Delete the items of the first pops, while the transaction has room.
 
         The first pop gets all its items, regardless of size. Only the first `n_own` pops are this
-        process's; the result has their items, and the stored items of the others.
-
-        Raises:
-            UndecodableItem: An own item cannot be decoded. A single pop has then written nothing.
+        process's; the result has their items, and the stored items of the others. Raise
+        `UndecodableItem` for an own item.
         """
         left = sum(map(number_of, pops))
         if self.items.options.has_any_rate:
-            left = self.items.rate.room_to_pop(tr, now, left)
+            left = self.items.rate.room(tr, now, self.items.options.read(tr), left)
         own: list[list[_T]] = []
         others: list[list[StoredItem]] = []
         size = 0
@@ -179,8 +177,8 @@ class PopRequests:
         tr[following.key] = encode_request(following.pops, is_next=True)
         _, tr[layout.leader] = layout.unpack_request_key(following.key)
 
-    def stage(self, tr: Transaction, request: bytes, pops: list[list[StoredItem]]) -> None:
-        """Replace a request by popped items, which count as claimed until taken."""
+    def stage(self, tr: Transaction, request: bytes, pops: Staged) -> None:
+        """Replace a request by popped items."""
         tr.add_read_conflict_key(request)
         tr.clear(request)
         position = self._layout.position
@@ -194,9 +192,9 @@ class PopRequests:
         if not pieces:
             return None
         tr.clear_range(*result)
-        items = self._layout.items
+        items, item = self._layout.items, self._items.levels.item
         return [
-            [(items + position, value) for position, value in pop]
+            [item(items + position, value) for position, value in pop]
             for pop in unpack_staged(b"".join(pieces))
         ]
 
@@ -214,7 +212,7 @@ class PopRequests:
         return sum(len(row.key) + len(row.item.value) for row in rows)
 
     def _rows(self, staged: Staged) -> list[ItemRow]:
-        items = starmap(self._items.levels.item, chain.from_iterable(staged))
+        items = chain.from_iterable(staged)
         return [ItemRow("claimed", item, item.header.attempts) for item in items]
 
     def delete(self, tr: Transaction, now: int, request: bytes) -> int:
@@ -243,8 +241,7 @@ def _ranges_by_life(
 ) -> tuple[_KeyRange, list[_KeyRange]]:
     """Return the range of possibly live processes' rows, and the ranges of the others.
 
-    Versions later than this transaction's are from another cluster's backup. After a recovery, all
-    waiting processes start again.
+    Versions later than this transaction's are from another cluster's backup.
     """
     oldest = version - int(REQUEST_TIMEOUT * VERSIONS)
     first_alive = layout.timer_key(prefix, max(0, oldest), b"")
@@ -280,8 +277,7 @@ class StagedPops(Generic[_T]):
     """The pops of one process on a queue of a cluster, served together with other processes'.
 
     After a conflict, the process leaves a request and sleeps, and the leader takes items for it.
-    The leader matters only for speed: each transaction conflicts on what it relies on, and each
-    item goes to one pop, in strict order. See `docs/design/staged-pops.md`.
+    The leader matters only for speed. See `docs/design/staged-pops.md`.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
     """
@@ -384,7 +380,6 @@ class _Pops(Generic[_T]):
     """The transactions that serve a batch of pops.
 
     Attributes:
-        name: The batch's name in its request.
         begins_alone: Whether the first transaction ignores other processes.
         leading_as: The name under which this process leads.
         takes_over: Whether it waited so long that the leader may be dead.
@@ -427,10 +422,13 @@ class _Pops(Generic[_T]):
             self._read_ahead(tr)
             requests = all_requests.begin_read(tr)
         if request is not None:
-            found = self._collect(tr, request)
-            if isinstance(found, _Served):
-                return found
-            request = found
+            waits = tr[request]
+            staged = all_requests.take(tr, request)
+            if staged is not None:
+                decoded = [self.queue.pops.decoded(tr, items) for items in staged]
+                all_requests.note_taken(tr, self.now, staged)
+                return _Served(decoded)
+            request = request if waits.present() else None
         holder = leader.value
         if holder not in (None, self.leading_as, self.name) and not self.takes_over:
             key = self._request(tr, request)
@@ -451,7 +449,7 @@ class _Pops(Generic[_T]):
             self.ahead = tr.snapshot.get_range(begin, end, n, at_max, WANT_ALL)
 
     def _become_leader(self, tr: Transaction, request: bytes | None) -> _Waiting:
-        """Make this process the leader. Pops in progress conflict, and then look for it."""
+        """Make this process the leader; pops in progress conflict."""
         tr[self.queue.layout.leader] = self.name
         begin, end = self.queue.layout.all_items
         tr.add_write_conflict_range(begin, begin + b"\x00")
@@ -463,21 +461,6 @@ class _Pops(Generic[_T]):
             self.batch.join(tr)
             request = self.queue.requests.write(tr, self.name, self.batch)
         return request
-
-    def _collect(self, tr: Transaction, request: bytes) -> _Served[_T] | bytes | None:
-        """Take a request's items, or return the request if it still waits."""
-        waits = tr[request]
-        staged = self.queue.requests.take(tr, request)
-        if staged is None:
-            return request if waits.present() else None
-        return self._take_staged(tr, staged)
-
-    def _take_staged(self, tr: Transaction, staged: Staged) -> _Served[_T]:
-        pops = self.queue.pops
-        item = pops.items.levels.item
-        decoded = [pops.decoded(tr, [item(*row) for row in rows]) for rows in staged]
-        self.queue.requests.note_taken(tr, self.now, staged)
-        return _Served(decoded)
 
     def _serve(
         self,

@@ -15,15 +15,16 @@ from fdbqueue.database.pages import PAGE, ReadRows, read_pages, stored_rows
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidItemId, NoResult
 from fdbqueue.layout.codecs import decode_json
-from fdbqueue.layout.items import Filter, ItemRow, Selection, StoredItem
+from fdbqueue.layout.items import Filter, ItemRow, Selection
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.operations.maintainers.history import read_history
+from fdbqueue.operations.options import NO_OPTIONS
 from fdbqueue.operations.push import Pushed
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.views.item_info import ItemInfos
-from fdbqueue.operations.views.stats import Numbers
+from fdbqueue.operations.views.stats import read_counts, read_size, read_stats
 from fdbqueue.types import (
     ENDED,
     HistoryWindow,
@@ -58,9 +59,9 @@ class Finished(NamedTuple):
 class Reads(Generic[_T]):
     """The reads of one queue.
 
-    On a database, the methods first sweep, in at most one transaction, or only the sought item. In
-    a transaction they write nothing, and show an item whose timer is over as it is stored. They
-    return `None` for an item that is gone.
+    On a database, the methods first sweep, in one transaction, or only the sought item. In a
+    transaction they write nothing, and show what is stored. They return `None` for an item that is
+    gone.
     """
 
     items: Items
@@ -72,7 +73,6 @@ class Reads(Generic[_T]):
 
     def __post_init__(self) -> None:
         self.layout = self.items.layout
-        self.numbers = Numbers(self.items, first_key)
         self._infos = ItemInfos(self.items, self.codec, self.given_options.kind)
         self.decode = self._infos.decode
 
@@ -87,7 +87,8 @@ class Reads(Generic[_T]):
 
     def options(self, tr: ReadTransactor) -> Options:
         """Return the stored options; before the first push, the given ones."""
-        return read(tr, self.items.options.read) or self.given_options
+        stored = read(tr, self.items.options.read)
+        return self.given_options if stored is NO_OPTIONS else stored
 
     def pushed(self, tr: ReadTransaction, new: NewItem, pushed: Pushed) -> Any:
         """Return what `push` returns for an item."""
@@ -153,14 +154,9 @@ class Reads(Generic[_T]):
         """Return the items that `pop` would take."""
 
         def body(tr: ReadTransaction) -> list[_T]:
-            return [self.decode(tr, item) for item in self._first_ready(tr, n, at_max)]
+            return [self.decode(tr, item) for item in self.items.first(tr, n, at_max)]
 
         return self.look(tr, body)
-
-    def _first_ready(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
-        if at_max:
-            return self.items.first(tr, n, at_max)
-        return self.items.begin_read(tr, *self.layout.all_items, n)()
 
     def values(self, tr: ReadTransactor, of: Selection, limit: int) -> Iterator[_T]:
         """Yield some items."""
@@ -209,21 +205,20 @@ class Reads(Generic[_T]):
     ) -> Iterator[tuple[ItemRow, _R | None]]:
         """Yield items in a state, each with what is shown of it, or `None` if it does not match.
 
-        On a database, read in pages. In a transaction, read item by item (done items in pages), and
-        conflict only with changes of the items read.
+        On a database, read in pages. In a transaction, read item by item (done items in pages).
 
         If all items match, read up to `limit`, otherwise up to `scan`; 0 for all. Items whose keys
         do not match are left out.
         """
         self._sweep_once(tr)
-        by_keys, by_time = self._by_keys(of), self._times_of(of.state) is not None
+        by_keys, by_time = self._by_keys(of), of.state == "done"
         all_match = by_keys == of.wanted
         rows: ReadRows[Any] = partial(self.items.listed, state=of.state)
         if by_time:
             rows = stored_rows  # of the index of their times
 
         def page(tr: ReadTransaction, read: list[Any]) -> list[tuple[ItemRow, _R | None]]:
-            found = self.changes.ended_at(tr, of.state, read) if by_time else read
+            found = self.changes.done_at(tr, read) if by_time else read
             if all_match:
                 return [*zip(found, show(tr, found), strict=True)]
             tests = [self._infos.begin_match(tr, of.wanted, each) for each in found]
@@ -240,14 +235,9 @@ class Reads(Generic[_T]):
                 for row in rows(tr, begin, end, n, is_backward):
                     yield from page(tr, [row])
 
-    def _times_of(self, state: State) -> bytes | None:
-        """Return the index of ended items by time, or `None`."""
-        times, _ = self.layout.timers_of.get(state, (None, ""))
-        return times if state in ENDED else None
-
     def _by_keys(self, of: Selection) -> Filter:
         kind, wanted = self.given_options.kind, of.wanted
-        if self._times_of(of.state) is not None:
+        if of.state == "done":
             return Filter()
         return Filter(
             priority=wanted.priority if kind == "priority" else None,
@@ -258,17 +248,17 @@ class Reads(Generic[_T]):
     def _ranges(
         self, tr: ReadTransactor, of: Selection, by_keys: Filter
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the ranges of ready items' keys, or of ended items' times, that can match."""
+        """Yield the ranges of keys, or of done items' times, that can match."""
         begin, end = self.layout.all_items
-        times = self._times_of(of.state)
-        if times is not None:
-            begin, end = self.layout.range_of(times)
+        by_time = of.state == "done"
+        if by_time:
+            begin, end = self.layout.range_of(self.layout.done_times)
         elif by_keys.priority is not None:
             level = self.items.levels.level(by_keys.priority)
             begin, end = self.layout.range_of(level.of_priority)
         if of.after is not None:
-            passed = self._time_of(tr, of, times) if times else self._key_of(tr, of.after)
-            if of.reverse == bool(times):
+            passed = self._time_of(tr, of) if by_time else self._key_of(tr, of.after)
+            if of.reverse == by_time:
                 begin = max(begin, passed + b"\x00")
             else:
                 end = min(end, passed)
@@ -286,7 +276,7 @@ class Reads(Generic[_T]):
             begin, end = (begin, before) if of.reverse else (after, end)
 
     def jobs(self, tr: ReadTransaction, items: list[ItemRow]) -> list[StoredJob | None]:
-        """Return the jobs in some items, as far as known without further reads."""
+        """Return the jobs in some items."""
         return [job_of(self._infos.decoded_if_possible(tr, found)) for found in items]
 
     def _infos_of(self, tr: ReadTransaction, items: list[ItemRow]) -> list[ItemInfo]:
@@ -314,10 +304,10 @@ class Reads(Generic[_T]):
 
         return self._at(tr, item, show)
 
-    def _time_of(self, tr: ReadTransactor, of: Selection, times: bytes) -> bytes:
+    def _time_of(self, tr: ReadTransactor, of: Selection) -> bytes:
         found = self._located(tr, of.after)
         if found is None and not of.reverse:
-            return times  # it is not kept any more, nor are the older ones
+            return self.layout.done_times  # it is not kept any more, nor are the older ones
         timer = found and found.state == of.state and found.timer(self.layout)
         if not timer:
             raise InvalidItemId(of.after)
@@ -335,7 +325,9 @@ class Reads(Generic[_T]):
 
     def stats(self, tr: ReadTransactor) -> QueueStats:
         """Return the statistics of the queue."""
-        return self.look(tr, partial(self.numbers.stats, given=self.given_options))
+        given = self.given_options
+        body = partial(read_stats, items=self.items, given=given, first_key=first_key)
+        return self.look(tr, body)
 
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
         """Return the last 5 minutes, hour and day."""
@@ -343,15 +335,15 @@ class Reads(Generic[_T]):
 
     def size(self, tr: ReadTransactor) -> int:
         """Return the number of ready items."""
-        return self.look(tr, self.numbers.size)
+        return self.look(tr, partial(read_size, items=self.items))
 
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is ready."""
-        return not self.look(tr, partial(self._first_ready, n=1))
+        return not self.look(tr, partial(self.items.first, n=1))
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return the ready items by priority."""
-        return self.look(tr, self.numbers.counts)
+        return self.look(tr, partial(read_counts, items=self.items))
 
 
 def _matches(_: ReadTransaction, items: list[ItemRow]) -> list[bool]:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.claims import Claims
-from fdbqueue.coordination.combiner import MAX_ITEMS, Combiner, Perform, SharedTransactions
+from fdbqueue.coordination.combiner import MAX_ITEMS, Combiner, Perform, sharing
 from fdbqueue.coordination.pops import Pop, PopRequests, Pops, StagedPops, number_of
 from fdbqueue.coordination.reads import Reads
 from fdbqueue.coordination.sans_io import Call, SansIO, Submit
@@ -20,14 +20,13 @@ from fdbqueue.coordination.waiting import Lines, Wanted, until_found, until_wort
 from fdbqueue.database.binding import engine_of, is_database
 from fdbqueue.database.clock import client_name, milliseconds, retry_delay, uuids
 from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.pages import in_batches
 from fdbqueue.database.retrying import read, run
 from fdbqueue.errors import LeaseLost, WrongState, error_text
 from fdbqueue.layout.batches import may_be_member
 from fdbqueue.layout.items import ItemRow, Level
-from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
-from fdbqueue.layout.values import NEVER, NOW
+from fdbqueue.layout.values import NEVER, Header
 from fdbqueue.operations.changes import Changes, Update
 from fdbqueue.operations.claims import (
     AckRequest,
@@ -46,7 +45,7 @@ from fdbqueue.operations.items import (
 from fdbqueue.operations.jobs.schedules import Schedules
 from fdbqueue.operations.jobs.steps import DurableSteps
 from fdbqueue.operations.limits.bounds import Bounds
-from fdbqueue.operations.limits.places import Places, Slots
+from fdbqueue.operations.limits.places import Slots
 from fdbqueue.operations.maintainers.alerts import Alerts
 from fdbqueue.operations.maintainers.batches import leave_batches
 from fdbqueue.operations.options import LIMITING
@@ -79,39 +78,39 @@ _size_of = attrgetter("size")
 _unique_keys_of = attrgetter("header.unique", "header.key")
 
 
+def _size_of_popped(popped: tuple[bytes, bytes, Header]) -> int:
+    return len(popped[1]) + ITEM_BYTES
+
+
 class Store(Generic[_T]):
     """The operations of one queue, in a transaction or on a database.
 
-    The queue object has validated the arguments. On a database, threads and tasks share
-    transactions; a method that may share them or wait returns an operation (`sans_io`). A method
-    that takes a claim raises `LeaseLost` if it is over. A method that returns a bool returns false
-    for an item that is gone or in another state.
+    The queue object has validated the arguments. A method that may share a transaction or wait
+    returns an operation (`sans_io`). A method that takes a claim raises `LeaseLost` if it is over.
+    A method that returns a bool returns false for an item that is gone or in another state.
     """
 
     def __init__(
         self,
-        layout: Layout,
-        levels: Levels,
         items: Items,
         codec: RowCodec[_T],
         options: Options,
     ) -> None:
-        self.layout = layout
-        self.levels = levels
+        layout = self.layout = items.layout
+        self.levels = items.levels
         self.items = items
         self.codec = codec
         self.given_options = options
         self._lines = Lines()
         waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
-        places = Places(random.randrange)
         self.options = items.options
-        items.transitions.followers.append(Alerts(items))
+        items.transitions.followers.append(Alerts(items).follow)
         changes = self.changes = Changes(items)
-        slots = self._slots = Slots(items, places)
-        failures = self._failures = Failures(items)
+        slots = self._slots = Slots(items, random.randrange)
+        bounds = self._bounds = Bounds(items, random.randrange)
+        failures = self._failures = Failures(items, bounds)
         claimed = self.claimed = ClaimedItems(items, codec, failures, retry_delay)
-        bounds = self._bounds = Bounds(items, places)
         self.schedules = Schedules(items, bounds)
         self.steps = DurableSteps(items, claimed, changes)
         sweep = self._sweep = Sweep(items, claimed, self.schedules)
@@ -123,20 +122,20 @@ class Store(Generic[_T]):
         pusher = self.pusher = Pusher(items, sweep.find, changes, bounds)
         self._pops = Pops(items, codec)
         receipts = layout.receipts
-        push = SharedTransactions[PushRequest, list[bytes]]
-        self.pushes = Combiner(partial(push, receipts, pusher.push), _size_of, BATCH_BYTES)
+        self.pushes: Combiner[PushRequest, list[bytes]] = Combiner(
+            lambda db: sharing(receipts, pusher.push, db), _size_of, BATCH_BYTES
+        )
         self.pops: Combiner[Pop, list[_T]] = Combiner(self._pops_on, number_of, MAX_ITEMS)
         claims = self._claims = Claims(items, claimed, sweep, sweeper, slots)
         self.claims = Combiner(lambda _: claims.perform, _size_of, MAX_ITEMS)
-        ack = SharedTransactions[AckRequest, LeaseLost | None]
-        self.acks = Combiner(partial(ack, receipts, claimed.ack_each), _size_of, MAX_ITEMS)
+        self.acks: Combiner[AckRequest, LeaseLost | None] = Combiner(
+            lambda db: sharing(receipts, claimed.ack_each, db), _size_of, MAX_ITEMS
+        )
 
     def _pops_on(self, db: Database) -> Perform[Pop, list[_T]]:
         if engine_of(db).is_remote:
             return StagedPops(self._pops, self._pop_requests).perform
-        shared: SharedTransactions[Pop, list[_T]]
-        shared = SharedTransactions(self.layout.receipts, self._pops.pop_each, db, any)
-        return shared
+        return sharing(self.layout.receipts, self._pops.pop_each, db, any)
 
     def change(
         self,
@@ -172,7 +171,8 @@ class Store(Generic[_T]):
             if is_database(tr):
                 keys = yield Submit(self.pushes, tr, push)
             else:
-                keys = yield Call(partial(self.pusher.push_alone, tr, milliseconds(), push))
+                alone = partial(self.pusher.push, tr, milliseconds(), [push], relies_on_full=True)
+                (keys,) = yield Call(alone)
             pushed = [
                 *map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))
             ]
@@ -192,15 +192,13 @@ class Store(Generic[_T]):
         return [*map(partial(self.reads.pushed, tr), push.items, pushed)]
 
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:
-        """Return popped items to their positions, on a database 1,000,000 bytes per transaction."""
+        """Return popped items to their positions, on a database in batches."""
         popped = list(map(self.codec.restore, items))
-        begin = size = 0
-        for end, (_, payload, _) in enumerate(popped):
-            if size and size + len(payload) > BATCH_BYTES and is_database(tr):
-                self.change(tr, partial(self.items.put_back, popped=popped[begin:end]))
-                begin, size = end, 0
-            size += len(payload) + ITEM_BYTES
-        self.change(tr, partial(self.items.put_back, popped=popped[begin:]))
+        batches: Iterable[list[tuple[bytes, bytes, Header]]] = [popped]
+        if is_database(tr):
+            batches = in_batches(popped, _size_of_popped, len(popped), BATCH_BYTES)
+        for batch in batches:
+            self.change(tr, partial(self.items.put_back, popped=batch))
 
     def putting_back(self, tr: Transactor, items: list[_T]) -> SansIO[None]:
         """Do `put_back` to the end, even if the operation is cancelled."""
@@ -212,13 +210,12 @@ class Store(Generic[_T]):
         """Store options; wake waiting clients if they limit claims and pops."""
         if not changes:
             return
-        self.options.forget()
         limits = not LIMITING.isdisjoint(changes)
 
-        def body(tr: Transaction, now: int) -> bool:
+        def body(tr: Transaction, now: int) -> None:
             if limits:
                 self.options.note_limit(tr)
-            return self.pusher.set_options(tr, now, changes)
+            self.pusher.set_options(tr, now, changes)
 
         self.change(tr, body)
         if limits:
@@ -288,8 +285,8 @@ class Store(Generic[_T]):
 
     def keys_to_watch_claims(self, tr: Transaction) -> list[bytes]:
         """Return the keys to watch until an item can be claimed."""
-        options, first = self.options.read(tr), self._claims.first
-        if self._slots.admit(tr, milliseconds(), 1, options, first):
+        first = self._claims.begin_first(tr, 1)
+        if self._slots.admit(tr, milliseconds(), 1, self.options.read(tr), first):
             return []
         return self._keys_of_change(tr)
 
@@ -337,9 +334,11 @@ class Store(Generic[_T]):
 
     def ack(self, tr: Transactor, request: AckRequest) -> SansIO[None]:
         """Acknowledge a claim."""
-        if not is_database(tr):
-            yield Call(partial(self.claimed.ack, tr, milliseconds(), request))
-        elif (lost := (yield Submit(self.acks, tr, request))) is not None:
+        if is_database(tr):
+            lost = yield Submit(self.acks, tr, request)
+        else:
+            (lost,) = yield Call(partial(self.claimed.ack_each, tr, milliseconds(), [request]))
+        if lost is not None:
             raise lost
 
     def ack_first(self, tr: Transaction, claim: Claim, log: str = "") -> EndWith:
@@ -361,7 +360,7 @@ class Store(Generic[_T]):
         return AckRequest(claim, may_keep, returned, discarded, log, cancelled)
 
     def result(self, tr: Transactor, item: _T | str, wait: float) -> SansIO[Any]:
-        """Return a done item's result, or wait for it; `NoResult` if not done or unknown."""
+        """Return a done item's result, or wait for it; raise `NoResult`."""
         reference = self.codec.reference(item)
         look = Call(partial(self.reads.result, tr, item)).alone
 
@@ -369,7 +368,9 @@ class Store(Generic[_T]):
             found = self.items.at(tr, reference)
             if found is None or found.state in ENDED:
                 return []
-            return self.items.keys_of_end(reference, self.layout.position(found.key))
+            position = self.layout.position(found.key)
+            ends = [self.layout.prefix_of[state] + position for state in sorted(ENDED)]
+            return [*ends, self.layout.moved + reference]  # done, dead or moved
 
         wanted = Wanted(("result", reference), keys)
         finished = yield from until_found(self._lines, tr, wait, look, wanted)
@@ -390,20 +391,12 @@ class Store(Generic[_T]):
         """Return failed items after a delay; `None` backs off exponentially."""
         text, traceback = error_text(error, reason), traceback_text(error)
         delays = [retry_delay(n) if delay is None else delay for n in claim.attempts]
-
-        def body(tr: Transaction, now: int) -> None:
-            dues = [due_after(now, seconds) for seconds in delays]
-            self.claimed.nack(tr, now, claim, dues, text, traceback, dead, log)
-
-        self.change(tr, body)
+        nack = partial(self.claimed.nack, claim=claim, delays=delays, error=text, dead=dead)
+        self.change(tr, partial(nack, traceback=traceback, log=log))
 
     def extend(self, tr: Transactor, extension: Extension, lease: float, **fields: Any) -> None:
         """Renew a claim's lease; `fields` change the headers."""
         self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease, **fields))
-
-    def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
-        """Record that a claim's item runs alone; renew the lease."""
-        self.extend(db, (claim, None), lease, alone=NOW)
 
     def ack_each(self, db: Database, requests: Sequence[AckRequest]) -> list[LeaseLost | None]:
         """Acknowledge claims; return the errors."""
@@ -435,10 +428,11 @@ class Store(Generic[_T]):
 
     def _retry(self, tr: Transaction, now: int, found: ItemRow, by: str) -> bool:
         if found.state == "dead":
-            reserve = partial(self._bounds.reserve, group=found.item.level.group)
-            return self._failures.retry(tr, now, found, by, reserve)
-        has_delay = found.state == "delayed" and found.due != NEVER
-        return has_delay and self.changes.run_now(tr, now, found)
+            return self._failures.retry(tr, now, found, by)
+        if found.state != "delayed" or found.due == NEVER:
+            return False
+        self.changes.run_now(tr, now, found)
+        return True
 
     def retry_from(self, tr: Transactor, item: _T | str, step: str, by: str) -> bool:
         """Make a dead letter ready without a step and all later ones."""
@@ -470,10 +464,12 @@ class Store(Generic[_T]):
             if header.cancelled is not None and not force:
                 return True
             if found.state == "claimed":
-                return self.claimed.cancel(tr, now, found, force)
-            if header.has_begun and not force:
-                return self.changes.tell(tr, now, found, children)
-            return self.changes.cancel(tr, now, found)
+                self.claimed.cancel(tr, now, found, force)
+            elif header.has_begun and not force:
+                self.changes.tell(tr, now, found, children)
+            else:
+                self.changes.cancel(tr, now, found)
+            return True
 
         return self._change_if(tr, item, None, change)
 
@@ -499,13 +495,16 @@ class Store(Generic[_T]):
         tr: Transactor,
         item: _T | str,
         state: State | None,
-        change: Callable[[Transaction, int, ItemRow], bool],
+        change: Callable[[Transaction, int, ItemRow], bool | None],
     ) -> bool:
+        """Change an item in this state, if any; `change` returns false if it did nothing."""
         reference = self.codec.reference(item)
 
         def body(tr: Transaction, now: int) -> bool:
             found = self._sweep.find(tr, now, reference)
-            return found is not None and state in (None, found.state) and change(tr, now, found)
+            if found is None or state not in (None, found.state):
+                return False
+            return change(tr, now, found) is not False
 
         return self.change(tr, body)
 

@@ -49,12 +49,11 @@ class Sweeper:
         self.is_ready = True  # whether the queue was not paused at the last sweep
         self._has_timers = False
         self._next_look = self._next_sweep = self._next_in_claim = self._next_catch_up = 0.0
-        self._next_trim = 0.0
-        self._next_drop = clock.monotonic() + REQUEST_TIMEOUT
+        self._last_trim = clock.monotonic()
         self._has_trimmed = False
 
     def has_timers(self, tr: Transactor) -> bool:
-        """Return whether the queue ever had timers or limits, as of a second ago at most."""
+        """Return whether the queue ever had timers or limits, as of a second ago."""
         now = clock.monotonic()
         if not self._has_timers and now >= self._next_look:
             self._has_timers = read(
@@ -88,14 +87,14 @@ class Sweeper:
         if not self.has_timers(tr):
             return True
         self._sweep_in.sweep(tr, now)
-        return not self._options.is_paused(tr)
+        return not self._options.read(tr).paused
 
     def sweep(self, tr: ReadTransactor, n: int = 1) -> bool:
         """Sweep a database until nothing is due; return whether the queue was not paused.
 
         If much is due, end once `n` items have moved, an item is ready and all expired items are
-        deleted; with `n=0`, after one transaction. The next call continues. Do nothing just after a
-        sweep, or in a transaction.
+        deleted; with `n=0`, after one transaction. Do nothing just after a sweep, or in a
+        transaction.
         """
         if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
             self._next_sweep = clock.monotonic() + _SWEEP
@@ -109,7 +108,7 @@ class Sweeper:
         return self.is_ready
 
     def catch_up(self, db: Database, at_once: bool = True) -> None:
-        """Sweep in a separate transaction; unless `at_once`, at most half of the time."""
+        """Sweep in a transaction; unless `at_once`, at most half of the time."""
         began = clock.monotonic()
         if at_once or began >= self._next_catch_up:
             self._sweep(db)
@@ -120,34 +119,27 @@ class Sweeper:
         """Return whether to `trim`: always before a process's first pop."""
         if is_pop and not self._has_trimmed:
             return True
-        next_trim = self._next_trim if self._options.may_have_done else self._next_drop
-        return clock.monotonic() >= next_trim
+        pause = _TRIM if self._options.may_have_done else REQUEST_TIMEOUT
+        return clock.monotonic() >= self._last_trim + pause
 
     def trim(self, db: Database) -> None:
         """Delete what the queue no longer keeps, and put back items staged for dead processes.
 
-        Done items and unique keys go each time, once their periods are over; dead processes'
-        requests every five seconds. If another process trims at the same time, it does the work.
+        If another process trims at the same time, it does the work.
         """
-        began = clock.monotonic()
-        returns_staged = not self._has_trimmed or began >= self._next_drop
-        self._has_trimmed = True
-        self._next_trim = began + _TRIM
-        if returns_staged:
-            self._next_drop = began + REQUEST_TIMEOUT
+        self._last_trim, self._has_trimmed = clock.monotonic(), True
         now = milliseconds()
         tries = 0
 
         def body(tr: Transaction) -> bool:
             nonlocal tries
             tries += 1
-            options = self._options.read(tr.snapshot)
-            if tries > 1 or options is None:
+            if tries > 1:
                 return True
+            options = self._options.read(tr.snapshot)
             dropped = self._items.unique_keys.drop_ended_periods(tr, now, _MAX_TRIMMED)
             trimmed = self._changes.trim(tr, now, options, _MAX_TRIMMED)
-            has_swept = not returns_staged or self._requests.sweep(tr, now)
-            return has_swept and max(dropped, trimmed) < _MAX_TRIMMED
+            return self._requests.sweep(tr, now) and max(dropped, trimmed) < _MAX_TRIMMED
 
         for _ in range(_MAX_TRIMS):
             tries = 0
@@ -162,7 +154,7 @@ class Sweeper:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
             swept = self._sweep_in.sweep(tr, now)
             may_end = not swept.all and swept.expired and has_items(tr, self._items.layout)
-            return swept, not self._options.is_paused(tr), may_end
+            return swept, not self._options.read(tr).paused, may_end
 
         swept, self.is_ready, may_end = run(db, body)
         self.is_behind = not swept.all

@@ -38,10 +38,6 @@ _have_waited: set[bytes] = set()
 os.register_at_fork(after_in_child=_have_waited.clear)
 
 
-class Turn(Stop):
-    """The place of an operation in a line; set once it is first."""
-
-
 def _event_loop() -> Hashable:
     asyncio = sys.modules.get("asyncio")
     return None if asyncio is None else asyncio._get_running_loop()
@@ -51,18 +47,18 @@ def _event_loop() -> Hashable:
 class Line:
     """The operations that wait for the same items, in order.
 
-    `waiter` is their key, until seen cleared.
+    `turns` are their places, each set once it is first; `waiter` their key, until seen cleared.
     """
 
-    turns: dict[Turn, None] = field(default_factory=dict[Turn, None])
+    turns: dict[Stop, None] = field(default_factory=dict[Stop, None])
     waiter: bytes | None = None
 
 
 class Lines:
     """The operations of this process that wait for items of one queue.
 
-    Operations that wait for the same items stand in one line, and only the first watches the
-    database. When it leaves, the next looks and then watches. See `docs/design/wakeups.md`.
+    Only the first of a line watches the database. When it leaves, the next looks and then watches.
+    See `docs/design/wakeups.md`.
     """
 
     def __init__(self) -> None:
@@ -74,12 +70,12 @@ class Lines:
         self._process = os.getpid()
 
     @contextmanager
-    def turn(self, db: Database, wanted: Wanted) -> Generator[tuple[Line, Turn]]:
+    def turn(self, db: Database, wanted: Wanted) -> Generator[tuple[Line, Stop]]:
         """Stand in the line for the wanted items."""
         if self._process != os.getpid():
             self._begin()  # a forked child has none of the waiting threads
         name = db, wanted.name, _event_loop()
-        turn = Turn()
+        turn = Stop()
         with self._guard:
             line = self._lines.setdefault(name, Line())
             line.turns[turn] = None
@@ -127,8 +123,8 @@ def until_found(
     """Call `look` until it finds something or the time is over, and return what it found.
 
     In between, sleep until another transaction wakes this client, an item is due, or it is this
-    operation's turn. The last `look` follows the end of the time. In a transaction, or with 0
-    seconds, look once. A false result means that nothing was found.
+    operation's turn. In a transaction, or with 0 seconds, look once. A false result means that
+    nothing was found.
     """
     deadline = time.monotonic() + seconds
     found = yield from look()
@@ -157,7 +153,7 @@ def until_worth_looking(lines: Lines, db: Database, wanted: Wanted) -> SansIO[bo
     return until_found(lines, db, math.inf, Call(partial(run, db, may_find)).alone, wanted)
 
 
-def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float) -> SansIO[bool]:
+def _sleep(db: Database, wanted: Wanted, line: Line, turn: Stop, deadline: float) -> SansIO[bool]:
     """Sleep until it is worth looking, or return false to stop."""
     while (left := deadline - time.monotonic()) > 0:
         is_first = turn.is_set
@@ -183,7 +179,7 @@ def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sle
     """Watch what is wanted until an item is due, for at most `seconds`.
 
     If it is worth looking at once, the sleep has no watches. The transaction that reads the queue
-    sets the watches: they miss no change, except a value that changes back.
+    sets the watches.
 
     Source: FoundationDB documentation, Developer Guide, "Watches".
     """
@@ -222,7 +218,7 @@ def _leave(db: Database, waiters: Waiters, waiter: bytes, has_found: bool = Fals
 
 
 def _leave_later(db: Database, waiters: Waiters, line: Line, has_found: bool = False) -> None:
-    """Leave in another thread; this one may run an event loop."""
+    """Leave in another thread."""
     waiter, line.waiter = line.waiter, None
     with suppress(RuntimeError):  # the interpreter exits
         threading.Thread(target=_leave, args=(db, waiters, waiter, has_found)).start()

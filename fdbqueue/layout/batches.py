@@ -39,7 +39,7 @@ that gets the results."""
 
 
 class End(NamedTuple):
-    """The end of an item; `returned` is the handler's result as JSON."""
+    """The end of an item; `returned` is JSON."""
 
     outcome: Ending
     returned: bytes | None = None
@@ -50,7 +50,6 @@ class StoredBatch(NamedTuple):
     """The definition of a batch, which changes only when it closes or is cancelled.
 
     Attributes:
-        on_dead: The effect of a dead job on the others.
         stage: A closing batch takes no more jobs, and counts as one job itself.
         cancelled: Whether its jobs, or the waiting item of the kind `"after"`, must not begin.
         job: The first position of the job whose step waits for it.
@@ -87,9 +86,8 @@ class BatchCounts(NamedTuple):
         return BatchCounts(*map(sum, zip(self, other)))
 
 
-def encode_counts(counts: BatchCounts) -> bytes:
-    """Return a change of a batch's counts, for atomic `add`."""
-    return encode_fields(counts)
+encode_counts: Callable[[BatchCounts], bytes] = encode_fields
+"""Returns a change of a batch's counts, for atomic `add`."""
 
 
 def decode_counts(value: bytes | None) -> BatchCounts:
@@ -104,8 +102,7 @@ class Membership(NamedTuple):
         subspace: The prefix of the batch's queue; empty for the job's own.
         id: The first position of the waiting item; random for a step.
         cancels: Whether a dead job cancels the others.
-        step: The step that gets the job's result.
-        job: The first position of that step's job.
+        step: The step that gets the job's result, of the job at the first position `job`.
     """
 
     subspace: bytes
@@ -218,6 +215,6 @@ def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]
 
 
 def linking_ranges(layout: Layout) -> list[tuple[bytes, bytes]]:
-    """Return the ordered ranges of rows that may refer to a batch."""
+    """Return the ranges of rows that may refer to a batch, in order."""
     prefixes = layout.items, layout.claims, layout.delayed, layout.followers
     return sorted(map(layout.range_of, prefixes))

@@ -167,17 +167,15 @@ class MissingCodec:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def encode(self, value: object, /) -> bytes:
+    def encode(self, value: object, /) -> Any:
         """Raise `UnknownCodec`."""
         raise UnknownCodec(self.name, CODECS)
 
-    def decode(self, payload: bytes, /) -> Any:
-        """Raise `UnknownCodec`."""
-        raise UnknownCodec(self.name, CODECS)
+    decode = encode
 
 
 def codec_named(codec: str | Codec) -> Codec:
-    """Return the codec with this name, or a custom codec itself."""
+    """Return the codec with this name; a custom one itself."""
     if isinstance(codec, str):
         if codec not in CODECS:
             raise UnknownCodec(codec, CODECS)

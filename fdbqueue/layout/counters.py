@@ -31,7 +31,6 @@ class Counters:
         taken: The number of items popped or claimed.
         completed: The number popped or acknowledged.
         claimed: The number claimed or staged now.
-        rejected: The number of pushed items without room.
     """
 
     __slots__ = ("claimed", "completed", "levels", "pushed", "rejected", "taken", "tallies")

@@ -27,8 +27,6 @@ class Level(NamedTuple):
     """The items of one priority that have the same group, or none.
 
     Attributes:
-        prefix: The prefix of its items' keys.
-        end: The key behind its last item's.
         of_priority: The prefix of the priority's items, of all groups.
         rest: The priority in the keys of groups; null in a FIFO queue.
         packed_group: The group in the keys of groups; empty without one.
@@ -58,7 +56,7 @@ class Filter(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The matching items in a state, in order, behind `after`; done items newest first."""
+    """The matching items in a state, behind `after`; done items newest first."""
 
     state: State
     wanted: Filter = Filter()
@@ -71,13 +69,9 @@ Rate: TypeAlias = tuple[int, int]
 
 
 class GroupSettings(NamedTuple):
-    """The settings of a group, or the defaults; `None` means the default, or no limit.
+    """The settings of a group, or the defaults (`fdbqueue.options.GroupSettings`).
 
-    Attributes:
-        weight: Its share, in proportion to other groups' weights.
-        concurrency: Maximum number of claimed items.
-        in_order: Whether a failed item blocks later ones, at a concurrency of 1.
-        max_size: Maximum number of unfinished items.
+    `None` means the default, or no limit.
     """
 
     weight: float | None = None
@@ -99,7 +93,7 @@ class GroupSettings(NamedTuple):
         return self.concurrency == 1 and self.in_order is not False
 
     def step(self, cost: float) -> int:
-        """Return the amount that an item of this cost adds to its group's pass."""
+        """Return what an item of this cost adds to its group's pass."""
         return max(1, round(_PASS_OF_ONE * cost / (self.weight or 1)))
 
 
@@ -153,14 +147,11 @@ class ItemRow(NamedTuple):
     """An item in a state, with the metadata of its row. Times are in milliseconds since 1970.
 
     Attributes:
-        item: The item, with its key while ready.
         attempts: The number of claims; for a ready or delayed item, of failed attempts.
         token: The identity of its claim. An item staged for a pop has none, nor a row.
         lease_end: The version at which its lease ends.
-        lease: The value of its lease's timer, to be stored.
-        error: Why it died, or was discarded or cancelled.
+        lease: The value of its lease's timer.
         started_at: When its last client claimed it, if known.
-        client: The client that ended it.
     """
 
     state: State

@@ -27,11 +27,8 @@ class StoredStep(NamedTuple):
     """A step of a job.
 
     Attributes:
-        began_at: When the job first reached it.
-        failures: How often its function has failed.
         due: When the job continues at the latest; `None` for never.
         key: The key of its signal, or the id of the job that it runs.
-        value: Its result as JSON, once done.
         number: How many steps were stored before it.
         queue: The queue prefix of the job that it runs; empty for its own.
     """
@@ -47,6 +44,11 @@ class StoredStep(NamedTuple):
     value: bytes = b"null"
     number: int = 0
     queue: bytes = b""
+
+    @property
+    def awaits_job(self) -> bool:
+        """True if it runs another job, which has not ended."""
+        return self.kind == "run" and self.state == "waiting"
 
 
 encode_step, decode_step = record_codec(StoredStep)
@@ -87,9 +89,7 @@ class StoredAlert(NamedTuple):
 
     Attributes:
         of: The name of the item's job.
-        job: The name of the job to push.
-        queue: The name of its queue; empty for the item's own.
-        version: Its version.
+        queue: The name of the new job's queue; empty for the item's own.
     """
 
     of: str
@@ -124,7 +124,7 @@ def renamed_call(payload: bytes, old: str, new: str) -> bytes | None:
 
 
 class Timing(NamedTuple):
-    """When a schedule is due: by a cron expression, or by an interval (`every`) in milliseconds."""
+    """When a schedule is due: a cron expression, or an interval (`every`) in milliseconds."""
 
     cron: str = ""
     every: int = 0
@@ -132,10 +132,7 @@ class Timing(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """The item that a schedule pushes, and its timing.
-
-    The item's `level` lacks the prefix of all items. `alert` is the header field of that name.
-    """
+    """The item that a schedule pushes, and its timing; `level` lacks the prefix of all items."""
 
     timing: Timing
     payload: bytes
@@ -150,10 +147,8 @@ class StoredSchedule(NamedTuple):
     """A schedule and its state.
 
     Attributes:
-        next: Its next tick, or `None`.
         declared_at: When a worker last declared it; `None` if a call added it.
-        last: The last tick for which it pushed an item, or `None`.
-        position: The position of that item, or empty.
+        last: The last tick for which it pushed an item, at `position`.
         skipped: Number of ticks that found the last item unfinished or the queue full.
     """
 

@@ -65,7 +65,7 @@ def unpack_priority(packed: bytes) -> Any:
 
 
 def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
-    """Return the key of a client's receipt, by its start in hours since 1970."""
+    """Return the key of a client's receipt; `hour` is its start since 1970."""
     return bytes(receipts.key()) + _client_key(hour, client_id)
 
 
@@ -75,12 +75,12 @@ def _client_key(hour: int, client_id: bytes) -> bytes:
 
 
 def receipts_before(receipts: Subspace, hour: int) -> tuple[bytes, bytes]:
-    """Return the range of receipts of clients that started before an hour."""
+    """Return the range of receipts of clients started before an hour."""
     return receipts.range().start, receipts.pack((hour,))
 
 
 class _Prefix:
-    """The first bytes of some keys; on a layout, behind its queue's prefix."""
+    """The first bytes of some keys, on a layout with its queue's prefix."""
 
     def __init__(self, *parts: Any) -> None:
         self._packed: bytes = fdb_tuple.pack(parts)
@@ -96,35 +96,34 @@ class _Prefix:
         return prefix
 
 
-class _OfItems(_Prefix):
+class OfItems(_Prefix):
     """A prefix of keys that a queue without items lacks."""
 
 
-class _Index(_OfItems):
+class Index(OfItems):
     """A prefix of keys that lead to an item, a schedule or a signal."""
 
 
-class _Counter(_OfItems):
+class Number(OfItems):
     """A prefix of counters that have no key at zero."""
 
 
 class Layout:
     """The keys of one queue.
 
-    A *level* is the prefix of all items of one priority. The *position* of an item is its key
-    without the prefix of the key space; indexes store it.
+    The *position* of an item is its key without the prefix of the key space; indexes store it.
 
     `x_key` builds a key, and `unpack_x_key` reads its parts. `x_prefix` builds a prefix, `x_range`
     and `x_before` a range.
     """
 
-    items = _OfItems(0)
-    counts = _Counter(1)
+    items = OfItems(0)
+    counts = Number(1)
     totals = _Prefix(2)
     total_in = _Prefix(2, 0)
     total_rejected = _Prefix(2, 1)
     tallies = _Prefix(2, 2)
-    pieces = _OfItems(3)
+    pieces = OfItems(3)
     options = _Prefix(5, "layout")
     deployed = _Prefix(5, "deployed")
     scheduled = _Prefix(5, "scheduled")
@@ -136,54 +135,54 @@ class Layout:
     waiting_claims = _Prefix(5, "idle", 0)
     waiting_pops = _Prefix(5, "idle", 1)
     requests = _Prefix(7)
-    results = _OfItems(8)
+    results = OfItems(8)
     leader = _Prefix(9)
     places = _Prefix(10)
     idempotency_keys = _Prefix(11)
     idempotency_ends = _Prefix(12)
-    claims = _OfItems(16)
-    leases = _Index(17)
-    delayed = _OfItems(18)
-    dues = _Index(19)
-    dead = _OfItems(20)
-    expiries = _Index(21)
-    unique_keys = _Index(22)
-    unique_ends = _Index(30)
-    slots = _Counter(23)
+    claims = OfItems(16)
+    leases = Index(17)
+    delayed = OfItems(18)
+    dues = Index(19)
+    dead = OfItems(20)
+    expiries = Index(21)
+    unique_keys = Index(22)
+    unique_ends = Index(30)
+    slots = Number(23)
     slot_places = _Prefix(23, 2)
-    attempts = _OfItems(24)
-    done = _OfItems(25)
-    done_times = _Index(26)
-    returned = _OfItems(27)
-    moved = _Index(28)
-    history = _OfItems(29)
+    attempts = OfItems(24)
+    done = OfItems(25)
+    done_times = Index(26)
+    returned = OfItems(27)
+    moved = Index(28)
+    history = OfItems(29)
     waits = _Prefix(29, 0)
     samples = _Prefix(29, 1)
     runs = _Prefix(29, 2)
     schedules = _Prefix(31)
-    steps = _OfItems(32)
-    signals = _OfItems(33)
-    signal_ends = _Index(34)
-    signal_waits = _Index(35)
-    batches = _OfItems(36, 0)
-    batch_counts = _OfItems(36, 1)
+    steps = OfItems(32)
+    signals = OfItems(33)
+    signal_ends = Index(34)
+    signal_waits = Index(35)
+    batches = OfItems(36, 0)
+    batch_counts = OfItems(36, 1)
     batch_places = _Prefix(36, 2)
-    followers = _OfItems(36, 3)
+    followers = OfItems(36, 3)
     group_slots = _Prefix(23, 3)
-    turns = _Index(37, 0)
-    group_members = _Index(37, 1)
-    group_passes = _OfItems(37, 2)
-    idle_groups = _OfItems(37, 3)
-    taken_passes = _OfItems(37, 4)
+    turns = Index(37, 0)
+    group_members = Index(37, 1)
+    group_passes = OfItems(37, 2)
+    idle_groups = OfItems(37, 3)
+    taken_passes = OfItems(37, 4)
     group_settings = _Prefix(37, 5)
     held_groups = _Prefix(37, 6)
-    group_counts = _Counter(37, 7)
+    group_counts = Number(37, 7)
     starts = _Prefix(37, 8)
     start_counts = _Prefix(37, 9)
-    awaited_retries = _OfItems(37, 10)
-    group_delays = _Counter(37, 11)
+    awaited_retries = OfItems(37, 10)
+    group_delays = Number(37, 11)
     group_places = _Prefix(37, 12)
-    settling = _OfItems(37, 13)
+    settling = OfItems(37, 13)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -223,29 +222,15 @@ class Layout:
             "claimed": self.group_slots,
         }
 
-    def _of_kind(self, kind: type[_Prefix]) -> tuple[bytes, ...]:
+    def prefixes(self, kind: type[_Prefix]) -> list[bytes]:
+        """Return all prefixes of a kind: `OfItems`, `Index` or `Number`."""
         names = [name for name, each in vars(Layout).items() if isinstance(each, kind)]
-        return tuple(getattr(self, name) for name in names)
-
-    @property
-    def counters(self) -> tuple[bytes, ...]:
-        """The prefixes of all `_Counter` keys."""
-        return self._of_kind(_Counter)
-
-    @property
-    def indexes(self) -> tuple[bytes, ...]:
-        """The prefixes of all `_Index` keys."""
-        return self._of_kind(_Index)
-
-    @property
-    def of_items(self) -> tuple[bytes, ...]:
-        """The prefixes of all `_OfItems` keys."""
-        return self._of_kind(_OfItems)
+        return [getattr(self, name) for name in names]
 
     # Items
 
     def level_prefix(self, priority: Priority) -> bytes:
-        """Return the key prefix of a priority's items, of all groups."""
+        """Return the prefix of a priority's items."""
         return self.items + fdb_tuple.pack((priority,))
 
     @staticmethod
@@ -274,16 +259,11 @@ class Layout:
         return None if prefix == self.items else unpack_priority(prefix[len(self.items) :])
 
     def unpack_item_key(self, key: bytes) -> tuple[Any, ...]:
-        """Return (priority, group, count, random), without missing parts, from an item's key."""
+        """Return the parts of an item's key: priority, group, count, random."""
         return fdb_tuple.unpack(key[len(self.items) :])
 
-    @staticmethod
-    def is_item_key(key: bytes, prefix: bytes) -> bool:
-        """Return whether a key with a level's prefix is an item's."""
-        return _ITEM_KEY.fullmatch(key, len(prefix)) is not None
-
     def item_id(self, key: bytes, origin: bytes | None = None) -> str:
-        """Return an item's id: the text of its first position, `origin`."""
+        """Return an item's id: its first position as text."""
         packed = binascii.b2a_base64(origin or key[len(self.items) :], newline=False)
         return packed.translate(_URL_SAFE).rstrip(b"=").decode()
 
@@ -303,7 +283,7 @@ class Layout:
         return key
 
     def pushed_at(self, key: bytes) -> datetime | None:
-        """Return when an item was pushed; `None` if its key has no time."""
+        """Return when an item was pushed, if its key has a time."""
         return time_of(self.unpack_item_key(key)[-1])
 
     # Entries and counters
@@ -330,7 +310,7 @@ class Layout:
 
     @staticmethod
     def undated_key(dated: bytes, index: bytes, key: bytes) -> bytes:
-        """Return the entry to which a key of an index by time leads."""
+        """Return the entry of a key of an index by time."""
         return Layout.entry_key(index, *Layout.unpack_entry(dated, key)[1:])
 
     def counter_key(self, prefix: bytes) -> bytes:
@@ -360,7 +340,7 @@ class Layout:
 
     @staticmethod
     def owned_prefix(index: bytes, position: bytes) -> bytes:
-        """Return the prefix of an item's steps or followers, even if it moved."""
+        """Return the prefix of an item's steps or followers."""
         return index + fdb_tuple.pack((fdb_tuple.unpack(position)[-1],))
 
     @staticmethod
@@ -387,7 +367,7 @@ class Layout:
 
     @staticmethod
     def signal_wait(name: str, key: str, step: str, reference: bytes) -> bytes:
-        """Return the key of a step that waits for a signal, without its space."""
+        """Return the key of a step's wait, without its space."""
         return fdb_tuple.pack((name, key, step)) + reference
 
     @staticmethod
@@ -416,20 +396,20 @@ class Layout:
 
     @staticmethod
     def timer_key(index: bytes, when: int, position: bytes) -> bytes:
-        """Return the key of a timer; `when` is a time, or a lease's version."""
+        """Return the key of a timer at a time, or a lease's version."""
         size = (when.bit_length() + 7) // 8
         return b"%b%c%b%b" % (index, 0x14 + size, when.to_bytes(size, "big"), position)
 
     @staticmethod
     def unpack_timer_key(index: bytes, key: bytes) -> tuple[int, bytes]:
-        """Return a timer's time or version, and its item's position."""
+        """Return a timer's time or version, and position."""
         begin = len(index) + 1
         end = begin + key[begin - 1] - 0x14
         return int.from_bytes(key[begin:end], "big"), key[end:]
 
     @staticmethod
     def schedule_reference(name: str) -> bytes:
-        """Return the reference of a schedule's timer, instead of a position."""
+        """Return the reference of a schedule's timer."""
         return fdb_tuple.pack((None, name))
 
     @staticmethod
@@ -455,7 +435,7 @@ class Layout:
 
     @staticmethod
     def queue_reference() -> bytes:
-        """Return the reference of the timer of the queue's rate and groups."""
+        """Return the reference of the queue's timer."""
         return Layout.group_reference("")
 
     def is_timer_of_queue(self, key: bytes) -> bool:
@@ -470,7 +450,7 @@ class Layout:
         return not reference.startswith(_OF_NOTHING)
 
     def due_timers(self, version: int, now: int) -> list[tuple[bytes, bytes]]:
-        """Return the ranges of past timers: of leases (by version), delays and expiries."""
+        """Return the ranges of past timers of leases, delays and expiries."""
         after_version = self.timer_key(b"", version + 1, b"")
         after_now = self.timer_key(b"", now + 1, b"")
         return [
@@ -487,7 +467,7 @@ class Layout:
 
     @staticmethod
     def group_key(index: bytes, group: str | None, rest: bytes = b"") -> bytes:
-        """Return a group's key, in a priority, in a space of groups."""
+        """Return a group's key, perhaps in a priority."""
         return index + _packed_group(group) + rest
 
     def counters_of_group(self, group: str) -> list[bytes]:
@@ -496,7 +476,7 @@ class Layout:
 
     @staticmethod
     def group_level_prefix(space: bytes, group: str, rest: bytes) -> bytes:
-        """Return the prefix of a group's items with a priority, in a state."""
+        """Return the prefix of a group's items with a priority."""
         return Layout.group_key(space + (b"" if rest == _NULL else rest), group)
 
     @staticmethod
@@ -508,7 +488,7 @@ class Layout:
 
     @staticmethod
     def turn_key(index: bytes, rest: bytes, number: int, group: str) -> bytes:
-        """Return the key of a group's turn, at its pass in a priority."""
+        """Return the key of a turn at a pass."""
         return Layout.timer_key(index + rest, number, _packed_group(group))
 
     @staticmethod
@@ -523,7 +503,7 @@ class Layout:
         return number, fdb_tuple.unpack(group)[0]
 
     def start_key(self, group: str | None, time: int, version: int) -> bytes:
-        """Return the key of a group's or queue's starts in a transaction."""
+        """Return the key of a transaction's starts."""
         return self.group_key(self.starts, group, fdb_tuple.pack((time, version)))
 
     def starts_at(self, group: str | None, time: int) -> tuple[bytes, bytes]:
@@ -542,7 +522,7 @@ class Layout:
         return self.requests + fdb_tuple.pack((version, name))
 
     def unpack_request_key(self, key: bytes) -> tuple[int, bytes]:
-        """Return the version and process name of a request or result."""
+        """Return the version and name of a request or result."""
         _, version, name, *_ = self.subspace.unpack(key)
         return version, name
 
@@ -552,7 +532,7 @@ class Layout:
 
     @property
     def leader_ends(self) -> bytes:
-        """A key that is never written, for conflicts with a leader's end."""
+        """A key for conflicts with a leader's end, never written."""
         return self.leader + fdb_tuple.pack(("ends",))
 
     def staged_items(self, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
@@ -566,7 +546,7 @@ class Layout:
     def known_ranges(self) -> list[tuple[bytes, bytes]]:
         """Return the ordered ranges of all keys of the queue."""
         known: list[bytes] = []
-        for prefix in sorted([self.receipts.key(), *self._of_kind(_Prefix)]):
+        for prefix in sorted([self.receipts.key(), *self.prefixes(_Prefix)]):
             if not (known and prefix.startswith(known[-1])):
                 known.append(prefix)
         return [(prefix, prefix + b"\xff") for prefix in known]

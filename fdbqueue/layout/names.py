@@ -44,7 +44,7 @@ def default_subspace(name: str, number: int) -> Subspace:
 
 
 def first_name(prefix: bytes) -> str | None:
-    """Return the original name of a prefix's queue; a restored or copied one has none."""
+    """Return the original name of a queue that was not restored or copied."""
     match ROOT.unpack(prefix) if ROOT.contains(prefix) else ():
         case (str(name),) | (1, str(name), _):
             return name
@@ -75,7 +75,7 @@ def worker_key(uuid: bytes) -> bytes:
 
 
 def outbox_key(outbox: str) -> bytes:
-    """Return the key of the rows of an outbox that were pushed last."""
+    """Return the key of the rows that an outbox pushed last."""
     return ROOT[7].pack((outbox,))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, cast
@@ -33,18 +32,15 @@ _ELEMENTS = (int, float, str, bytes)
 
 
 class Levels:
-    """The levels of a FIFO queue: one per group, each in order of arrival."""
+    """The levels of a FIFO queue, one per group."""
 
     position_parts = 2
     """The number of elements of an ungrouped item's position."""
 
-    level_of_valid: Callable[[Any], Level]
-
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._in_group = lru_cache(_CACHED)(self._new_level_in)
-        only = self._only = _level(layout.items, None, None, _NULL)
-        self.level_of_valid = lambda _: only
+        self._only = _level(layout.items, None, None, _NULL)
 
     def level(self, priority: Priority | None) -> Level:
         """Return the level of a priority; raise `InvalidPriority`."""
@@ -119,11 +115,11 @@ class Priorities(Levels):
             )
         self._kinds = kind if isinstance(kind, tuple) else None
         # Most queues have few priorities, and a process uses them again and again.
-        self.level_of_valid = lru_cache(_CACHED)(self._new_level)
+        self._level_of_valid = lru_cache(_CACHED)(self._new_level)
         self._level_of_packed = lru_cache(_CACHED)(self._unpack_level)
 
     def _unpack_level(self, packed: bytes, group: bytes | None) -> Level:
-        level = self.level_of_valid(unpack_priority(packed))
+        level = self._level_of_valid(unpack_priority(packed))
         return level if group is None else self._in_group(level, unpack_priority(group))
 
     def _new_level(self, priority: Priority) -> Level:
@@ -142,7 +138,7 @@ class Priorities(Levels):
             if isinstance(priority, int) and not isinstance(priority, bool):
                 number = int(priority)  # an IntEnum becomes a plain integer
                 if _LOWEST <= number <= _HIGHEST:
-                    return self.level_of_valid(number)
+                    return self._level_of_valid(number)
             raise InvalidPriority(priority, _INTEGER)
         if (
             type(priority) is tuple
@@ -154,7 +150,7 @@ class Priorities(Levels):
             ranks = tuple(part + 0.0 if type(part) is float else part for part in priority)
             try:
                 if len(self._layout.level_prefix(ranks)) <= MAX_LEVEL:
-                    return self.level_of_valid(ranks)
+                    return self._level_of_valid(ranks)
             except (ValueError, struct.error) as error:
                 raise InvalidPriority(priority, "a value that the tuple layer can pack") from error
             raise InvalidPriority(priority, f"at most {MAX_LEVEL:,} bytes when packed")

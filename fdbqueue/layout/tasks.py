@@ -48,7 +48,7 @@ class TaskRecord(NamedTuple):
 
 
 class TaskCodec:
-    """The encoding of task records: agent and client as a line of JSON, then the payload."""
+    """The encoding of tasks: agent and client as a line of JSON, then the payload."""
 
     def encode(self, value: TaskRecord, /) -> bytes:
         """Return the bytes of a record; raise `TypeError` or `ValueError`."""

@@ -84,8 +84,7 @@ def record_codec(record: type[_R]) -> tuple[Callable[[_R], bytes], Callable[[byt
         for number, value in enumerate(fields):
             if value != defaults[number]:
                 stored += (number, value)
-        packed: bytes = fdb_tuple.pack(tuple(stored))
-        return packed
+        return fdb_tuple.pack(tuple(stored))
 
     def decode(value: bytes) -> _R:
         stored = fdb_tuple.unpack(value)
@@ -105,26 +104,24 @@ class Header(NamedTuple):
 
     Attributes:
         attempts: The number of failed attempts since the last retry by hand.
-        unique: The unique key that it holds until it ends, or `None`.
+        unique: The unique key that it holds until it ends.
         origin: Its first position, which its id encodes, if it was moved.
         since: When it became ready, unless at its push.
         cancelled: When it was cancelled while claimed, or after its job had begun.
         key: Its unique key, if a claim frees it or its period ends it. While the item holds a key
             that a claim frees, `unique` is the same.
         key_ends: When that key's period ends; `None` if a claim frees it.
-        tick: The tick for which its schedule pushed it.
         blocks: Whether that schedule's next tick may wait for its end.
-        steps: The number of its job's stored steps.
         waits: The signal for which it last waited, as `Layout.signal_wait`.
         batch: Its job's batch, as `Membership`.
         awaits: Whether it waits, or has waited, for the batch with its id.
         cost: What it adds to its group's pass, as a multiple of the usual.
-        earlier_attempts: The number of failed attempts before its retry by hand.
+        earlier_attempts: The number of failed attempts before that retry.
         followers: The number of jobs that follow it, each with a row until it ends.
         alone: `NEXT` or `NOW` if it runs alone in its worker after a lease ran out.
         unknown: When a worker that does not know its job first met it, since its last claim.
         step: The step in which its job is suspended.
-        alert: The job that is pushed when it becomes a dead letter, as `StoredAlert`.
+        alert: Its `StoredAlert`.
         cancelled_step: The step in which its job learns that it is cancelled.
     """
 
@@ -154,7 +151,7 @@ class Header(NamedTuple):
 
     @property
     def has_begun(self) -> bool:
-        """True if its job has come to a step, and so runs on if it is cancelled."""
+        """True if its job has come to a step."""
         return bool(self.steps or self.cancelled_step)
 
     @property
@@ -178,7 +175,7 @@ class Header(NamedTuple):
         return self.unique or (self.key if self.key_ends is None else None)
 
     def counted(self) -> Header:
-        """Return the header of an item that returns after its batches counted its end."""
+        """Return the header of an item whose end its batches have counted."""
         return self._replace(batch=b"", followers=0) if self.batch or self.followers else self
 
     def anew(self) -> Header:
@@ -244,9 +241,8 @@ def runs_alone(item: object) -> bool:
 
 
 def encode_holder(position: bytes, key_ends: int | None) -> bytes:
-    """Return the value of a unique key: its item's position, and its end."""
-    packed: bytes = fdb_tuple.pack((position, key_ends))
-    return packed
+    """Return the value of a unique key."""
+    return fdb_tuple.pack((position, key_ends))
 
 
 def decode_holder(value: bytes) -> tuple[bytes, int | None]:
@@ -257,7 +253,7 @@ def decode_holder(value: bytes) -> tuple[bytes, int | None]:
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
     """Return a row in any state but ready."""
-    packed: bytes = fdb_tuple.pack(metadata)
+    packed = fdb_tuple.pack(metadata)
     return _SIZE.pack(len(packed)) + packed + value
 
 
@@ -265,8 +261,7 @@ def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
     """Decode `encode_metadata`."""
     begin = _SIZE.size
     end = begin + _SIZE.unpack_from(stored)[0]
-    metadata: tuple[Any, ...] = fdb_tuple.unpack(stored[begin:end])
-    return metadata, stored[end:]
+    return fdb_tuple.unpack(stored[begin:end]), stored[end:]
 
 
 ROW_METADATA: dict[State, tuple[str, ...]] = {
@@ -297,8 +292,7 @@ def decode_request(value: bytes) -> list[tuple[int, bool]]:
 
 def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
     """Encode the positions and values staged for each pop."""
-    packed: bytes = fdb_tuple.pack(tuple(tuple(items) for items in pops))
-    return packed
+    return fdb_tuple.pack(tuple(tuple(items) for items in pops))
 
 
 def unpack_staged(result: bytes) -> list[list[tuple[bytes, bytes]]]:
@@ -320,16 +314,10 @@ def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
     except Exception:
         # Errors of base64, of the character set, or of the tuple layer, which has no class.
         raise InvalidClaimToken(text) from None
-    if (
-        isinstance(token, bytes)
-        and isinstance(position, bytes)
-        and isinstance(attempt, int)
-        and isinstance(client, str)
-        and isinstance(id, str)
-        and attempt >= 1
-    ):
-        return token, position, attempt, client, id
-    raise InvalidClaimToken(text)
+    parts: list[object] = [token, position, attempt, client, id]
+    if [*map(type, parts)] != [bytes, bytes, int, str, str] or attempt < 1:
+        raise InvalidClaimToken(text)
+    return token, position, attempt, client, id
 
 
 MAX_LOG = 8_000
@@ -352,7 +340,7 @@ NO_REPORT = Report()
 
 
 def text_room(n: int) -> int:
-    """Return the maximum bytes of a log or traceback for each of a claim's `n` items."""
+    """Return the maximum bytes of a log or traceback for each of `n` items."""
     return 1_500_000 // max(1, n)
 
 
@@ -367,7 +355,7 @@ def text_end(text: str, size: int) -> str:
 
 
 class Lease(NamedTuple):
-    """The value of a lease's timer: its length in milliseconds, and its end by the clock."""
+    """A lease: its length in milliseconds, and its end by the clock."""
 
     length: int
     clock_end: int
@@ -384,12 +372,11 @@ def encode_lease(seconds: float, now: int, client: str, report: Report = NO_REPO
     """Return the value of the timer of a lease that begins `now`."""
     length = int(seconds * 1000) + 1
     reported = () if report == NO_REPORT else report
-    packed: bytes = fdb_tuple.pack((length, now + length, client, *reported))
-    return packed
+    return fdb_tuple.pack((length, now + length, client, *reported))
 
 
 def decode_lease(value: bytes) -> Lease | None:
-    """Decode `encode_lease`; return `None` for the empty value of a repair."""
+    """Decode `encode_lease`; `None` after a repair."""
     if not value:
         return None
     length, clock_end, client, *reported = fdb_tuple.unpack(value)
@@ -413,14 +400,13 @@ encode_attempt, decode_attempt = record_codec(StoredAttempt)
 
 
 def encode_options(options: Options) -> bytes:
-    """Return the layout version, and name and value of each set option."""
+    """Encode the layout version, and each set option by name."""
     stored: list[Any] = [LAYOUT_VERSION]
     for each in dataclasses.fields(Options):
         value = getattr(options, each.name)
         if value != _UNSET.get(each.name, each.default):
             stored += (each.name, _names_of(value) if each.name == "priorities" else value)
-    packed: bytes = fdb_tuple.pack(tuple(stored))
-    return packed
+    return fdb_tuple.pack(tuple(stored))
 
 
 def _names_of(priorities: PriorityKind) -> str | tuple[str, ...]:
@@ -459,9 +445,8 @@ def decode_options(value: bytes) -> Options:
 
 
 def encode_deployed(settings: Mapping[str, Any]) -> bytes:
-    """Return name and value of each setting that an app has declared."""
-    packed: bytes = fdb_tuple.pack((*chain.from_iterable(settings.items()),))
-    return packed
+    """Encode each setting that an app has declared, by name."""
+    return fdb_tuple.pack((*chain.from_iterable(settings.items()),))
 
 
 def decode_deployed(value: bytes | None) -> dict[str, Any]:
@@ -499,8 +484,7 @@ def encode_fields(fields: Sequence[int]) -> bytes:
     for field in reversed(fields):
         number = (number << 8 * _FIELD_BYTES) + field
     size = _FIELD_BYTES * len(fields)
-    packed: bytes = (number % 256**size).to_bytes(size, "little")
-    return packed
+    return (number % (1 << 8 * size)).to_bytes(size, "little")
 
 
 def decode_fields(value: bytes, n: int) -> list[int]:
@@ -583,7 +567,7 @@ def decode_times(value: bytes | None) -> tuple[int, ...]:
 
 
 def encode_receipt(sequence: int, try_number: int) -> bytes:
-    """Encode one try, negative if it only keeps an earlier one from committing."""
+    """Encode a try; a negative one only fences off earlier ones."""
     return _RECEIPT.pack(sequence, try_number)
 
 
@@ -675,7 +659,7 @@ def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
 
 
 class StoredWorker(NamedTuple):
-    """The row of a worker. `queues` has the concurrency of each; the row expires at `end`."""
+    """The row of a worker, with the concurrency of its `queues`; it expires at `end`."""
 
     name: str
     host: str

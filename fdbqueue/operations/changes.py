@@ -14,14 +14,7 @@ from fdbqueue.operations.items import Items, Tail
 from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.payloads import own_id, read_payload, with_small_row, write_payload
 from fdbqueue.operations.transitions import Change
-from fdbqueue.types import (
-    ENDED,
-    KeyValue,
-    Options,
-    ReadTransaction,
-    State,
-    Transaction,
-)
+from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
 _REMOVED = End("removed")
 
@@ -30,8 +23,8 @@ class Update(NamedTuple):
     """The level of a waiting item, and what else of it changes; `None` keeps the payload or time.
 
     Attributes:
-        id: Identifies the pieces of a large payload.
-        due: When the item is due, in milliseconds since 1970; a time that is past for at once.
+        id: The id of a large payload's pieces.
+        due: When the item is due; a past time for at once.
     """
 
     level: Level
@@ -57,19 +50,17 @@ class Changes:
         self._perform(tr, now, [Change("removed", row, None, end)])
         return True
 
-    def cancel(self, tr: Transaction, now: int, row: ItemRow) -> bool:
+    def cancel(self, tr: Transaction, now: int, row: ItemRow) -> None:
         """End a ready or delayed item, kept as done if the queue does so; it counts as removed."""
-        options = self._items.options.read(tr.snapshot)
         done = None
-        if options is not None and options.keeps_done:
+        if self._items.options.read(tr.snapshot).keeps_done:
             item = row.item.with_header(row.item.header._replace(waits=b"", awaits=False))
             done = ItemRow("done", item, row.attempts, finished_at=now, outcome="cancelled")
         self._rely_on(tr, row)
         self._perform(tr, now, [Change("cancelled", row, done, _REMOVED)])
-        return True
 
-    def tell(self, tr: Transaction, now: int, row: ItemRow, after_children: bool) -> bool:
-        """Cancel a waiting job that has begun: it runs once more to learn so; return true.
+    def tell(self, tr: Transaction, now: int, row: ItemRow, after_children: bool) -> None:
+        """Cancel a waiting job that has begun: it runs once more to learn so.
 
         With `after_children`, a job that runs others goes on when they have ended.
         """
@@ -77,23 +68,20 @@ class Changes:
         told: dict[str, Any] = {"cancelled": now, "cancelled_step": header.step, "waits": b""}
         runs_others = row.due == NEVER and not header.waits
         if row.state == "delayed" and not (after_children and runs_others):
-            return self.run_now(tr, now, row, **told)
-        self._rely_on(tr, row)
-        marked = row.with_header(header._replace(**told))
-        self._perform(tr, now, [Change("marked", row, marked)])
-        return True
+            self.run_now(tr, now, row, **told)
+        else:
+            self._rely_on(tr, row)
+            marked = row.with_header(header._replace(**told))
+            self._perform(tr, now, [Change("marked", row, marked)])
 
     def _rely_on(self, tr: Transaction, row: ItemRow) -> None:
         """Conflict with clients that take an item found by a snapshot read."""
         if row.state == "ready":
             tr.add_read_conflict_key(row.key)
 
-    def run_now(self, tr: Transaction, now: int, row: ItemRow, **fields: Any) -> bool:
-        """Make a delayed item ready; `fields` change its header. Return true."""
-        header = row.item.header._replace(since=now, unknown=None, **fields)
-        ready = ItemRow("ready", row.item.with_header(header), row.attempts)
-        self._perform(tr, now, [Change("updated", row, ready)])
-        return True
+    def run_now(self, tr: Transaction, now: int, row: ItemRow, **fields: Any) -> None:
+        """Make a delayed item ready; `fields` change its header."""
+        self.update(tr, now, row, Update(row.item.level, due=now), **fields)
 
     def join(self, tr: Transaction, now: int, row: ItemRow, batches: list[bytes]) -> None:
         """Let a waiting or claimed item count in its followers' batches when it ends."""
@@ -106,13 +94,16 @@ class Changes:
         item = item.with_header(item.header._replace(followers=followers + len(batches)))
         self._perform(tr, now, [Change("marked", row, row._replace(item=item))])
 
-    def update(self, tr: Transaction, now: int, row: ItemRow, new: Update) -> ItemRow:
-        """Change a ready or delayed item; return its row.
+    def update(
+        self, tr: Transaction, now: int, row: ItemRow, new: Update, **fields: Any
+    ) -> ItemRow:
+        """Change a ready or delayed item, and `fields` of its header; return its row.
 
         It goes to the end of another level, or keeps its place.
         """
         layout, item = self._layout, row.item
-        key, header, content, due = item.key, item.header, item.content, row.due
+        key, content, due = item.key, item.content, row.due
+        header = item.header._replace(**fields)
         self._rely_on(tr, row)
         attempts: list[KeyValue] = []
         if new.level.prefix != item.level.prefix:
@@ -156,16 +147,13 @@ class Changes:
 
     # Done items
 
-    def ended_at(
-        self, tr: ReadTransaction, state: State, rows: Iterable[KeyValue]
-    ) -> list[ItemRow]:
-        """Return the ended items of rows of the index by time."""
+    def done_at(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[ItemRow]:
+        """Return the done items of rows of the index by time."""
         layout = self._layout
-        times, _ = layout.timers_of[state]
-        positions = [layout.unpack_timer_key(times, row.key)[1] for row in rows]
+        positions = [layout.unpack_timer_key(layout.done_times, row.key)[1] for row in rows]
         return [
-            self._items.levels.row(state, layout.items + position, stored)
-            for position, stored in stored_at(tr, layout.prefix_of[state], positions)
+            self._items.levels.row("done", layout.items + position, stored)
+            for position, stored in stored_at(tr, layout.done, positions)
         ]
 
     def trim(self, tr: Transaction, now: int, options: Options, limit: int) -> int:
@@ -173,29 +161,24 @@ class Changes:
 
         Conflicts only with other trims.
         """
-        kept = sorted(ENDED & self._layout.timers_of.keys())
-        return sum(self._trim(tr, now, state, options, limit) for state in kept)
-
-    def _trim(self, tr: Transaction, now: int, state: State, options: Options, limit: int) -> int:
         layout = self._layout
-        times, _ = layout.timers_of[state]
-        begin, end = layout.range_of(times)
+        begin, end = layout.range_of(layout.done_times)
         counters = self._items.begin_counters(tr.snapshot)
         rows = [*tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)]
         excess = oldest = 0
         if options.keep_number is not None:
-            excess = counters().tallies[state] - options.keep_number
+            excess = counters().tallies["done"] - options.keep_number
         if options.keep_seconds is not None:
             oldest = now - 1000 * options.keep_seconds
         old = [
             row
             for number, row in enumerate(rows)
-            if number < excess or layout.unpack_timer_key(times, row.key)[0] < oldest
+            if number < excess or layout.unpack_timer_key(layout.done_times, row.key)[0] < oldest
         ]
         if not old:
             return 0
         tr.add_read_conflict_range(begin, old[-1].key + b"\x00")
-        ended = self.ended_at(tr.snapshot, state, old)
+        trimmed = [Change("trimmed", row, None) for row in self.done_at(tr.snapshot, old)]
         tr.clear_range(begin, old[-1].key + b"\x00")
-        self._perform(tr, now, [Change("trimmed", row, None) for row in ended])
+        self._perform(tr, now, trimmed)
         return len(old)

@@ -17,7 +17,6 @@ from fdbqueue.layout.values import (
     NO_HEADER,
     NOW,
     ONE,
-    Header,
     Report,
     at_time,
     decode_lease,
@@ -36,8 +35,16 @@ from fdbqueue.operations.items import Items
 from fdbqueue.operations.maintainers.batches import is_cancelled, note_end
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payloads, with_small_row
-from fdbqueue.operations.timers import LEASE_OVER, NO_LEASE, VERSIONS, begin_lease, clear_timers
+from fdbqueue.operations.timers import (
+    LEASE_OVER,
+    NO_LEASE,
+    VERSIONS,
+    begin_lease,
+    clear_timers,
+    due_after,
+)
 from fdbqueue.operations.transitions import Change
+from fdbqueue.operations.waking import wake
 from fdbqueue.types import (
     Claim,
     KeyValue,
@@ -56,7 +63,7 @@ _RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
 
 _attempts_of, _key_of = attrgetter("attempts"), attrgetter("item.key")
 
-BegunOptions: TypeAlias = Callable[[], Options | None]
+BegunOptions: TypeAlias = Callable[[], Options]
 
 EndWith: TypeAlias = Callable[[bytes | None], None]
 """Stores a handler's result and notes the ends of its items."""
@@ -65,16 +72,10 @@ Extension: TypeAlias = tuple[Claim, Report | None]
 """A claim to extend, and its client's new report, if changed."""
 
 
-def _claimed_header(header: Header) -> Header:
-    frees_key = header.unique is not None and header.key is not None
-    unique = None if frees_key else header.unique
-    return header._replace(unknown=None, step="", unique=unique)
-
-
 class ClaimRequest(NamedTuple):
     """A claim of `n` items among the first `within`, with a lease in seconds.
 
-    The token identifies the claim: a UUID with the time of the try.
+    The token is a UUID with the time of the try.
     """
 
     n: int
@@ -89,9 +90,7 @@ class ClaimRequest(NamedTuple):
         return self.n
 
     def for_try(self, number: int, now: int) -> ClaimRequest:
-        """Return the request for a try, from 1, with its own token."""
-        if number == 1:
-            return self
+        """Return the request for a further try, with its own token."""
         return self._replace(token=at_time(self.token, now) + b"%d" % number)
 
 
@@ -121,7 +120,7 @@ class AckRequest(NamedTuple):
 class ClaimedItems:
     """The claimed items of one queue.
 
-    A claim belongs to the holder of its token while the item is stored under that token.
+    A claim holds while its item is stored under its token.
 
     A lease ends when both the versions of the database and the sweeping client's clock say so: a
     recovery advances the versions, and clocks differ. A lease that only its version ends is renewed
@@ -166,12 +165,15 @@ class ClaimedItems:
         contents = [each.content for _, found in requests for each in found]
         payloads = iter(read_payloads(tr, layout, contents))
         for request, found in requests:
+            end = version + int(request.lease * VERSIONS)
+            lease = encode_lease(request.lease, now, request.client)
             items: list[Any] = []
             rows: list[ItemRow] = []
             for stored, payload in zip(found, payloads):
                 if stored.turn is None:  # otherwise its group adds a range
                     tr.add_read_conflict_key(stored.key)
-                row = self._claimed_row(tr, now, version, request, stored, slots)
+                item, attempts = self._as_claimed(tr, stored), stored.header.attempts + 1
+                row = ItemRow("claimed", item, attempts, 0, request.token, end, slots, lease)
                 changes.append(Change("claimed", ItemRow("ready", stored, 0), row))
                 try:
                     items.append(self._codec.decode(stored, payload))
@@ -179,8 +181,8 @@ class ClaimedItems:
                 except UndecodableItem as error:
                     due = now + int(1000 * self._retry_delay(row.attempts))
                     undecodable.append((Failed(row, due, request.client), error))
-            attempts, keys = tuple(map(_attempts_of, rows)), tuple(map(_key_of, rows))
-            claim = Claim(tuple(items), attempts, keys, request.token, request.client)
+            numbers, keys = tuple(map(_attempts_of, rows)), tuple(map(_key_of, rows))
+            claim = Claim(tuple(items), numbers, keys, request.token, request.client)
             claims.append(claim if items else None)
         self._perform(tr, now, changes, is_marked=is_marked)
         for failed, why in undecodable:  # counts as a failed attempt
@@ -188,23 +190,17 @@ class ClaimedItems:
             self._failures.fail(tr, now, [failed], error_text(why), traceback_text(why))
         return claims
 
-    def _claimed_row(
-        self,
-        tr: Transaction,
-        now: int,
-        version: int,
-        request: ClaimRequest,
-        stored: StoredItem,
-        slots: tuple[bytes, ...],
-    ) -> ItemRow:
-        header, item = stored.header, stored
+    def _as_claimed(self, tr: Transaction, stored: StoredItem) -> StoredItem:
+        """Return an item as it is stored while claimed."""
+        item, header = stored, stored.header
         if len(stored.content) > MAX_INLINE:
             item = with_small_row(tr, self._layout, stored)
-        if header is not NO_HEADER and (claimed := _claimed_header(header)) != header:
-            item = item.with_header(claimed)
-        attempts, end = header.attempts + 1, version + int(request.lease * VERSIONS)
-        lease = encode_lease(request.lease, now, request.client)
-        return ItemRow("claimed", item, attempts, 0, request.token, end, slots, lease)
+        if header is NO_HEADER:
+            return item
+        frees_key = header.unique is not None and header.key is not None
+        unique = None if frees_key else header.unique
+        claimed = header._replace(unknown=None, step="", unique=unique)
+        return item if claimed == header else item.with_header(claimed)
 
     # Find
 
@@ -283,12 +279,6 @@ class ClaimedItems:
                 self._items.owned.store_result(tr, after.key, returned)
             note_end(tr, self._layout, now, before.item, end._replace(returned=returned))
 
-    def ack(self, tr: Transaction, now: int, request: AckRequest) -> None:
-        """Acknowledge a claim; raise `LeaseLost`."""
-        (lost,) = self.ack_each(tr, now, [request])
-        if lost is not None:
-            raise lost
-
     def ack_each(
         self, tr: Transaction, now: int, requests: Sequence[AckRequest]
     ) -> list[LeaseLost | None]:
@@ -322,8 +312,7 @@ class ClaimedItems:
         rows: list[ItemRow],
         begun_options: BegunOptions | None,
     ) -> list[Change]:
-        options = begun_options and begun_options()
-        keeps = options is not None and options.keeps_done
+        keeps = begun_options is not None and begun_options().keeps_done
         changes: list[Change] = []
         for row in rows:
             outcome: Outcome = "done" if request.discarded is None else "discarded"
@@ -354,27 +343,25 @@ class ClaimedItems:
         rows = self._claimed(claim, self._begin(tr, claim))
         cancelled = [row for row in rows if row.item.header.ends_with_claim]
         if cancelled:
-            self._end_cancelled(tr, now, claim, cancelled)
+            self._end_cancelled(tr, now, cancelled, claim.client)
         return [row for row in rows if not row.item.header.ends_with_claim]
 
     def _end_cancelled(
-        self, tr: Transaction, now: int, claim: Claim, rows: list[ItemRow], log: str = ""
+        self, tr: Transaction, now: int, rows: list[ItemRow], client: str, log: str = ""
     ) -> None:
         options = self._items.options.begin_read(tr.snapshot)
-        request = AckRequest(claim, log=log, cancelled=True)
+        request = AckRequest(Claim((), (), (), b"", client), log=log, cancelled=True)
         self._perform(tr, now, self._ended(now, request, rows, options))
 
-    def cancel(self, tr: Transaction, now: int, row: ItemRow, force: bool) -> bool:
-        """Mark a claimed item, or end it now with `force`; wake its worker; return true."""
+    def cancel(self, tr: Transaction, now: int, row: ItemRow, force: bool) -> None:
+        """Mark a claimed item, or end it now with `force`; wake its worker."""
         if force:
             lease = begin_lease(tr.snapshot, self._layout, row)() or NO_LEASE
-            over: Claim = Claim((), (), (), row.token, lease.client)
-            self._end_cancelled(tr, now, over, [row], lease.report.log)
+            self._end_cancelled(tr, now, [row], lease.client, lease.report.log)
         else:
             marked = row.with_header(row.item.header._replace(cancelled=now))
             self._perform(tr, now, [Change("marked", row, marked)])
         tr.add(self._layout.cancel_counter, ONE)
-        return True
 
     # Extend
 
@@ -417,7 +404,7 @@ class ClaimedItems:
                     renewed = renewed.with_header(row.item.header._replace(**fields))
                 changes.append(Change("extended", row, renewed))
                 if end < row.lease_end:
-                    self._items.waiters.wake(tr, 1)  # waiting clients sleep until a lease ends
+                    wake(tr, self._layout.waiters, 1)  # clients sleep until a lease ends
         self._perform(tr, now, changes)
         return results
 
@@ -454,7 +441,7 @@ class ClaimedItems:
         longest: float | None,
         uniform: Callable[[float, float], float],
     ) -> None:
-        """Leave a claim's item to workers that know its job, as if never claimed.
+        """Leave a claim's item to workers that know its job.
 
         It dies `longest` seconds after a worker first left it (`since`).
         """
@@ -465,7 +452,7 @@ class ClaimedItems:
         first = header.origin or self._layout.position(row.key)
         self.take_back_starts(tr, now, claim)
         if not header.has_begun and is_cancelled(tr, self._layout, header, first):
-            self._end_cancelled(tr, now, claim, [row])
+            self._end_cancelled(tr, now, [row], claim.client)
         elif longest is not None and passed >= longest:
             self.bury(tr, now, claim, why)
         else:
@@ -483,32 +470,31 @@ class ClaimedItems:
             items.groups.take_back(tr, layout.position(row.key), began)
             items.rate.take_back(tr, now, began)
 
-    def take_back(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Release an item as its client would; return true."""
+    def take_back(self, tr: Transaction, now: int, row: ItemRow) -> None:
+        """Release an item as its client would."""
         self.release(tr, now, Claim((), (), (row.key,), row.token))
-        return True
 
     def nack(
         self,
         tr: Transaction,
         now: int,
         claim: Claim,
-        dues: list[int | None],
+        delays: list[float],
         error: str | None,
         traceback: str | None,
         dead: bool,
         log: str,
     ) -> None:
-        """Return failed items, each at its due time, or make them dead letters."""
-        due_of = dict(zip(claim.keys, dues))
+        """Return failed items, each after its delay in seconds, or make them dead letters."""
+        delay_of = dict(zip(claim.keys, delays))
         failed = [
-            Failed(row, due_of[row.key], claim.client, log)
+            Failed(row, due_after(now, delay_of[row.key]), claim.client, log)
             for row in self._uncancelled(tr, now, claim)
         ]
         self._failures.fail(tr, now, failed, error, traceback, dead)
 
-    def bury(self, tr: Transaction, now: int, claim: Claim, why: str | None = None) -> bool:
-        """Turn a claim's items into dead letters, without counting the attempt; return true."""
+    def bury(self, tr: Transaction, now: int, claim: Claim, why: str | None = None) -> None:
+        """Turn a claim's items into dead letters, without counting the attempt."""
         changes: list[Change] = []
         for row in self._uncancelled(tr, now, claim):
             header, position = row.item.header, self._layout.position(row.key)
@@ -518,7 +504,6 @@ class ClaimedItems:
             died = ItemRow("dead", row.item, header.attempts, died_at=now, error=error)
             changes.append(Change("buried", row, died, End("dead", error=error)))
         self._perform(tr, now, changes)
-        return True
 
     # The end of a lease
 
@@ -556,8 +541,7 @@ class ClaimedItems:
                 after = row._replace(lease_end=end, lease=timer.value)
                 renewed.append(Change("extended", row, after))
             elif row.item.header.ends_with_claim:
-                over: Claim = Claim((), (), (), row.token, lease.client)
-                self._end_cancelled(tr, now, over, [row], lease.report.log)
+                self._end_cancelled(tr, now, [row], lease.client, lease.report.log)
             else:
                 failed.append(Failed(row, None, lease.client, lease.report.log))
         self._perform(tr, now, renewed)

@@ -12,6 +12,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     MAX_TRACEBACK,
     NEXT,
+    NOW,
     StoredAttempt,
     decode_attempt,
     encode_attempt,
@@ -20,16 +21,15 @@ from fdbqueue.layout.values import (
     utc_time,
 )
 from fdbqueue.operations.items import EXPIRED, Items
-from fdbqueue.operations.timers import error_of_lease, has_expired, is_last
+from fdbqueue.operations.limits.bounds import Bounds
+from fdbqueue.operations.timers import DIED_ALONE, LEASE_OVER, has_expired
 from fdbqueue.operations.transitions import Change, Why
-from fdbqueue.types import FailedAttempt, Options, ReadTransaction, State, Transaction
+from fdbqueue.types import FailedAttempt, ReadTransaction, State, Transaction
 
 _MAX_STDERR = 4_096  # bytes
 
 _FIRST_UNKNOWN = 10.0  # seconds before a job that a worker does not know is ready again, at first
 _LAST_UNKNOWN = 3600.0  # seconds at last
-
-_NO_OPTIONS = Options("", "", None, None)  # of a queue before its first push
 
 
 def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> float:
@@ -94,9 +94,10 @@ class Failed(NamedTuple):
 class Failures:
     """The failures of one queue's items, and retries of dead letters."""
 
-    def __init__(self, items: Items) -> None:
+    def __init__(self, items: Items, bounds: Bounds) -> None:
         self._layout = items.layout
         self._items = items
+        self._bounds = bounds
         self._perform = items.transitions.perform
 
     def fail(
@@ -116,7 +117,7 @@ class Failures:
         """
         if not failed:
             return
-        options = self._items.options.read(tr.snapshot) or _NO_OPTIONS
+        options = self._items.options.read(tr.snapshot)
         room = text_room(len(failed))
         if traceback is not None:
             traceback = text_end(traceback, min(options.traceback_bytes, room)) or None
@@ -124,12 +125,13 @@ class Failures:
         changes: list[Change] = []
         for row, due, client, log in failed:
             header, attempts = row.item.header, row.attempts
-            is_dead = dead or is_last(attempts, options)
+            is_last = options.max_attempts is not None and attempts >= options.max_attempts
+            is_dead = dead or is_last
             if are_lost and not is_dead and has_expired(header.expires, now):
                 changes.append(Change("expired", row, None, EXPIRED))
                 continue
             if are_lost:
-                error = error_of_lease(header)
+                error = DIED_ALONE if header.alone == NOW else LEASE_OVER
             header = header._replace(alone=NEXT if are_lost else 0)
             attempt = (now, client, error, traceback, row.claimed_at, text_end(log, room))
             number = header.earlier_attempts + attempts
@@ -154,17 +156,10 @@ class Failures:
             begin, _ = layout.attempts_range(position)
             tr.clear_range(begin, layout.attempt_key(position, number - kept + 1))
 
-    def retry(
-        self,
-        tr: Transaction,
-        now: int,
-        dead: ItemRow,
-        by: str,
-        reserve: Callable[[Transaction], object],
-    ) -> bool:
+    def retry(self, tr: Transaction, now: int, dead: ItemRow, by: str) -> bool:
         """Return a dead letter to its position; return false if its unique key is in use.
 
-        Attempt numbers continue, but `max_attempts` counts anew. `reserve(tr)` takes a place.
+        Attempt numbers continue, but `max_attempts` counts anew. Raise `QueueFull`.
         """
         layout = self._layout
         header = dead.item.header.counted()
@@ -174,7 +169,7 @@ class Failures:
         read = tr[attempt_key]
         if unique is not None and tr[layout.unique_key(unique)].present():
             return False
-        reserve(tr)
+        self._bounds.reserve(tr, dead.item.level.group)
         if read.value is not None:
             last = decode_attempt(read.value)
             tr[attempt_key] = encode_attempt(last._replace(retried_at=now, retried_by=by))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fdb.subspace_impl import Subspace
@@ -11,22 +13,21 @@ from fdbqueue.errors import ForeignKey
 from fdbqueue.layout.batches import End
 from fdbqueue.layout.counters import Counters, totals_range
 from fdbqueue.layout.items import ItemRow, Level, StoredItem
-from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.layout.keys import WANT_ALL, Layout, OfItems
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import NO_HEADER, Header, encode_tallies
 from fdbqueue.operations.limits.rates import QueueRate
 from fdbqueue.operations.limits.turns import Turns
-from fdbqueue.operations.maintainers.batches import Memberships
+from fdbqueue.operations.maintainers.batches import note_ends
 from fdbqueue.operations.maintainers.groups import Groups
 from fdbqueue.operations.maintainers.history import History
 from fdbqueue.operations.maintainers.owned import OwnedRows
 from fdbqueue.operations.maintainers.unique_keys import UniqueKeys
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.payloads import write_payload
-from fdbqueue.operations.transitions import Change, Maintainer, Transitions
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.operations.transitions import Change, Follow, Transitions
+from fdbqueue.operations.waking import wake
 from fdbqueue.types import (
-    ENDED,
     KeySelector,
     Options,
     ReadTransaction,
@@ -39,6 +40,8 @@ BATCH_BYTES = 1_000_000
 
 ITEM_BYTES = 250
 """The bytes of an item in a transaction, besides its payload."""
+
+_group_of = attrgetter("level.group")
 
 POPPED, EXPIRED = End("popped"), End("expired")
 
@@ -96,14 +99,14 @@ class Items:
         self.levels = levels
         self.options = StoredOptions(layout, options)
         self.history = History(layout)
-        self.waiters = Waiters(layout, layout.waiters)
         self.turns = Turns(layout, levels)
         self.groups = Groups(layout, levels, self.options)
         self.rate = QueueRate(layout, self.options)
         self.owned = OwnedRows(layout)
         self.unique_keys = UniqueKeys(layout)
-        followers: list[Maintainer] = [self.unique_keys, self.owned, Memberships(layout)]
-        self.transitions = Transitions(layout, self.history, self.groups, followers)
+        followers: list[Follow]
+        followers = [self.unique_keys.follow, self.owned.follow, partial(note_ends, layout)]
+        self.transitions = Transitions(layout, self.history.begin, self.groups.begin, followers)
 
     # Totals and counters
 
@@ -162,12 +165,6 @@ class Items:
             for row in tr.get_range(first, last, limit=limit, reverse=reverse)
         )
 
-    def keys_of_end(self, reference: bytes, position: bytes) -> list[bytes]:
-        """Return the keys to watch until an item is done, dead or moved."""
-        layout = self.layout
-        ends = [layout.prefix_of[state] + position for state in sorted(ENDED)]
-        return [*ends, layout.moved + reference]
-
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
         """Return up to `n` items of the lowest priorities, or the highest with `at_max`.
 
@@ -209,20 +206,17 @@ class Items:
         def finish() -> list[StoredItem]:
             found: list[StoredItem] = []
             for row in rows:
-                if row.key >= end:
-                    break  # a selector skips any keys, also those at the end
-                found.append(StoredItem(row.key, row.value, level_of(row.key)))
-                if found[-1].level.group is not None:
-                    known = [] if start else found
-                    return self.turns.in_turns(tr, known, begin, end, n, skipped, before)
+                if row.key < end:  # a selector skips any keys, also those at the end
+                    found.append(StoredItem(row.key, row.value, level_of(row.key)))
             # The items of groups come before the others of their priority: do not skip them unseen.
-            if found and start and self.options.has_groups:
-                return self.turns.in_turns(tr, [], begin, end, n, skipped)
+            if any(map(_group_of, found)) or (found and start and self.options.has_groups):
+                known = [] if start else found
+                return self.turns.in_turns(tr, known, begin, end, n, skipped, before)
             return found
 
         return finish
 
-    def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
+    def _begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether a popped item exists, in any state."""
         layout, position = self.layout, self.layout.position(key)
         reads = [tr[prefix + position] for prefix in layout.prefix_of.values()]
@@ -248,13 +242,19 @@ class Items:
         self.transitions.perform(tr, now, changes)
         return keys
 
+    def append_one(self, tr: Transaction, now: int, new: NewItem) -> bytes:
+        """Append an item, and wake a client for it; return its key."""
+        (key,) = self.append(tr, now, [new], {new.level.prefix: Tail(tr.snapshot, new.level)})
+        wake(tr, self.layout.waiters, 1)
+        return key
+
     def put_back(
         self, tr: Transaction, now: int, popped: list[tuple[bytes, bytes, Header]]
     ) -> None:
         """Return popped items to their positions, unless they already exist."""
         layout = self.layout
         items = {key: (payload, header) for key, payload, header in popped}
-        pending = [self.begin_look(tr, key, header) for key, (_, header) in items.items()]
+        pending = [self._begin_look(tr, key, header) for key, (_, header) in items.items()]
         changes: list[Change] = []
         for (key, (payload, header)), reads in zip(items.items(), pending):
             if any(read.present() for read in reads):
@@ -283,13 +283,13 @@ class Items:
             changes.append(Change("staged", row, row._replace(state="claimed")))
         self.transitions.perform(tr, now, changes, are_first=True)
         if self.options.has_any_rate:
-            self.rate.note_popped(tr, now, len(changes))
+            self.rate.note(tr, now, self.options.read(tr), len(changes))
 
     def clear(self, tr: Transaction, now: int) -> None:
         """Delete all items, claims, dead letters and counters."""
         layout = self.layout
-        is_paused = self.options.is_paused(tr)
-        for prefix in (*layout.of_items, layout.totals):
+        is_paused = self.options.read(tr).paused
+        for prefix in (*layout.prefixes(OfItems), layout.totals):
             tr.clear_range(*layout.range_of(prefix))
         held = [*tr.get_range(*layout.range_of(layout.held_groups), limit=1)]
         if held or self.options.has_any_rate:

@@ -18,6 +18,9 @@ _log = logging.getLogger("fdbqueue")
 _FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
 """Options that a client may omit when it opens a queue."""
 
+NO_OPTIONS = Options("", "", None, None)
+"""The options of a queue before its first push."""
+
 LIMITING = frozenset({"concurrency", "paused", "rate"})
 
 
@@ -51,8 +54,7 @@ class StoredOptions:
         has_bounds: Whether they bound the queue or some groups.
         keeps_done: Whether done items are kept; true if unknown.
         may_have_done: The last value of `has_kept`.
-        has_any_rate: Whether this client has found a rate.
-        has_groups: Whether this client has found groups.
+        has_any_rate, has_groups: Whether this client has found a rate, or groups.
     """
 
     def __init__(self, layout: Layout, given: Options) -> None:
@@ -66,13 +68,13 @@ class StoredOptions:
         self.has_any_rate = False
         self.has_groups = False
 
-    def begin_read(self, tr: ReadTransaction) -> Callable[[], Options | None]:
+    def begin_read(self, tr: ReadTransaction) -> Callable[[], Options]:
         """Start to read the options of the queue."""
         read = tr.get(self._layout.options)
 
-        def finish() -> Options | None:
+        def finish() -> Options:
             if read.value is None:
-                return None
+                return NO_OPTIONS
             options = decode_options(read.value)
             if options is not self._seen:
                 self._seen = options
@@ -85,8 +87,8 @@ class StoredOptions:
 
         return finish
 
-    def read(self, tr: ReadTransaction) -> Options | None:
-        """Return the options of the queue; `None` before its first push."""
+    def read(self, tr: ReadTransaction) -> Options:
+        """Return the options of the queue."""
         return self.begin_read(tr)()
 
     def agree(self, tr: Transaction) -> Options:
@@ -110,25 +112,20 @@ class StoredOptions:
         self.has_bounds = options.max_size is not None or options.limited_groups
 
     def accept(self, changed: Iterable[str]) -> None:
-        """Accept any stored value of options that this client changes."""
+        """Accept any stored value of options that this client changes.
+
+        Until the next read, it assumes that done items are kept.
+        """
         given: dict[str, Any] = dict.fromkeys({*changed} & {*_FLEXIBLE})
         self._given = replace(self._given, **given)
-        self.stored = None
+        self.stored = self._seen = None
+        self.keeps_done = True
 
-    def forget(self) -> None:
-        """Assume that done items are kept until the next read."""
-        self._seen, self.keeps_done = None, True
-
-    def is_paused(self, tr: Transaction) -> bool:
-        """Return whether the queue is paused."""
+    def note(self, tr: Transaction, **groups: Any) -> None:
+        """Store that the queue has groups, which take turns, or groups with a bound."""
         options = self.read(tr)
-        return options is not None and options.paused
-
-    def note_groups(self, tr: Transaction) -> None:
-        """Let claims look for turns from now on."""
-        options = self.read(tr)
-        if options is not None and not options.has_groups:
-            tr[self._layout.options] = encode_options(replace(options, has_groups=True))
+        if options is not NO_OPTIONS and (noted := replace(options, **groups)) != options:
+            tr[self._layout.options] = encode_options(noted)
 
     def note_limit(self, tr: Transaction) -> None:
         """Let clients check the limits from now on, and wake waiting ones."""

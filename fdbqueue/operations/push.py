@@ -14,7 +14,7 @@ from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.values import NEVER, decode_holder, encode_options, milliseconds_of
 from fdbqueue.operations.changes import Changes, Update
 from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
-from fdbqueue.operations.limits.bounds import Bounds
+from fdbqueue.operations.limits.bounds import Bounds, Rooms
 from fdbqueue.operations.options import has_kept
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.types import Transaction
@@ -27,6 +27,8 @@ _group_of = attrgetter("level.group")
 _MAX_PUSH = 9_900_000  # bytes; a transaction has up to 10,000,000
 _MAY_BE_LARGE = 5_000_000
 _LARGEST = 3_000  # bytes that an item with the longest names takes, in addition to its payload
+
+_UNBOUNDED: Callable[[], Rooms] = dict
 
 FindAt: TypeAlias = Callable[[Transaction, int, bytes], ItemRow | None]
 
@@ -62,14 +64,8 @@ class Pusher:
         self._changes = changes
         self._bounds = bounds
 
-    def note_limited_groups(self, tr: Transaction) -> None:
-        """Let clients look for groups' limits from now on."""
-        options = self._options.agree(tr)
-        if not options.limited_groups:
-            tr[self.layout.options] = encode_options(replace(options, limited_groups=True))
-
-    def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> bool:
-        """Store new values of options; return true."""
+    def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> None:
+        """Store new values of options."""
         self._options.accept(changes)
         options = self._options.agree(tr)
         if "rate" in changes:
@@ -80,10 +76,18 @@ class Pusher:
         if has_kept(options) and not changed.keeps_done:
             changed = replace(changed, keep_number=0)  # there may be done items to delete
         tr[self.layout.options] = encode_options(changed)
-        return True
 
-    def push(self, tr: Transaction, now: int, requests: list[PushRequest]) -> list[list[bytes]]:
-        """Append items to their levels; return each push's new keys, perhaps fewer without room."""
+    def push(
+        self,
+        tr: Transaction,
+        now: int,
+        requests: list[PushRequest],
+        relies_on_full: bool = False,
+    ) -> list[list[bytes]]:
+        """Append items to their levels; return each push's new keys, perhaps fewer without room.
+
+        With `relies_on_full`, a refusal conflicts with every operation that makes room.
+        """
         begin, end = self.layout.waiters_and_options
         options = self._options
         items = [*chain.from_iterable(map(_items_of, requests))]
@@ -91,7 +95,7 @@ class Pusher:
         tr.add_read_conflict_key(self.layout.options)
         snapshot = tr.snapshot
         newest = snapshot.get_range(begin, end, limit=1 + n, reverse=True)
-        begun = None
+        begun = _UNBOUNDED
         if options.has_bounds:
             begun = self._bounds.begin(tr, options.agreed, map(_group_of, items))
         tails: dict[bytes, Tail] = {}
@@ -107,10 +111,12 @@ class Pusher:
         if stored is None or stored != options.stored:
             options.agree_with(tr, stored)
             begun = self._bounds.begin(tr, options.agreed, map(_group_of, items))
-        fitting, rooms = [*map(_items_of, requests)], begun and begun()
-        if rooms:
+        fitting = [*map(_items_of, requests)]
+        if rooms := begun():
             fitting = self._bounds.fitting(tr, requests, rooms)
         keys = self._items.append(tr, now, chain.from_iterable(fitting), tails)
+        if relies_on_full and len(keys) < n:
+            self._bounds.rely_on_full(tr, items)
         for waiter in waiters[: len(keys)]:
             tr.clear(waiter.key)
         remaining = iter(keys)
@@ -122,22 +128,13 @@ class Pusher:
             _check_size(tr, [*chain.from_iterable(fitting)])
         return pushed
 
-    def push_alone(self, tr: Transaction, now: int, push: PushRequest) -> list[bytes]:
-        """Append items; return their keys. The transaction may rely on a refusal."""
-        (keys,) = self.push(tr, now, [push])
-        if len(keys) < len(push.items):
-            self._bounds.rely_on_full(tr, push.items)
-        return keys
-
     def push_unique(
         self, tr: Transaction, now: int, push: PushRequest, relies_on_full: bool
     ) -> list[Pushed]:
         """Push items, except where another item holds the unique key; return the items for all.
 
-        An item that replaces a waiting holder changes it.
         Without room, the result is empty, or ends before the first item without room. The
-        transaction conflicts with every change of the holders and, with `relies_on_full`, of a full
-        queue.
+        transaction conflicts with every change of the holders.
         """
         layout = self.layout
         names = [item.header.unique_key for item in push.items]
@@ -153,10 +150,9 @@ class Pusher:
             if name is None or name in free:
                 new.append(item)
                 free.discard(name or "")  # the first item of a key gets it
-        keys = self.push(tr, now, [push._replace(items=new)])[0] if new else []
+        request = push._replace(items=new)
+        keys = self.push(tr, now, [request], relies_on_full)[0] if new else []
         stored = {item.random: key for item, key in zip(new, keys)}
-        if len(stored) < len(new) and relies_on_full:
-            self._bounds.rely_on_full(tr, new)
         _check_size(tr, new)
         pushed: list[Pushed] = []
         for item, name in zip(push.items, names):

@@ -14,6 +14,7 @@ from fdbqueue.operations.items import EXPIRED, Items
 from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.timers import VERSIONS, clear_timers, has_expired, timer_over
 from fdbqueue.operations.transitions import Change
+from fdbqueue.operations.waking import wake
 from fdbqueue.types import KeyValue, State, Transaction
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ class Swept(NamedTuple):
 class Sweep:
     """The sweeps of one queue. A client sweeps before it takes items.
 
-    If many items are due, the earliest become available first: a client may take an item before one
-    of a lower priority that became due later. Expired items are never taken.
+    If many items are due, the earliest become available first. Expired items are never taken.
     """
 
     def __init__(self, items: Items, claimed: ClaimedItems, schedules: Schedules) -> None:
@@ -51,24 +51,17 @@ class Sweep:
 
     def sweep(self, tr: Transaction, now: int) -> Swept:
         """Sweep up to 256 items of each kind; conflict with any change of them."""
-        version = tr.get_read_version().wait()
-        return self.begin_sweep(tr, now, version, MAX_SWEPT, may_leave=False)()
+        return self.begin_sweep(tr, now, tr.get_read_version().wait(), in_claim=False)()
 
     def begin_sweep(
-        self,
-        tr: Transaction,
-        now: int,
-        version: int,
-        limit: int = _FEW,
-        *,
-        may_leave: bool = True,
+        self, tr: Transaction, now: int, version: int, in_claim: bool = True
     ) -> Callable[[], Swept]:
-        """Start the reads of a sweep of up to `limit` items of each kind.
+        """Start the reads of a sweep.
 
-        With `may_leave`, a sweep that reaches `limit` only deletes expired items: all clients would
-        conflict on the others.
+        A sweep in a claim looks at 32 items of each kind. If more are due, it only deletes expired
+        items: all clients would conflict on the others.
         """
-        wrote = False
+        wrote, limit = False, _FEW if in_claim else MAX_SWEPT
         # A try of the transaction that fails after this has looked in vain; the next look helps.
         if abs(now - self._foreign_look) >= _FOREIGN_LOOK:
             self._foreign_look = now
@@ -82,7 +75,7 @@ class Sweep:
         def finish() -> Swept:
             leases, dues, expiries = map(list, reads)
             is_all = len(leases) < limit and len(dues) < limit
-            moves = bool(leases or dues) and (is_all or not may_leave)
+            moves = bool(leases or dues) and (is_all or not in_claim)
             is_behind = False
             if expiries:
                 self._end_timers(tr, now, "ready", expiries)
@@ -90,9 +83,12 @@ class Sweep:
                 # Leases last: an item that returns has its unique key again unless another has it.
                 self._end_timers(tr, now, "delayed", dues)
                 self._claimed.end_over(tr, now, leases)
-                is_behind = self._schedules.tick_all(tr, now, dues)
-                self._items.waiters.wake(tr, self._items.groups.end_holds(tr, now, dues))
-                self._items.rate.end_hold(tr, now, dues)
+                layout = self._layout
+                references = [layout.unpack_timer_key(layout.dues, row.key)[1] for row in dues]
+                is_behind = self._schedules.tick_all(tr, now, references)
+                wake(tr, layout.waiters, self._items.groups.end_holds(tr, now, references))
+                if layout.queue_reference() in references:
+                    self._items.rate.look_again(tr, now)
             return Swept(
                 all=is_all and len(expiries) < limit and not is_behind,
                 expired=len(expiries) < limit,

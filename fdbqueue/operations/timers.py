@@ -1,8 +1,4 @@
-"""Timers, and the transitions of items whose timers are over (`sweep.py` finds them).
-
-The end of a lease makes its item ready, or a dead letter after the last attempt. The end of a delay
-makes its item ready. An expired item ends.
-"""
+"""Timers, and the transitions of items whose timers are over (`sweep.py` finds them)."""
 
 from __future__ import annotations
 
@@ -10,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fdbqueue.layout.values import NOW, Header, Lease, decode_lease
-from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
+from fdbqueue.layout.values import Lease, decode_lease
+from fdbqueue.operations.waking import wake
+from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.layout.items import ItemRow
@@ -38,17 +34,6 @@ def due_after(now: int, delay: float | None) -> int | None:
 def has_expired(expires: int | None, now: int) -> bool:
     """Return whether an item has expired; `None` or 0 means never."""
     return 0 < (expires or 0) <= now
-
-
-def is_last(attempts: int, options: Options | None) -> bool:
-    """Return whether an item that failed this often becomes a dead letter."""
-    max_attempts = None if options is None else options.max_attempts
-    return max_attempts is not None and attempts >= max_attempts
-
-
-def error_of_lease(header: Header) -> str:
-    """Return the error of an attempt whose lease has ended."""
-    return DIED_ALONE if header.alone == NOW else LEASE_OVER
 
 
 def begin_lease(tr: ReadTransaction, layout: Layout, found: ItemRow) -> Callable[[], Lease | None]:
@@ -91,7 +76,7 @@ def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> No
     """
     tr[layout.timer_key(layout.dues, due, reference)] = b""
     tr[layout.scheduled] = b""
-    Waiters(layout, layout.waiters).wake(tr, 1)
+    wake(tr, layout.waiters, 1)
 
 
 def drop_ended(

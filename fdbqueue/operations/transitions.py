@@ -1,8 +1,6 @@
 """The transitions of items from state to state, and everything that follows from them.
 
-Each operation names the transitions it wants. `Transitions` writes the rows and counters; the
-*maintainers* keep all else that depends on an item. None is called by name. See
-`docs/design/transitions.md`.
+Each operation names the transitions it wants. See `docs/design/transitions.md`.
 """
 
 from __future__ import annotations
@@ -10,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from fdbqueue.layout.values import (
     MARKS,
     NO_HEADER,
-    ONE,
     ZERO,
     encode_count,
     encode_tallies,
 )
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.operations.waking import wake, wake_claims
 from fdbqueue.types import ENDED, State, Transaction
 
 if TYPE_CHECKING:
@@ -123,44 +120,31 @@ class Change(NamedTuple):
     end: End | None = None
 
 
-Finish: TypeAlias = Callable[[], None]
+Begin: TypeAlias = Callable[[Transaction, int, Sequence[Change]], Callable[[], None] | None]
+"""Starts the reads for some transitions, and adds read conflicts, before anything is written.
 
+The returned function, if any, is called after the rows are written; it waits and writes.
+"""
 
-class Maintainer(Protocol):
-    """Keeps what depends on items besides their rows."""
-
-    def follow(self, tr: Transaction, now: int, changes: Sequence[Change], /) -> None:
-        """Write what follows from some transitions, once the rows are written."""
-
-
-class EarlyMaintainer(Protocol):
-    """Keeps what depends on items, and reads before their rows are written."""
-
-    def begin(self, tr: Transaction, now: int, changes: Sequence[Change], /) -> Finish | None:
-        """Start the reads for some transitions, and add read conflicts, before anything is written.
-
-        The returned function, if any, is called after the rows are written; it waits and writes.
-        """
-        ...
+Follow: TypeAlias = Callable[[Transaction, int, Sequence[Change]], None]
+"""Writes what follows from some transitions, once the rows are written."""
 
 
 class Transitions:
     """The transitions of one queue's items.
 
-    Only `history` sees plain items: unused features cost nothing. A plain item has no header, no
-    group, no slot and a small payload, and is neither dead nor done. For other items, `groups`
-    reads before the rows are written, and `followers` follow.
+    Only `history` sees plain items: no header, group or slot, a small payload, neither dead nor
+    done. For other items, `groups` reads before the rows are written, and `followers` follow.
     """
 
     def __init__(
         self,
         layout: Layout,
-        history: EarlyMaintainer,
-        groups: EarlyMaintainer,
-        followers: list[Maintainer],
+        history: Begin,
+        groups: Begin,
+        followers: list[Follow],
     ) -> None:
         self._layout = layout
-        self._waiters = Waiters(layout, layout.waiters)
         self.history = history
         self.groups = groups
         self.followers = followers
@@ -181,9 +165,9 @@ class Transitions:
         """
         if not changes:
             return
-        self.history.begin(tr, now, changes)
+        self.history(tr, now, changes)
         are_plain = all(map(_is_plain, changes))
-        finish = None if are_plain else self.groups.begin(tr, now, changes)
+        finish = None if are_plain else self.groups(tr, now, changes)
         if are_first and len(changes) > 1:
             self._clear_ranges(tr, changes)
         else:
@@ -199,8 +183,8 @@ class Transitions:
         self._count(tr, changes, are_plain)
         if finish is not None:
             finish()
-        for maintainer in () if are_plain else self.followers:
-            maintainer.follow(tr, now, changes)
+        for follow in () if are_plain else self.followers:
+            follow(tr, now, changes)
 
     def _clear(self, tr: Transaction, change: Change, row: ItemRow) -> None:
         why, _, after, _ = change
@@ -242,14 +226,14 @@ class Transitions:
 
     def _count(self, tr: Transaction, changes: Sequence[Change], are_plain: bool) -> None:
         layout = self._layout
-        numbers: dict[tuple[Why, State | None, State | None], int] = {}
         counters: dict[bytes, int] = {}
         tallies: dict[str, int] = {}
         pushed = 0
         for why, before, after, _ in changes:
-            kind = (why, before and before.state, after and after.state)
-            numbers[kind] = numbers.get(kind, 0) + 1
             pushed += why == "pushed"
+            kind = (why, before and before.state, after and after.state)
+            for tally, n in TABLE[kind].items():
+                tallies[tally] = tallies.get(tally, 0) + n
             for row, n in ((before, -1), (after, 1)):
                 if row is None:
                     continue
@@ -260,9 +244,6 @@ class Transitions:
                     counters[key] = counters.get(key, 0) + n
                 if row.item.header is not NO_HEADER:
                     count_marks(tallies, row, n)
-        for kind, n in numbers.items():
-            for tally, change in TABLE[kind].items():
-                tallies[tally] = tallies.get(tally, 0) + n * change
         for counter, n in counters.items():
             if n:
                 tr.add(counter, encode_count(n))
@@ -271,15 +252,14 @@ class Transitions:
                 tr.compare_and_clear(counter, ZERO)
         freed = -counters.get(layout.slots + layout.slot_of_queue, 0)
         if freed > 0:
-            tr.add(layout.wake_counter, ONE)
-            Waiters(layout, layout.waiting_claims).wake(tr, freed)
+            wake_claims(tr, layout, freed)
         back = tallies.get("moved", 0)
         if pushed or back:
             tr.add(layout.total_in, encode_count(pushed + back))
         if any(tallies.values()):
             tr.add(layout.tallies, encode_tallies(**tallies))
         if back:
-            self._waiters.wake(tr, back)
+            wake(tr, layout.waiters, back)
 
 
 def _is_plain(change: Change) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import ONE
 from fdbqueue.types import Transaction
-
-if TYPE_CHECKING:
-    from fdbqueue.layout.keys import Layout
 
 _TIME = 8  # the first bytes of a name, which order it by time
 _MAX_TIME = 256**_TIME - 1
@@ -31,25 +30,32 @@ def has_items(tr: Transaction, layout: Layout) -> bool:
     return bool([*tr.snapshot.get_range(*layout.all_items, limit=1)])
 
 
+def wake(tr: Transaction, waiters: bytes, n: int) -> None:
+    """Wake up to `n` of the clients that wait under a prefix: the newest, poppers first."""
+    if n == 0:  # which means no limit in FoundationDB
+        return
+    for row in tr.snapshot.get_range(*Layout.range_of(waiters), limit=n, reverse=True):
+        tr.clear(row.key)
+
+
+def wake_claims(tr: Transaction, layout: Layout, n: int) -> None:
+    """Wake clients that wait to claim, after `n` slots became free."""
+    tr.add(layout.wake_counter, ONE)
+    wake(tr, layout.waiting_claims, n)
+
+
 class Waiters:
     """The clients that wait for items of one queue, in the order in which they began.
 
-    A wake-up, which clears the newest keys, can be in vain: the client may be dead or not visible
-    yet, or another wake-up clears the same key. So its neighbours watch its key, and the oldest
-    client, the sentinel, watches the keys that every push changes. See `docs/design/wakeups.md`.
+    A wake-up, which clears the newest keys, can be in vain. So the neighbours of a client watch its
+    key, and the oldest client, the sentinel, the keys that every push changes. See
+    `docs/design/wakeups.md`.
     """
 
     def __init__(self, layout: Layout, prefix: bytes) -> None:
         self._layout = layout
         self.prefix = prefix
         self._begin, self._end = layout.range_of(prefix)
-
-    def wake(self, tr: Transaction, n: int) -> None:
-        """Wake up to `n` waiting clients, poppers first."""
-        if n == 0:  # which means no limit in FoundationDB
-            return
-        for row in tr.snapshot.get_range(self._begin, self._end, limit=n, reverse=True):
-            tr.clear(row.key)
 
     def wait(
         self, tr: Transaction, key: bytes | None, name: bytes, *, is_first: bool = False
@@ -96,7 +102,7 @@ class Waiters:
         if has_found:
             self._clear_first(tr, key)
             if has_items(tr, self._layout):
-                self.wake(tr, _MAX_WOKEN)
+                wake(tr, self.prefix, _MAX_WOKEN)
 
     def _clear_first(self, tr: Transaction, key: bytes, reverse: bool = False) -> None:
         for row in tr.snapshot.get_range(self._begin, key, limit=1, reverse=reverse):

@@ -809,7 +809,8 @@ class BaseQueue(Generic[_T]):
             if name is None and not changes.keys().isdisjoint(_HOLDING):
                 store.items.groups.settle_all(tr, now)
             if changes.get("max_size"):
-                store.pusher.note_limited_groups(tr)
+                store.options.agree(tr)
+                store.options.note(tr, limited_groups=True)
             store.options.note_limit(tr)
 
         store.change(tr, body)

@@ -367,7 +367,7 @@ def push_after(
         for id in ids:
             begin_closed(tr, store.layout, id, batch, len(left))
             if not left:
-                make_ready(tr, store.layout, now, id, batch.kind, BatchCounts())
+                make_ready(tr, store.layout, now, id, batch, BatchCounts())
         for other, item in left.items():
             header, queue = item.item.header, others[other]
             if bool(header.batch) + header.followers + len(ids) > MAX_FOLLOWING:

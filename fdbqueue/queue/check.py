@@ -19,6 +19,7 @@ from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck, error_classes
 from fdbqueue.layout.batches import decode_batch, decode_counts, is_link, memberships_of
 from fdbqueue.layout.items import ItemRow, Level
 from fdbqueue.layout.jobs import decode_schedule, decode_signal, decode_step
+from fdbqueue.layout.keys import Index, Number
 from fdbqueue.layout.values import (
     NEVER,
     NO_HEADER,
@@ -315,7 +316,8 @@ class _Check:
 
     def _compare_counts(self) -> None:
         layout = self._layout
-        stored = {row.key: row.value for prefix in layout.counters for row in self._rows(prefix)}
+        counters = layout.prefixes(Number)
+        stored = {row.key: row.value for prefix in counters for row in self._rows(prefix)}
         for counter in sorted(stored.keys() | self._counters.keys()):
             what, expected = f"the count of {self._name(counter)}", self._counters[counter]
             value = stored.get(counter)
@@ -343,7 +345,7 @@ class _Check:
             return f"the key {counter!r}"
 
     def _compare_indexes(self) -> None:
-        indexes, leases = self._layout.indexes, self._layout.leases
+        indexes, leases = self._layout.prefixes(Index), self._layout.leases
         stored = {row.key: row.value for prefix in indexes for row in self._rows(prefix)}
         for key in sorted(stored.keys() | self._indexed.keys()):
             value, expected = stored.get(key), self._indexed.get(key)
@@ -387,8 +389,7 @@ class _Check:
     def _compare_total(self) -> None:
         layout, numbers = self._layout, self._numbers
         counters = self._items.begin_counters(self._reads)()
-        options = self._items.options.read(self._reads)
-        numbers["paused"] = options is not None and options.paused
+        numbers["paused"] = self._items.options.read(self._reads).paused
         tallies = {**counters.tallies, "claimed": counters.claimed}
         for tally, what in _COUNTED.items():
             if tallies[tally] != numbers[tally]:

@@ -61,7 +61,7 @@ class ValueQueue(BaseQueue[Item[V]]):
         codec = "json" if codec is None else codec
         given = given_options(kind, codec_name(codec), priorities, options)
         items, rows = Items(layout, levels, given), ItemCodec(layout, levels, codec_named(codec))
-        super().__init__(Store(layout, levels, items, rows, given))
+        super().__init__(Store(items, rows, given))
 
     @property
     def schedules(self) -> Schedules[V]:

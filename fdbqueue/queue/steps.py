@@ -16,6 +16,7 @@ from fdbqueue.layout.jobs import JobCancelled as JobCancelled
 from fdbqueue.layout.jobs import NamedStep, StepKind, StepState, StoredSignal, StoredStep
 from fdbqueue.layout.jobs import TooManyWaiting as TooManyWaiting
 from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
+from fdbqueue.operations.maintainers.batches import read_steps
 from fdbqueue.operations.names import name_of
 from fdbqueue.queue.arguments import MAX_SECONDS, validate_by, validate_key, validate_seconds
 from fdbqueue.types import (
@@ -108,8 +109,8 @@ class JobSteps(Generic[V]):
             found = self._store.items.at(tr, reference)
             if found is None or not found.item.header.steps:
                 return []
-            own = self._store.layout.subspace.key()
-            steps = self._in.all(tr, self._store.layout.position(found.key))
+            layout = self._store.layout
+            own, steps = layout.subspace.key(), read_steps(tr, layout, layout.position(found.key))
             runs = [step.stored.queue or own for step in steps if step.stored.kind == "run"]
             names = {queue: name_of(tr, queue) for queue in {*runs}}
             return [_public(step, names.get(step.stored.queue or own)) for step in steps]

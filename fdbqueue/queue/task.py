@@ -61,7 +61,7 @@ class TaskQueue(BaseQueue[Task[V]]):
         levels = TaskLevels(layout)
         given = given_options(self.kind, "task", RANK, options)
         items, rows = Items(layout, levels, given), TaskRowCodec(layout, levels, TaskCodec())
-        super().__init__(Store(layout, levels, items, rows, given))
+        super().__init__(Store(items, rows, given))
 
     @classmethod
     def named(

@@ -16,6 +16,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.layout.batches import may_be_member
+from fdbqueue.layout.values import NOW
 from fdbqueue.queue.arguments import validate_result
 from fdbqueue.queue.batches import was_cancelled
 from fdbqueue.queue.steps import JobCancelled
@@ -100,7 +101,7 @@ class Running(Part):
             raise JobCancelled
         call = job.call = self.handler.call(context)
         if job.is_lone:
-            source.store.begin_alone(self.db, job.claim, job.lease.seconds)
+            source.store.extend(self.db, (job.claim, None), job.lease.seconds, alone=NOW)
         with span(source.name, context.item.id, context.attempt, call.name, call.pushed):
             handle = partial(self._call_handler, job, context, call)
             if call.in_transaction:

@@ -218,7 +218,6 @@ def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: 
     prefix = layout.level_prefix(priority)
     key = layout.item_key(prefix, count, random)
     assert key == space.pack((0, priority, count, random))
-    assert layout.is_item_key(key, prefix)
     assert layout.unpack_count(key, prefix) == count
     assert Priorities(layout, int).level_of(key).prefix == prefix
     assert layout.unpack_level_prefix(prefix) == priority

@@ -240,9 +240,8 @@ def test_a_plain_item_is_seen_by_no_maintainer_of_features(
 ) -> None:
     queue: Any = PriorityQueue.named(db, f"{name}plain")
     kept = store_of(queue).items.transitions
-    monkeypatch.setattr(kept.groups, "begin", pytest.fail)
-    for maintainer in kept.followers:
-        monkeypatch.setattr(maintainer, "follow", pytest.fail)
+    monkeypatch.setattr(kept, "groups", pytest.fail)
+    monkeypatch.setattr(kept, "followers", [pytest.fail])
     queue.push(db, 1)
     queue.push(db, 2)
     queue.ack(db, queue.claim(db))

@@ -1,6 +1,6 @@
 """Schedules: a sweep that finds a tick due pushes its item and sets the next.
 
-Two sweeps that find the same tick conflict, so each tick is pushed exactly once.
+Two sweeps that find the same tick conflict.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fdbqueue.layout.jobs import (
     renamed_call,
 )
 from fdbqueue.layout.values import Header, as_uuid, at_time
-from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
+from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem
 from fdbqueue.operations.jobs.ticks import due_ticks, next_tick
 from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.timers import set_timer
-from fdbqueue.types import KeyValue, ReadTransaction, Transaction
+from fdbqueue.types import ReadTransaction, Transaction
 
 PUNCTUAL = 60_000
 """Milliseconds after which a tick counts as missed."""
@@ -160,11 +160,9 @@ class Schedules:
         for name, stored in self.all(tr).items():
             self._set_timer(tr, name, stored.next)
 
-    def tick_all(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> bool:
-        """Push due items of these deleted timers' schedules; return whether more is due."""
-        layout = self._layout
-        references = (layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers)
-        names = filter(None, map(layout.unpack_schedule_reference, references))
+    def tick_all(self, tr: Transaction, now: int, references: Iterable[bytes]) -> bool:
+        """Push due items of the schedules with deleted timers; return whether more is due."""
+        names = filter(None, map(self._layout.unpack_schedule_reference, references))
         left, is_behind = _MAX_BYTES, False
         for name in dict.fromkeys(names):
             before = self.get(tr, name)
@@ -179,17 +177,11 @@ class Schedules:
                 continue
             room = 1 + min(_PUSHED - 1, left // size)
             left -= (room - 1) * size
-            is_behind |= self._tick(tr, now, name, before, before.next, room)
+            is_behind |= self._tick(tr, now, name, before, room)
         return is_behind
 
     def _tick(
-        self,
-        tr: Transaction,
-        now: int,
-        name: str,
-        before: StoredSchedule,
-        first: int,
-        room: int,
+        self, tr: Transaction, now: int, name: str, before: StoredSchedule, room: int
     ) -> bool:
         """Push up to `room` due items of a schedule; return whether more is due."""
         if has_stopped(before, now):
@@ -198,7 +190,7 @@ class Schedules:
         is_held = self._is_held(tr, name, before)
         if is_held and overlap == "queue":
             return False  # the end of the item sets the timer
-        ticks = due_ticks(timing, first, now, MAX_MISSED if missed == "all" else 1)
+        ticks = due_ticks(timing, before.next or now, now, MAX_MISSED if missed == "all" else 1)
         if missed == "skip":
             ticks = [tick for tick in ticks if now - tick <= PUNCTUAL]
         after = before
@@ -240,9 +232,7 @@ class Schedules:
         seed = layout.entry_key(layout.schedules, name) + b"%d %d" % (tick, schedule.pushed)
         random = at_time(as_uuid(hashlib.sha256(seed).digest()), now)
         item = NewItem(level, schedule.definition.payload, random, header=header)
-        tails = {level.prefix: Tail(tr.snapshot, level)}
-        (key,) = self._items.append(tr, now, [item], tails)
-        self._items.waiters.wake(tr, 1)
+        key = self._items.append_one(tr, now, item)
         after = schedule._replace(
             last=max(tick, schedule.last or tick),
             position=layout.position(key),

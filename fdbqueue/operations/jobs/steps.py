@@ -1,7 +1,6 @@
 """The steps of jobs: store results, suspend jobs, send signals.
 
-Every change of a step requires the job's claim. A job that sleeps or waits is a delayed item, which
-a signal makes ready.
+Every change of a step requires the job's claim. A job that sleeps or waits is a delayed item.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from fdbqueue.layout.values import MAX_PAYLOAD, NEVER, Header
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.claims import ClaimedItems, Extension
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.maintainers.batches import begin_closed
+from fdbqueue.operations.maintainers.batches import begin_closed, read_steps
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import drop_ended
 from fdbqueue.types import Claim, ReadTransaction, Transaction
@@ -49,13 +48,6 @@ class DurableSteps:
         self._changes = changes
 
     # Read
-
-    def all(self, tr: ReadTransaction, position: bytes) -> list[NamedStep]:
-        """Return an item's steps in the order of their storage."""
-        layout = self._layout
-        rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
-        steps = [NamedStep(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
-        return sorted(steps, key=lambda step: step.stored.number)
 
     def _get(self, tr: ReadTransaction, position: bytes, name: str) -> StoredStep | None:
         value = tr[self._layout.step_key(position, name)].value
@@ -247,7 +239,7 @@ class DurableSteps:
         """
         layout = self._layout
         position = layout.position(dead.key)
-        names = [step.name for step in self.all(tr, position)]
+        names = [step.name for step in read_steps(tr, layout, position)]
         if name not in names:
             return None
         forgotten = names[names.index(name) :]

@@ -16,11 +16,6 @@ _WINDOW = 60_000  # milliseconds before now in which to look for ticks first
 _WIDER = 8  # how much longer each next window is
 
 
-@lru_cache(256)
-def _zone(name: str) -> ZoneInfo:
-    return ZoneInfo(name)
-
-
 def ticks_after(timing: Timing, after: int) -> Iterator[int]:
     """Yield the ticks after a time, in order.
 
@@ -38,7 +33,7 @@ def ticks_after(timing: Timing, after: int) -> Iterator[int]:
     if timing.every:
         yield from count((after // timing.every + 1) * timing.every, timing.every)
         return
-    zone, last = _zone(timing.tz), after
+    zone, last = ZoneInfo(timing.tz), after
     for local in CronSim(timing.cron, utc_time(after).astimezone(zone)):
         tick = int(local.timestamp()) * 1000
         if tick > last:  # else it is one of the first of two equal hours, or of a skipped one

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.errors import QueueFull
 from fdbqueue.layout.values import decode_count, encode_count
-from fdbqueue.operations.limits.places import Places
+from fdbqueue.operations.limits.places import RandRange, take_places
 from fdbqueue.operations.limits.turns import begin_settings
 from fdbqueue.types import Options, Transaction
 
@@ -36,21 +36,18 @@ class Bounds:
     """The bounds of one queue and its groups.
 
     An item occupies one place from its push until it ends. Only pushes, schedules and retries of
-    dead letters take places; `put_back` may exceed the bound. A push reads its groups' settings
-    only if some group has a bound.
+    dead letters take places; `put_back` may exceed the bound.
     """
 
-    def __init__(self, items: Items, places: Places) -> None:
+    def __init__(self, items: Items, randrange: RandRange) -> None:
         self._layout = items.layout
         self._items = items
-        self._places = places
+        self._randrange = randrange
 
     def begin(
         self, tr: Transaction, options: Options, groups: Iterable[str | None]
-    ) -> Callable[[], Rooms] | None:
+    ) -> Callable[[], Rooms]:
         """Start to read bounds of the queue and groups, if any."""
-        if options.max_size is None and not options.limited_groups:
-            return None
         names = [group for group in {*groups} if group is not None and options.limited_groups]
         of_queue = None if options.max_size is None else self._begin_count(tr, None)
         begun = begin_settings(tr, self._layout, names)
@@ -76,10 +73,6 @@ class Bounds:
             return lambda: totals().unfinished
         counters = [tr.snapshot[key] for key in self._layout.counters_of_group(group)]
         return lambda: sum(decode_count(each.value) for each in counters)
-
-    def _rooms(self, tr: Transaction, options: Options, groups: Iterable[str | None]) -> Rooms:
-        begun = self.begin(tr, options, groups)
-        return {} if begun is None else begun()
 
     # Take
 
@@ -107,8 +100,7 @@ class Bounds:
 
     def reserve(self, tr: Transaction, group: str | None, *, in_queue: bool = True) -> None:
         """Take a place for one item in its group and in the queue; raise `QueueFull`."""
-        options = self._items.options.read(tr)
-        rooms = {} if options is None else self._rooms(tr, options, [group])
+        rooms = self.begin(tr, self._items.options.read(tr), [group])()
         if not in_queue:
             rooms.pop(None, None)
         for each, room in rooms.items():
@@ -121,13 +113,13 @@ class Bounds:
     def _take(self, tr: Transaction, group: str | None, room: Room, n: int) -> None:
         layout = self._layout
         prefix = layout.places if group is None else layout.group_key(layout.group_places, group)
-        self._places.take(tr, prefix, room.taken, room.bound, n)
+        take_places(tr, prefix, room.taken, room.bound, n, self._randrange)
 
     # Refuse
 
     def rely_on_full(self, tr: Transaction, items: list[NewItem]) -> None:
         """Conflict with every operation that makes room."""
-        for group in self._rooms(tr, self._items.options.agreed, _numbers(items)):
+        for group in self.begin(tr, self._items.options.agreed, _numbers(items))():
             self._rely_on_full(tr, group)
 
     def _rely_on_full(self, tr: Transaction, group: str | None) -> None:
@@ -138,7 +130,7 @@ class Bounds:
     def refusal(self, tr: Transaction, items: list[NewItem]) -> QueueFull | None:
         """Return the error of a refused push; `None` if no bound is left."""
         numbers = _numbers(items)
-        rooms = self._rooms(tr, self._items.options.agreed, numbers)
+        rooms = self.begin(tr, self._items.options.agreed, numbers)()
         full = [group for group, room in rooms.items() if room.left < numbers[group]]
         # There may be room by now: then the queue is named, if it has a bound.
         for group in full or sorted(rooms, key=lambda each: each is not None):

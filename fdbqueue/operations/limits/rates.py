@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fdbqueue.layout.items import Rate
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.timers import VERSIONS, set_timer
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.operations.waking import wake
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
 if TYPE_CHECKING:
@@ -24,8 +23,7 @@ class Starts:
 
     A group is a name, or `None` for the queue. Each transaction that starts items of a group with a
     rate leaves a row; a counter has their sum. A start is forgotten once it is older than the
-    rate's period, by both the versions of the database and the client's clock. So by versions, no
-    period has more starts than the rate allows; after a recovery, the clocks decide.
+    rate's period, by both the versions of the database and the client's clock.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -100,11 +98,6 @@ class Starts:
         tr.clear_range(*layout.range_of(layout.group_key(layout.starts, group)))
         tr.clear(self.counter(group))
 
-    def forget(self, tr: Transaction, now: int, group: str, period: int) -> bool:
-        """Forget up to 100 starts older than `period`; return whether none is left."""
-        self.room(tr, now, group, (0, period))
-        return self.number(tr, group) == 0
-
 
 class QueueRate:
     """The rate of one queue.
@@ -118,14 +111,14 @@ class QueueRate:
         self._options = options
         self._starts = Starts(layout)
 
-    def room(self, tr: Transaction, now: int, options: Options | None, n: int) -> int:
+    def room(self, tr: Transaction, now: int, options: Options, n: int) -> int:
         """Return how many of `n` items may start."""
         rate = _rate_of(options)
         if rate is None or n == 0:
             return n
         return min(n, self._starts.room(tr, now, None, rate, n - 1)[0])
 
-    def note(self, tr: Transaction, now: int, options: Options | None, n: int) -> None:
+    def note(self, tr: Transaction, now: int, options: Options, n: int) -> None:
         """Record `n` starts."""
         rate = _rate_of(options)
         if rate is None or n == 0:
@@ -138,21 +131,14 @@ class QueueRate:
     def take_back(self, tr: Transaction, now: int, time: int) -> None:
         """Forget the start of an item at a time; wake clients."""
         self._starts.take_back(tr, None, time)
-        self._look_again(tr, now)
-
-    def room_to_pop(self, tr: Transaction, now: int, n: int) -> int:
-        """Return how many of `n` items may be popped."""
-        return self.room(tr, now, self._options.read(tr), n) if self._options.has_any_rate else n
-
-    def note_popped(self, tr: Transaction, now: int, n: int) -> None:
-        """Record `n` pops."""
-        self.note(tr, now, self._options.read(tr), n)
+        self.look_again(tr, now)
 
     def may_pop(self, tr: Transaction, now: int) -> bool:
         """Return whether the queue is neither paused nor over its rate."""
-        return not self._options.is_paused(tr) and self.room_to_pop(tr, now, 1) > 0
+        options = self._options.read(tr)
+        return not options.paused and self.room(tr, now, options, 1) > 0
 
-    def is_used_up(self, reads: ReadTransaction, options: Options | None) -> bool:
+    def is_used_up(self, reads: ReadTransaction, options: Options) -> bool:
         """Return whether no item may start before old starts are forgotten."""
         rate = _rate_of(options)
         return rate is not None and self._starts.number(reads, None) >= rate[0]
@@ -164,12 +150,8 @@ class QueueRate:
         else:
             self._set_timer(tr, now)  # clients may wait, and the old rate may have had no timer
 
-    def end_hold(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> None:
-        """If these deleted timers include the queue's, wake clients, or set a new timer."""
-        if any(self._layout.is_timer_of_queue(row.key) for row in timers):
-            self._look_again(tr, now)
-
-    def _look_again(self, tr: Transaction, now: int) -> None:
+    def look_again(self, tr: Transaction, now: int) -> None:
+        """Wake clients if items may start, or set a timer."""
         rate = _rate_of(self._options.read(tr))
         if rate is None:
             return
@@ -180,16 +162,14 @@ class QueueRate:
         layout = self._layout
         tr.add(layout.wake_counter, ONE)
         for waiting in (layout.waiters, layout.waiting_claims):
-            Waiters(layout, waiting).wake(tr, room)
+            wake(tr, waiting, room)
 
     def _set_timer(self, tr: Transaction, due: int) -> None:
         set_timer(tr, self._layout, due, self._layout.queue_reference())
 
 
-def _rate_of(options: Options | None) -> Rate | None:
-    if options is None or options.rate is None:
-        return None
-    return options.rate[0], round(1000 * options.rate[1])
+def _rate_of(options: Options) -> Rate | None:
+    return options.rate and (options.rate[0], round(1000 * options.rate[1]))
 
 
 def _age(began_at: int, version: int) -> int:

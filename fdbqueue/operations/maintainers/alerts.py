@@ -1,6 +1,6 @@
 """Alerts: the transaction that makes a dead letter also pushes a job, if its push said so.
 
-An alert has none itself, takes no place of a bound, and exists once for each time an item dies.
+An alert has none itself, and takes no place of a bound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fdbqueue.layout.jobs import StoredAlert, decode_alert
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.values import MAX_INLINE, as_uuid, at_time, text_room
-from fdbqueue.operations.items import Items, NewItem, Tail
+from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.operations.names import location, name_of
 from fdbqueue.operations.transitions import Change
 from fdbqueue.types import DeadJob, Options, StoredJob, Transaction, stored_job
@@ -48,8 +48,7 @@ class Alerts:
             digest = hashlib.sha256(row.key + b"%d" % row.died_at).digest()
             payload = self._payload(tr, alert, row, room)
             new = NewItem(level, payload, at_time(as_uuid(digest), now))
-            items.append(tr, now, [new], {level.prefix: Tail(tr.snapshot, level)})
-            items.waiters.wake(tr, 1)
+            items.append_one(tr, now, new)
 
     def _items_of(self, tr: Transaction, queue: str) -> Items:
         """Return the items of an alert's queue, which may be new; or the own, if it takes no jobs.
@@ -60,7 +59,7 @@ class Alerts:
             return self._items
         layout, given = Layout(location(tr, queue), queue), Options("priority", "json", int)
         if not tr[layout.options].present():  # keep done jobs as the own queue does
-            own = self._items.options.read(tr.snapshot) or self._items.options.agreed
+            own = self._items.options.read(tr.snapshot)
             given = replace(given, keep_seconds=own.keep_seconds, keep_number=own.keep_number)
         items = Items(layout, Priorities(layout, int), given)
         try:

@@ -3,8 +3,7 @@
 That item is delayed and never due. Either it follows the jobs of the batch, and its first position
 is the batch's id, or it is a job that waits for others in its steps, which get their results.
 
-The definition of a batch changes when it closes, is cancelled or, if so configured, when a job
-dies. Its counts change by atomic adds: neither pushes nor ends conflict with each other.
+The counts of a batch change by atomic adds: neither pushes nor ends conflict with each other.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from itertools import chain
 
 from fdbqueue.layout.batches import (
     BatchCounts,
-    BatchKind,
     End,
     Ending,
     Membership,
@@ -32,7 +30,7 @@ from fdbqueue.layout.batches import (
     with_memberships,
 )
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.jobs import BatchClosed, StoredStep, decode_step, encode_step
+from fdbqueue.layout.jobs import BatchClosed, NamedStep, decode_step, encode_step
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     NO_HEADER,
@@ -45,11 +43,11 @@ from fdbqueue.layout.values import (
     pieces_id,
     with_header,
 )
-from fdbqueue.operations.limits.places import Places
+from fdbqueue.operations.limits.places import take_places
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payload, write_payload
 from fdbqueue.operations.transitions import Change
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.operations.waking import wake
 from fdbqueue.types import ReadTransaction, Transaction
 
 _COUNTED: dict[Ending, str] = dict.fromkeys(("done", "discarded", "popped"), "done")
@@ -65,9 +63,6 @@ _FAILED: dict[Ending, str] = {
     "expired": "the job has expired",
 }
 """The errors of steps with jobs that ended without one."""
-
-_PLACES = Places()
-# One for all queues: jobs of one batch that are in several queues may end in one transaction.
 
 
 def get_batch(tr: ReadTransaction, layout: Layout, position: bytes) -> StoredBatch | None:
@@ -125,24 +120,17 @@ def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
     return False
 
 
-class Memberships:
-    """The counts of the batches to which one queue's items belong."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-
-    def follow(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
-        """Count the items that end."""
-        for _, before, _, end in changes:
-            if before is not None and end is not None:
-                note_end(tr, self._layout, now, before.item, end)
+def note_ends(own: Layout, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
+    """Count the items that end in the batches to which they belong."""
+    for _, before, _, end in changes:
+        if before is not None and end is not None:
+            note_end(tr, own, now, before.item, end)
 
 
 def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End) -> None:
     """Count an item's end in its batches, and delete the rows of its followers.
 
-    Each transition that ends an item or makes it a dead letter calls this. Removing a dead letter
-    or a done item does not count; a retried dead letter can end again.
+    Removing a dead letter or a done item does not count; a retried dead letter can end again.
     """
     header, position = item.header, own.position(item.key)
     if header is NO_HEADER:
@@ -212,9 +200,8 @@ _MAX_ENDED = 50  # batches: their items, of up to 100,000 bytes each, are stored
 def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes | None:
     """Before a queue is emptied, count its jobs as cancelled in other queues' batches.
 
-    Their rows forget these batches, so each job counts once. Without such jobs, this costs one
-    read. Pass the result, the last key seen, as the next `after` (at first empty), until it is
-    `None`.
+    Their rows forget these batches, so each job counts once. Pass the result, the last key seen, as
+    the next `after` (at first empty), until it is `None`.
     """
     if not tr[own.linked].present():
         return None
@@ -246,12 +233,11 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes
     return last
 
 
-def _waiting_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict[str, StoredStep]:
+def read_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> list[NamedStep]:
+    """Return an item's steps in the order of their storage."""
     rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
-    steps = {layout.unpack_step_key(row.key): decode_step(row.value) for row in rows}
-    return {
-        name: step for name, step in steps.items() if (step.kind, step.state) == ("run", "waiting")
-    }
+    steps = [NamedStep(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
+    return sorted(steps, key=lambda step: step.stored.number)
 
 
 def end_batch(
@@ -259,20 +245,21 @@ def end_batch(
 ) -> None:
     """Make a batch's item ready, after the end of all its jobs."""
     tr.add_read_conflict_key(layout.batch_counts + id)
-    make_ready(tr, layout, now, batch.job or id, batch.kind, counts)
+    make_ready(tr, layout, now, id, batch, counts)
     if batch.kind == "run":
         clear_batch(tr, layout, id)
 
 
 def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> None:
     """Make an item ready that waits for nothing; its waiting steps fail."""
-    for step in _waiting_steps(tr, layout, position):
-        _store_result(tr, layout, now, position, step, _GONE)
+    for name, step in read_steps(tr, layout, position):
+        if step.awaits_job:
+            _store_result(tr, layout, now, position, name, _GONE)
     delay, value = decode_metadata(tr[layout.delayed + position].value or b"")
     header, content = header_of(value)
     value = with_header(header._replace(awaits=False), content)  # its own batch is gone
     tr[layout.delayed + position] = encode_metadata(delay, value)
-    make_ready(tr, layout, now, position, "run", BatchCounts())
+    make_ready(tr, layout, now, position, StoredBatch("continue", kind="run"), BatchCounts())
 
 
 def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes) -> bool:
@@ -312,12 +299,12 @@ def _end_some(
 ) -> bool:
     """Take places for ends in a batch that is not open, or make its item ready if they are last.
 
-    Return whether they are last. Without a job in `ended`, the batch ends its own part now; a batch
-    that is created closed has already done so. `counts` come from a snapshot read.
+    Return whether they are last. Without a job in `ended`, the batch ends its own part now.
+    `counts` come from a snapshot read.
 
     The batch counts as one more job, which ends when it is closed: P jobs have T = P + 1 ends. Each
     end that commits after the first step of closing calls this function. It sees m earlier ends,
-    and either takes one of T - 1 places (see `Places`), or, if m = T - 1, makes the item ready.
+    and either takes one of T - 1 places (`take_places`), or, if m = T - 1, makes the item ready.
 
     Proof that exactly one transaction makes it ready: P, and the number of ends before the first
     step of closing, are final, because pushes and ends read the definition, which that step
@@ -327,7 +314,7 @@ def _end_some(
     """
     seen, n = counts.ended + (batch.stage == "closed"), ended.ended or 1
     if seen + n > counts.pushed:
-        make_ready(tr, layout, now, batch.job or position, batch.kind, counts.plus(ended))
+        make_ready(tr, layout, now, position, batch, counts.plus(ended))
         return True
     number = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
 
@@ -336,19 +323,15 @@ def _end_some(
         begin += (end - begin) // 8
         return begin + number % (end - begin)
 
-    _PLACES.take(tr, layout.batch_places + position, seen, counts.pushed, n, choose)
+    take_places(tr, layout.batch_places + position, seen, counts.pushed, n, choose)
     return False
 
 
 def make_ready(
-    tr: Transaction,
-    layout: Layout,
-    now: int,
-    position: bytes,
-    kind: BatchKind,
-    counts: BatchCounts,
+    tr: Transaction, layout: Layout, now: int, id: bytes, batch: StoredBatch, counts: BatchCounts
 ) -> None:
     """Make a batch's item due now; an item that follows the batch gets the counts."""
+    position = batch.job or id
     stored = tr[layout.delayed + position].value
     if stored is None:
         moved = tr[layout.moved + position].value
@@ -358,7 +341,7 @@ def make_ready(
         position = moved
     (due,), value = decode_metadata(stored)
     header, content = header_of(value)
-    if kind == "then":
+    if batch.kind == "then":
         own = layout.unpack_item_key(layout.items + position)[-1]
         random = pieces_id(content) if content.startswith(PIECES) else own
         payload = with_counts(read_payload(tr, layout, content), counts)
@@ -366,4 +349,4 @@ def make_ready(
     tr.clear(layout.timer_key(layout.dues, due, position))
     tr[layout.delayed + position] = encode_metadata((now,), value)
     tr[layout.timer_key(layout.dues, now, position)] = b""
-    Waiters(layout, layout.waiters).wake(tr, 1)
+    wake(tr, layout.waiters, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -31,8 +32,8 @@ from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import set_timer
 from fdbqueue.operations.transitions import Change
-from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import KeyValue, ReadTransaction, Transaction, Value
+from fdbqueue.operations.waking import wake, wake_claims
+from fdbqueue.types import ReadTransaction, Transaction, Value
 
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
 _FIRST_GROUP = b"\x02"  # behind the null that stands for all groups
@@ -50,8 +51,6 @@ class Groups:
     frees a slot, or with a sweep once its rate allows more. A group with a concurrency of one is a
     sequence: after a failure, it is held until the failed item is available again.
 
-    Taking an item moves its group's turn back by the item's cost over the group's weight. A group
-    without items starts again at the highest pass that was taken, or at its own if that is higher.
     The items without a group are one more group, without a stored turn.
     """
 
@@ -61,12 +60,15 @@ class Groups:
         self._starts = Starts(layout)
         self._options = options
         self._progress = layout.group_key(layout.settling, None)
+        self._pass_key = partial(layout.group_key, layout.group_passes)
+        self._settings_key = partial(layout.group_key, layout.group_settings)
+        self._held = partial(layout.group_key, layout.held_groups)
+        self._slot = partial(layout.group_key, layout.group_slots)
+        self._awaited = partial(layout.group_key, layout.awaited_retries)
 
     # Transitions
 
-    def begin(
-        self, tr: Transaction, now: int, changes: Sequence[Change]
-    ) -> Callable[[], None] | None:
+    def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> Callable[[], None]:
         """Start the reads for transitions of grouped items.
 
         An item that becomes ready conflicts with changes to whether its group has ready items.
@@ -74,12 +76,10 @@ class Groups:
         taken: list[StoredItem] = []
         members: dict[Level, Value] = {}
         freed = Counter[str]()
-        is_grouped = False
         for _, before, after, _ in changes:
             level = after.item.level if after is not None and after.state == "ready" else None
             if before is not None:
                 group = before.item.level.group
-                is_grouped |= group is not None
                 if before.state == "ready":
                     taken.append(before.item)
                     level = None if before.item.level == level else level
@@ -89,8 +89,6 @@ class Groups:
                 members[level] = self.prefetch(tr, level)
         are_claimed = changes[0].why == "claimed"
         taking = self.begin_taking(tr, taken, are_claimed)
-        if not (is_grouped or members or taking):
-            return None
         for group in freed:
             tr[self._held(group)]  # the client caches what it reads
 
@@ -108,8 +106,7 @@ class Groups:
                     self._note_failed(tr, now, after)
             for group, n in freed.items():
                 if self._goes_on(tr, now, group):
-                    tr.add(self._layout.wake_counter, ONE)
-                    Waiters(self._layout, self._layout.waiting_claims).wake(tr, n)
+                    wake_claims(tr, self._layout, n)
 
         return finish
 
@@ -232,7 +229,8 @@ class Groups:
             _, idle = layout.unpack_turn_key(layout.idle_groups, rest, row.key)
             if self._starts.number(tr.snapshot, idle):
                 rate = read_settings(tr, layout, idle).rate
-                if not self._starts.forget(tr, now, idle, rate[1] if rate else 0):
+                self._starts.room(tr, now, idle, (0, rate[1] if rate else 0))
+                if self._starts.number(tr, idle):  # some are not old yet
                     continue
             key = self._pass_key(idle, rest)
             tr.add_read_conflict_key(key)  # it may just have items again
@@ -253,7 +251,7 @@ class Groups:
 
     def _begin_turn(self, tr: Transaction, level: Level) -> None:
         layout, group, rest = self._layout, level.group or "", level.rest
-        self._options.note_groups(tr)
+        self._options.note(tr, has_groups=True)
         tr[layout.group_members + level.packed_group + rest] = b""
         key = self._pass_key(group, rest)
         stored, taken = tr[key], tr.snapshot[layout.taken_passes + rest]
@@ -297,18 +295,17 @@ class Groups:
             tr.clear(self._awaited(group))
             self.settle(tr, now, group)
             tr.add(layout.wake_counter, ONE)
-            Waiters(layout, layout.waiters).wake(tr, 1)
+            wake(tr, layout.waiters, 1)
 
-    def end_holds(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> int:
-        """Release the groups of these deleted timers if their rates allow it; return their number.
+    def end_holds(self, tr: Transaction, now: int, references: Iterable[bytes]) -> int:
+        """Release groups with deleted timers if their rates allow it; return their number.
 
         The queue's own timer stands for groups to settle.
         """
         layout = self._layout
-        references = {layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers}
         if layout.queue_reference() in references:
             self._settle_some(tr, now)
-        groups = sorted(filter(None, map(layout.unpack_group_reference, references)))
+        groups = sorted(filter(None, {*map(layout.unpack_group_reference, references)}))
         for group in groups:
             tr[self._held(group)]
         return [self._goes_on(tr, now, group) for group in groups].count(True)
@@ -363,7 +360,8 @@ class Groups:
         if is_known and is_full and due is not None:
             return  # it is looked at again in any case
         if before is not None:
-            tr.clear(self._timer(group, before))
+            layout = self._layout
+            tr.clear(layout.timer_key(layout.dues, before, layout.group_reference(group)))
         if is_full and held is None:
             self._hold(tr, group, due)
         elif is_full:
@@ -418,22 +416,6 @@ class Groups:
         passes = read_all(tr, [self._pass_key(group, rest) for rest in members])
         return {rest: decode_count(value) for rest, value in zip(members, passes)}
 
-    def _pass_key(self, group: str | None, rest: bytes = b"") -> bytes:
-        return self._layout.group_key(self._layout.group_passes, group, rest)
-
-    def _awaited(self, group: str) -> bytes:
-        return self._layout.group_key(self._layout.awaited_retries, group)
-
-    def _timer(self, group: str, due: int) -> bytes:
-        layout = self._layout
-        return layout.timer_key(layout.dues, due, layout.group_reference(group))
-
-    def _held(self, group: str) -> bytes:
-        return self._layout.group_key(self._layout.held_groups, group)
-
-    def _slot(self, group: str) -> bytes:
-        return self._layout.group_key(self._layout.group_slots, group)
-
     def index_entries(self, reads: ReadTransaction, level: Level) -> dict[bytes, bytes]:
         """Return the rows of a group with ready items in a level."""
         layout, group, rest = self._layout, level.group or "", level.rest
@@ -441,14 +423,10 @@ class Groups:
         if not reads[self._held(group)].present():
             pass_ = decode_count(reads[self._pass_key(group, rest)].value)
             own = reads[self._settings_key(group)].value or NO_SETTINGS
-            turn = layout.turn_key(layout.turns, rest, pass_, group)
-            rows[turn] = own
+            rows[layout.turn_key(layout.turns, rest, pass_, group)] = own
         return rows
 
     # Settings
-
-    def _settings_key(self, group: str | None) -> bytes:
-        return self._layout.group_key(self._layout.group_settings, group)
 
     def set(self, tr: Transaction, now: int, group: str | None, changes: dict[str, Any]) -> None:
         """Change a group's settings; `None` sets the defaults."""
@@ -463,10 +441,6 @@ class Groups:
             tr[key] = own
         if group:
             self.settle(tr, now, group, "rate" in changes)
-            if not tr[self._held(group)].present():
-                self._set_turns(tr, group, own)
-
-    def _set_turns(self, tr: Transaction, group: str, own: bytes) -> None:
-        layout = self._layout
-        for rest, pass_ in self._passes(tr, group).items():
-            tr[layout.turn_key(layout.turns, rest, pass_, group)] = own
+            turns = {} if tr[self._held(group)].present() else self._passes(tr, group)
+            for rest, pass_ in turns.items():
+                tr[self._layout.turn_key(self._layout.turns, rest, pass_, group)] = own

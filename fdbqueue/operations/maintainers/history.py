@@ -1,7 +1,7 @@
 """The history of a queue: samples of its totals, waiting times and run times, within a day.
 
-The first transaction of a period that changes the totals stores their old values as a sample. The
-events of a period are the difference between two samples. See `docs/design/history.md`.
+The first transaction of a period that changes the totals stores their old values as a sample. See
+`docs/design/history.md`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 from fdbqueue.layout.counters import Counters, totals_range
-from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import (
     SAMPLED,
@@ -48,7 +48,8 @@ class History:
         self._layout = layout
         self._known_until = 0  # the end of the last period that is known to have a sample
         self._sampled_by: Callable[[], object] = lambda: None
-        self._waits_noted = self._runs_noted = 0
+        self._timed = (layout.waits, TAKEN, self._wait_of), (layout.runs, _ENDED, _run_of)
+        self._noted = {layout.waits: 0, layout.runs: 0}
 
     def _sample_keys(self, now: int) -> dict[int, bytes]:
         layout = self._layout
@@ -87,34 +88,29 @@ class History:
         """Store a sample before transitions; count how long items were ready, or ran."""
         if now >= self._known_until:
             self.note_change(tr, now)
-        counts_waits = not 0 < abs(now - self._waits_noted) < _BETWEEN_NOTES
-        counts_runs = not 0 < abs(now - self._runs_noted) < _BETWEEN_NOTES
-        if not (counts_waits or counts_runs):
-            return
-        waits: list[int] = []
-        runs: list[int] = []
-        for why, before, _, _ in changes:
-            if before is None:
+        for counter, whys, time_of in self._timed:
+            if 0 < abs(now - self._noted[counter]) < _BETWEEN_NOTES:
                 continue
-            if counts_waits and why in TAKEN:
-                self._waits_noted = now
-                wait = self._wait_of(before.item, now)
-                if wait is not None:
-                    waits.append(wait)
-            elif counts_runs and why in _ENDED:
-                self._runs_noted = now
-                runs.append(max(1, now - before.claimed_at))
-        if waits:
-            tr.add(self._layout.waits, encode_times(waits))
-        if runs:
-            tr.add(self._layout.runs, encode_times(runs))
+            times: list[int] = []
+            for why, before, _, _ in changes:
+                if before is not None and why in whys:
+                    self._noted[counter] = now
+                    time = time_of(before, now)
+                    if time is not None:
+                        times.append(time)
+            if times:
+                tr.add(counter, encode_times(times))
 
-    def _wait_of(self, item: StoredItem, now: int) -> int | None:
-        since = item.header.since
-        if since is None and not item.header.attempts:
-            pushed = self._layout.pushed_at(item.key)
+    def _wait_of(self, row: ItemRow, now: int) -> int | None:
+        since = row.item.header.since
+        if since is None and not row.item.header.attempts:
+            pushed = self._layout.pushed_at(row.key)
             since = None if pushed is None else int(1000 * pushed.timestamp())
         return None if since is None else max(1, now - since)
+
+
+def _run_of(row: ItemRow, now: int) -> int:
+    return max(1, now - row.claimed_at)
 
 
 def _begin_sample(tr: ReadTransaction, layout: Layout) -> Callable[[], tuple[int, ...]]:

@@ -1,7 +1,6 @@
 """The rows that an item owns besides its own, deleted with it.
 
-These are the pieces of a payload, failed attempts, a job's steps, its wait for a signal and its own
-batch, a done item's result, and the way from a moved item's first position.
+See the table of maintainers in `docs/design/transitions.md`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.limits.rates import QueueRate
 from fdbqueue.operations.limits.turns import read_settings
-from fdbqueue.operations.maintainers.batches import get_batch, get_counts
+from fdbqueue.operations.maintainers.batches import get_batch, get_counts, read_steps
 from fdbqueue.operations.names import name_of
 from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.timers import begin_lease
@@ -96,7 +96,8 @@ class ItemInfos(Generic[_T]):
         begun_hold = begun_ahead = None
         if state == "ready":
             begun_hold = _begin_held(tr, self._layout, self._items.rate, found.item)
-            begun_ahead = _begin_ahead(tr, found.item) if counts_ahead else None
+            if counts_ahead and found.item.level.group is not None:
+                begun_ahead = _begin_ahead(tr, found.item)
 
         def finish() -> ItemInfo:
             options, lease, failed = begun_options(), begun_lease(), begun_attempts()
@@ -107,7 +108,7 @@ class ItemInfos(Generic[_T]):
                 id=self._codec.id_of(found.item),
                 state=state,
                 attempts=found.attempts,
-                max_attempts=None if options is None else options.max_attempts,
+                max_attempts=options.max_attempts,
                 pushed_at=self._layout.pushed_at(key),
                 due_at=utc_time(found.due) if state == "delayed" and found.due != NEVER else None,
                 expires_at=None if expires is None else utc_time(expires),
@@ -140,7 +141,7 @@ class ItemInfos(Generic[_T]):
     ) -> Callable[[], bool]:
         """Start to read whether an item passes a filter."""
         if not self._may_match(tr, wanted, found):
-            return _never
+            return bool  # which returns false
         error, client, job = wanted.error, wanted.client, wanted.job
         begun_error = begun_lease = None
         if error is not None and not found.error:
@@ -178,10 +179,6 @@ class ItemInfos(Generic[_T]):
         return task is not None and _has(task.agent_name, wanted.agent)
 
 
-def _never() -> bool:
-    return False
-
-
 def _is_named(name: str, wanted: str) -> bool:
     """Return whether a job has this name, or one that ends with it.
 
@@ -200,15 +197,15 @@ def _has(text: str | None, part: str | None) -> bool:
 
 def _begin_held(
     tr: ReadTransaction, layout: Layout, rate: QueueRate, item: StoredItem
-) -> Callable[[Options | None], ItemHeldBy | None]:
+) -> Callable[[Options], ItemHeldBy | None]:
     reads: ReadTransaction = getattr(tr, "snapshot", tr)
     group = item.level.group
     held = None if group is None else reads[layout.group_key(layout.held_groups, group)]
 
-    def finish(options: Options | None) -> ItemHeldBy | None:
-        if options is not None and options.paused:
+    def finish(options: Options) -> ItemHeldBy | None:
+        if options.paused:
             return "queue_paused"
-        limit = None if options is None else options.concurrency
+        limit = options.concurrency
         taken = layout.slots + layout.slot_of_queue
         if limit is not None and decode_count(reads[taken].value) >= limit:
             return "queue_concurrency"
@@ -223,9 +220,7 @@ def _begin_held(
     return finish
 
 
-def _begin_ahead(tr: ReadTransaction, item: StoredItem) -> Callable[[], int | None]:
-    if item.level.group is None:
-        return lambda: None
+def _begin_ahead(tr: ReadTransaction, item: StoredItem) -> Callable[[], int]:
     reads: ReadTransaction = getattr(tr, "snapshot", tr)
     rows = reads.get_range(item.level.begin, item.key, limit=_MAX_AHEAD)
     return lambda: len([*rows])
@@ -310,9 +305,8 @@ def _waits_in_step(tr: ReadTransaction, own: Layout, found: ItemRow, step: Store
         of = f" with the key {key!r}" if key else ""
         return WaitsFor("signal", f"it waits for the signal {signal!r}{of}", name, signal, key)
     if step.kind == "run":
-        prefix = own.owned_prefix(own.steps, own.position(found.key))
-        steps = [decode_step(row.value) for row in tr.get_range(*own.range_of(prefix))]
-        left = [each for each in steps if each.kind == "run" and each.state == "waiting"]
+        steps = read_steps(tr, own, own.position(found.key))
+        left = [each.stored for each in steps if each.stored.awaits_job]
         queues = {queue: layout_at(queue, own) for queue in {each.queue for each in left}}
         names = {queue: name_of(tr, each.subspace.key()) for queue, each in queues.items()}
         jobs = [JobRef(names[each.queue], each.key) for each in left[:_MAX_JOBS]]

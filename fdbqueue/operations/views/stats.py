@@ -13,7 +13,11 @@ from fdbqueue.layout.counters import Counters, counters_range
 from fdbqueue.layout.keys import FIRST_COUNT, Layout
 from fdbqueue.layout.values import PARKED, Moment, utc_time
 from fdbqueue.operations.items import Items
+from fdbqueue.operations.options import NO_OPTIONS
 from fdbqueue.types import Key, KeyValue, Options, QueueStats, ReadTransaction
+
+_TOTALS = ("failed", "retried", "expired", "removed", "died", "put_back")
+"""The tallies that statistics show as they are."""
 
 _MAX_LEVELS = 100  # of which the oldest item is looked for
 
@@ -21,30 +25,25 @@ FirstKey: TypeAlias = Callable[[ReadTransaction, bytes], Key]
 """Starts to read the first key from a key on, without its value."""
 
 
-class Numbers:
-    """The numbers of one queue, by read-only transactions."""
+def read_stats(
+    tr: ReadTransaction, items: Items, given: Options, first_key: FirstKey
+) -> QueueStats:
+    """Return a queue's statistics; `given` are its options before the first push."""
+    begun = items.begin_counters(tr, counters_range)
+    options = items.options.begin_read(tr)
+    finish = begin_stats(tr, items.layout.subspace, begun(), first_key)
+    stored = options()
+    return replace(finish(), options=given if stored is NO_OPTIONS else stored)
 
-    def __init__(self, items: Items, first_key: FirstKey) -> None:
-        self._layout = items.layout
-        self._items = items
-        self._first_key = first_key
 
-    def stats(self, tr: ReadTransaction, given: Options) -> QueueStats:
-        """Return the queue's statistics; `given` are its options before the first push."""
-        begun = self._items.begin_counters(tr, counters_range)
-        options = self._items.options.begin_read(tr)
-        finish = begin_stats(tr, self._layout.subspace, begun(), self._first_key)
-        stored = options() or given
-        return replace(finish(), options=stored)
+def read_size(tr: ReadTransaction, items: Items) -> int:
+    """Return the number of ready items."""
+    return max(0, items.begin_counters(tr)().ready)
 
-    def size(self, tr: ReadTransaction) -> int:
-        """Return the number of ready items."""
-        return max(0, self._items.begin_counters(tr)().ready)
 
-    def counts(self, tr: ReadTransaction) -> dict[Any, int]:
-        """Return the number of ready items by priority."""
-        counters = self._items.begin_counters(tr, counters_range)()
-        return _counts_by_priority(self._layout, counters)
+def read_counts(tr: ReadTransaction, items: Items) -> dict[Any, int]:
+    """Return the number of ready items by priority."""
+    return _counts_by_priority(items.layout, items.begin_counters(tr, counters_range)())
 
 
 def begin_stats(
@@ -80,9 +79,10 @@ def _stats(
     next_due: Moment | None,
 ) -> QueueStats:
     tallies = counters.tallies
-    parked: dict[str, Any] = {state: max(0, tallies[state]) for state in PARKED}
+    numbers: dict[str, Any] = {state: max(0, tallies[state]) for state in PARKED}
+    numbers |= {f"total_{name}": tallies[name] for name in _TOTALS}
     return QueueStats(
-        **parked,
+        **numbers,
         ready=max(0, counters.ready),
         claimed=max(0, counters.claimed),
         unknown_jobs=max(0, tallies["unknown"]),
@@ -93,12 +93,6 @@ def _stats(
         options=None,
         total_pushed=counters.pushed,
         total_completed=counters.completed,
-        total_failed=tallies["failed"],
-        total_retried=tallies["retried"],
-        total_expired=tallies["expired"],
-        total_removed=tallies["removed"],
-        total_died=tallies["died"],
-        total_put_back=tallies["put_back"],
         total_rejected=counters.rejected,
     )
 
@@ -129,7 +123,7 @@ def _begin_oldest(
         times: list[Moment | None] = []
         for prefix, first in levels:
             key = first.value
-            if key.startswith(prefix) and layout.is_item_key(key, prefix):
+            if key.startswith(prefix) and layout.unpack_count(key, prefix) is not None:
                 times.append(layout.pushed_at(key))
         if not times:  # in a task queue, several levels share a counter
             rows = tr.get_range(*layout.all_items, limit=_MAX_LEVELS)
@@ -140,4 +134,4 @@ def _begin_oldest(
 
 
 def _is_of_group(layout: Layout, key: bytes, prefix: bytes) -> bool:
-    return key.startswith(prefix) and not layout.is_item_key(key, prefix)
+    return key.startswith(prefix) and layout.unpack_count(key, prefix) is None

@@ -136,13 +136,13 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
     "without unique keys": ("queues", None, ["operations.items:UniqueKeys.follow"]),
     "without groups": ("groups", None, ["operations.items:Groups.begin"]),
     "without owned rows": ("durable", None, ["operations.items:OwnedRows.follow"]),
-    "without batches": ("durable", None, ["operations.items:Memberships.follow"]),
+    "without batches": ("durable", None, ["operations.items:note_ends"]),
     "forgotten deployments": ("deployments", {}, ["queue.deployment:decode_deployed"]),
     "without alerts": ("durable", None, ["coordination.store:Alerts.follow"]),
     # Queues, and the processes that serve each other
     "a recovery ends a lease": ("queues", 0, ["layout.values:Lease.left"]),
     "the value of a push is lost": ("queues", None, ["operations.push:Pusher._replaced"]),
-    "two pushes take the last place": ("queues", None, ["operations.limits.places:Places.take"]),
+    "two pushes take the last place": ("queues", None, ["operations.limits.bounds:take_places"]),
     "staged for the dead": ("databases", 0, ["coordination.pops:PopRequests.unstage"]),
     # Schedules and batches
     "ticks overlap": (
@@ -158,7 +158,7 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
     "the last one is not noticed": ("groups", None, ["operations.items:Groups._note_removed"]),
     "nobody hands the slot over": ("groups", False, ["operations.items:Groups._goes_on"]),
     "no timer ends a hold": ("groups", 0, ["operations.items:Groups.end_holds"]),
-    "pops are no starts": ("groups", None, ["operations.limits.rates:QueueRate.note_popped"]),
+    "starts are not noted": ("groups", None, ["operations.limits.rates:QueueRate.note"]),
     "no timer for the queue": ("groups", None, ["operations.limits.rates:QueueRate._set_timer"]),
     "two pushes fill a group": ("groups", None, ["operations.limits.bounds:Bounds._take"]),
 }
