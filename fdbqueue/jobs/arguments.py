@@ -34,6 +34,7 @@ from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, Unsuppo
 from fdbqueue.jobs.handle import Handle, handle_of
 from fdbqueue.queue.arguments import validate_json
 from fdbqueue.worker.functions.steps import Results
+from fdbqueue.worker.invocation import globals_of
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.job import Job
@@ -288,9 +289,7 @@ class Arguments(Results):
     ) -> None:
         self._name = name
         self._owner = Owner(name, kind, jobs)
-        self._function: Any = inspect.unwrap(function)
-        while hasattr(self._function, "func"):  # of `functools.partial`
-            self._function = inspect.unwrap(self._function.func)
+        self._names = globals_of(function)
         try:
             signature = inspect.signature(function)
         except ValueError:  # some functions that are not written in Python have none
@@ -327,9 +326,8 @@ class Arguments(Results):
             return _Converter(self._owner, Any)
         # One at a time: the types that the worker supplies may be imported for type checkers only.
         holder = SimpleNamespace(__annotations__={name: annotation})
-        names = getattr(self._function, "__globals__", {})
         try:
-            kind = typing.get_type_hints(holder, names, include_extras=True)[name]
+            kind = typing.get_type_hints(holder, self._names, include_extras=True)[name]
             return _Converter(self._owner, kind)
         except Exception as error:  # the code of an annotation may raise anything
             reason = str(error)

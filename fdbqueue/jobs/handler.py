@@ -87,7 +87,7 @@ class JobHandler(Handler):
         policy = job.settings.retry
         if isinstance(policy, Retry):
             context.limit_attempts(policy.attempts)
-            if policy.is_spent(context.attempt):
+            if policy.is_last(context.attempt - 1):
                 raise Spent(context.attempt - 1)
         function = partial(_call, job, context, stored.args, stored.kwargs)
         decide = partial(decided, policy, context=context)

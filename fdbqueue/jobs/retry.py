@@ -107,10 +107,6 @@ class Retry:
         """Return whether the attempt with this number is the last one."""
         return self.attempts is not None and attempt >= self.attempts
 
-    def is_spent(self, attempt: int) -> bool:
-        """Return whether there is no attempt with this number."""
-        return self.attempts is not None and attempt > self.attempts
-
 
 def _is_exception(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Exception)

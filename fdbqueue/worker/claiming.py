@@ -141,14 +141,13 @@ class Pace:
         >>> pace = Pace(concurrency=2, prefetch=100)
         >>> for _ in range(10):
         ...     pace.note(0.001)
-        >>> pace.room()
+        >>> pace.room(0)
         12
     """
 
     def __init__(self, concurrency: int, prefetch: int) -> None:
         self.concurrency = concurrency
         self._prefetch = prefetch
-        self.held = 0
         self.seconds = 1.0
         self.n_timed = 0
         self.may_claim_ahead = True
@@ -159,10 +158,10 @@ class Pace:
         weight = max(_WEIGHT, 1 / self.n_timed)
         self.seconds += weight * (max(seconds, 1e-6) - self.seconds)
 
-    def room(self) -> int:
-        """Return how many jobs to claim now; none while more than half are left ahead."""
-        free = max(0, self.concurrency - self.held)
-        waiting = max(0, self.held - self.concurrency)
+    def room(self, held: int) -> int:
+        """Return how many jobs to claim beside the held ones, if at most half are left ahead."""
+        free = max(0, self.concurrency - held)
+        waiting = max(0, held - self.concurrency)
         ahead = 0
         if self.may_claim_ahead and self.seconds <= _AHEAD:
             # At first, no more than were timed: one quick job says little about the next hundred.
@@ -192,7 +191,6 @@ class Claiming(Part):
     _is_claiming: bool = False
     _n_ended: int = 0  # jobs, when a look at all queues began
     _patience: float = 0.0  # seconds for which a job that is to run alone waits for running ones
-    _client: str = ""
 
     def trouble(self) -> str | None:
         """Return why no jobs can be claimed, or `None`."""
@@ -204,15 +202,14 @@ class Claiming(Part):
     def run(self, *, drain: bool) -> None:
         """Claim jobs until the worker is stopped or, with `drain`, none are left."""
         pool, turns = self.pool, self.turns
-        self._drains, self._client = drain, self.client or client_name()
-        self._patience = _PATIENCE
+        self._drains, self._patience = drain, _PATIENCE
         self._is_claiming = True
         try:
             while not self.shutdown.stop.is_set:
                 if drain and pool.n_ended != self._n_ended:
                     self._n_ended = pool.n_ended  # the jobs that ended may have pushed some
                     turns.rouse()
-                free = pool.pace.room()
+                free = pool.pace.room(len(pool))
                 if not free:
                     pool.await_room(_SOON if self._has_waiting() else _LOOK)
                 elif turn := turns.next(free):
@@ -258,7 +255,7 @@ class Claiming(Part):
             self._has_waiting()
         with pool.changed:
             n_ended = pool.n_ended
-            may_push = pool.pace.held or n_ended != self._n_ended
+            may_push = len(pool) or n_ended != self._n_ended
             if self._drains and not may_push and not any(map(_may_have_jobs, turns.sources)):
                 return False
             pool.changed.wait_for(
@@ -305,7 +302,8 @@ class Claiming(Part):
         """Claim jobs; return the number of claims, and up to `n` jobs that the handler knows."""
         n_claimed, source.among = max(n, source.among), 1
         stop, store = self.shutdown.stop, source.store
-        claims = claim_until(stop, store, self.db, self.lease, n_claimed, wait, self._client)
+        client = self.client or client_name()
+        claims = claim_until(stop, store, self.db, self.lease, n_claimed, wait, client)
         if claims is None:
             return 0, []
         since = Since()
@@ -348,7 +346,7 @@ class Claiming(Part):
             return
         options, pace = source.store.options, self.pool.pace
         are_last = options.max_attempts == 1 or self.handler.may_be_last
-        free = max(0, pace.concurrency - (pace.held - len(jobs)))
+        free = max(0, pace.concurrency - (len(self.pool) - len(jobs)))
         begun, back, are_first = list[HeldJob](), list[HeldJob](), True
         for number, job in enumerate(jobs):
             is_first = job.claim.attempts == (1,)

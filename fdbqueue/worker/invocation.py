@@ -172,7 +172,7 @@ def supplied(function: Callable[..., Any]) -> Supplied:
         return ""
     holder = SimpleNamespace(__annotations__={"first": first.annotation})
     try:
-        kind = typing.get_type_hints(holder, _globals_of(function))["first"]
+        kind = typing.get_type_hints(holder, globals_of(function))["first"]
     except (NameError, AttributeError):  # it is not imported, or the binding is not ready
         written = re.findall(r"[\w.]+", str(first.annotation))
         return _NAMES.get(written[0].rpartition(".")[2], "") if written else ""
@@ -188,7 +188,8 @@ def supplied(function: Callable[..., Any]) -> Supplied:
     return ""
 
 
-def _globals_of(function: Any) -> dict[str, Any]:
+def globals_of(function: Any) -> dict[str, Any]:
+    """Return the names that the annotations of a function use."""
     function = inspect.unwrap(function)
     while isinstance(function, partial):
         function = inspect.unwrap(function.func)

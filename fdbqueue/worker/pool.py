@@ -68,21 +68,6 @@ class HeldJob(Tries):
     is_given_up: bool = False
     unconfirmed: list[Any] = field(default_factory=list[Any])
 
-    def wait_for_loop(self) -> None:
-        """Stop its time until an event loop begins it."""
-        self.began = math.inf
-
-    def begin(self) -> None:
-        """Record that its coroutine begins, in this thread."""
-        self.loop_thread = threading.get_ident()
-        self.began = time.perf_counter()
-
-    def note(self, future: futures.Future[Any]) -> None:
-        """Record its coroutine; cancel it if its time is over."""
-        self.future = future
-        if self.late is not None:
-            future.cancel()
-
     def lateness(self, timeout: float | None) -> tuple[float, TimedOut | HandlerTooSlow]:
         """Return for how many seconds its time is over, below 0 before that, and the error."""
         now = time.perf_counter()
@@ -172,7 +157,7 @@ class Pool:
     def await_room(self, seconds: float) -> None:
         """Wait for room, or for some seconds."""
         with self._lock:
-            if not self.pace.room():
+            if not self.pace.room(len(self._held)):
                 self.changed.wait(seconds)
 
     def hold(self, jobs: Sequence[HeldJob]) -> None:
@@ -181,7 +166,6 @@ class Pool:
             for job in jobs:
                 self._held[job] = None
                 job.source.held += 1
-            self.pace.held = len(self._held)
 
     def let_go(self, job: HeldJob) -> None:
         """Hold a job no longer, and record its duration."""
@@ -189,11 +173,10 @@ class Pool:
             if job in self._held:
                 del self._held[job]
                 job.source.held -= 1
-                self.pace.held = len(self._held)
                 self.n_ended += 1
                 if job.seconds:
                     self.pace.note(job.seconds)
-            if not self._held or self.pace.room():
+            if not self._held or self.pace.room(len(self._held)):
                 self.changed.notify_all()
 
     def wait(self, seconds: float = math.inf) -> bool:

@@ -9,10 +9,13 @@ import time
 from collections.abc import Awaitable, Generator
 from concurrent import futures
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.telemetry import Log
+
+if TYPE_CHECKING:
+    from fdbqueue.worker.pool import HeldJob
 
 _log = Log("fdbqueue.worker")
 
@@ -22,17 +25,6 @@ IN_THREAD = "asyncio_"
 _CANCEL = 0.5  # seconds that coroutines have for their end after they were cancelled
 _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
 _BLOCKED = 1.0  # seconds after which a loop that does not answer is blocked
-
-
-class _Job(Protocol):
-    @property
-    def job_name(self) -> str: ...
-
-    def wait_for_loop(self) -> None: ...
-
-    def begin(self) -> None: ...
-
-    def note(self, future: futures.Future[Any]) -> None: ...
 
 
 class Coroutines:
@@ -47,14 +39,14 @@ class Coroutines:
         self._own: _EventLoop | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
 
-    def result(self, job: _Job, awaitable: Awaitable[Any]) -> Any:
+    def result(self, job: HeldJob, awaitable: Awaitable[Any]) -> Any:
         """Return the result of a job's coroutine."""
         is_claimed = threading.Lock()  # by the loop in which it begins
 
         async def settled() -> tuple[Any, BaseException | None]:
             if not is_claimed.acquire(blocking=False):
                 return None, None  # another loop has begun it
-            job.begin()
+            job.loop_thread, job.began = threading.get_ident(), time.perf_counter()
             # An exit or interrupt would end the loop, and with it all other running coroutines.
             try:
                 with InThisProcess(job.job_name):
@@ -66,9 +58,11 @@ class Coroutines:
         if (loop := self.loop) is None:
             own = self._begin_loop()
             loop = own.loop
-            job.wait_for_loop()
+            job.began = math.inf  # its time is stopped until the loop begins it
         future = asyncio.run_coroutine_threadsafe(settled(), loop)
-        job.note(future)
+        job.future = future
+        if job.late is not None:
+            future.cancel()
         while not futures.wait([future], _LOOK).done:
             if self.is_orphan:
                 raise RuntimeError("the event loop was closed while a handler was awaited in it")

@@ -33,6 +33,7 @@ from fdbqueue.errors import (
 from fdbqueue.layout.jobs import JobCancelled, StepKind, StoredStep, is_over
 from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
+from fdbqueue.queue.batches import push_members
 from fdbqueue.queue.steps import ClaimedSteps, Signal
 from fdbqueue.types import Duration, Transaction
 from fdbqueue.worker.functions.guards import Tries
@@ -129,48 +130,37 @@ class AttemptSteps:
 
 
 class ChildPushes:
-    """The pushes of the jobs of some steps, as one batch.
+    """The pushes of the jobs of some steps, as one batch."""
 
-    Args:
-        owner: The queue prefix of the job that runs them.
-        job: The first position of that job.
-        children: The jobs by the names of their steps.
-    """
-
-    def __init__(self, owner: bytes, job: bytes, children: Mapping[str, Child[Any]]) -> None:
+    def __init__(self, claimed: ClaimedSteps, children: Mapping[str, Child[Any]]) -> None:
         (self.batch,) = uuids(1)
         self.names = [*children]
-        self._owner, self._job = owner, job
-        self._children = children
+        self._claimed, self._children = claimed, children
 
     @cached_property
-    def _members(self) -> list[Members]:  # only the first run of the job pushes
-        return [child.members for child in self._children.values()]
-
-    @cached_property
-    def _new(self) -> list[Any]:
-        new: list[Any] = []
-        for name, members in zip(self.names, self._members):
-            new += members.join(self._owner, self.batch, step=name, job=self._job)
+    def _new(self) -> list[tuple[BaseQueue[Any], Any]]:  # only the first run of the job pushes
+        owner, job = self._claimed.owner, self._claimed.job
+        new: list[tuple[BaseQueue[Any], Any]] = []
+        for name, child in self._children.items():
+            members = child.members
+            (item,) = members.join(owner, self.batch, step=name, job=job)
+            new.append((members.queue, item))
         return new
 
     def push(self, tr: Transaction, numbers: list[int]) -> list[tuple[bytes, str]]:
         """Push the jobs of the steps with these numbers; return their queue prefixes and ids."""
         of_queue: dict[BaseQueue[Any], list[int]] = {}
         for number in numbers:
-            of_queue.setdefault(self._members[number].queue, []).append(number)
-        ids: dict[int, str] = {}
-        for some in of_queue.values():
-            pushed = self._members[some[0]].push(tr, [self._new[number] for number in some])
-            for number, item in zip(some, pushed):
+            of_queue.setdefault(self._new[number][0], []).append(number)
+        pushed: dict[int, tuple[bytes, str]] = {}
+        for queue, some in of_queue.items():
+            prefix = queue.subspace.key()
+            items = push_members(tr, queue, [self._new[number][1] for number in some])
+            for number, item in zip(some, items):
                 if not item.is_new:
                     raise ChildNotPushed(self.names[number], item.id)
-                ids[number] = item.id
-        prefixes = [self._members[number].prefix for number in numbers]
-        return [
-            (b"" if prefix == self._owner else prefix, ids[number])
-            for prefix, number in zip(prefixes, numbers)
-        ]
+                pushed[number] = (b"" if prefix == self._claimed.owner else prefix, item.id)
+        return [pushed[number] for number in numbers]
 
 
 class Stepper:
@@ -324,11 +314,7 @@ class StepperWithOptions(Stepper):
     def __init__(self, attempt: AttemptSteps, retry: Policy | None) -> None:
         if retry is not None and not hasattr(retry, "decide"):
             raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {retry!r}")
-        self._of_attempt, self._retry = attempt, retry
-
-    @cached_property
-    def _attempt(self) -> AttemptSteps:
-        return self._of_attempt
+        self._attempt, self._retry = attempt, retry
 
 
 class Steps(Stepper):
@@ -460,7 +446,7 @@ class Steps(Stepper):
     def _run(self, children: Mapping[str, Child[Any]], *, return_errors: bool = False) -> list[Any]:
         for name in children:
             self._attempt.take_name(name)
-        pushes = ChildPushes(self._attempt.claimed.owner, self._attempt.claimed.job, children)
+        pushes = ChildPushes(self._attempt.claimed, children)
         ended = self._attempt.claimed.run(pushes.names, pushes.batch, pushes.push)
         if ended is None:
             raise Suspended(next(iter(children)))
