@@ -33,12 +33,6 @@ class _Decorator(Protocol):
     ) -> Callable[Concatenate[_S, Transactor, _P], _T]: ...
 
 
-class _DecoratorOf(Protocol):
-    """The decorator with the name of the parameter."""
-
-    def __call__(self, function: Callable[..., _T], /) -> Callable[..., _T]: ...
-
-
 @overload
 def transactional(  # type: ignore[overload-overlap]  # of a method, the first parameter is `self`
     function: Callable[Concatenate[Transaction, _P], _T], /
@@ -56,7 +50,9 @@ def transactional(*, receipts: Subspace | None = None) -> _Decorator: ...
 
 
 @overload
-def transactional(*, parameter: str, receipts: Subspace | None = None) -> _DecoratorOf: ...
+def transactional(
+    *, parameter: str, receipts: Subspace | None = None
+) -> Callable[[Callable[..., _T]], Callable[..., _T]]: ...
 
 
 def transactional(
