@@ -25,7 +25,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from fdbqueue.database.binding import Guard, database_name, is_database
 from fdbqueue.database.opening import open as open_database
@@ -189,12 +189,8 @@ class App:
             self.bind(database, token=token, repeat_for=repeat_for)
 
     def __repr__(self) -> str:
-        return f"<App of {len({*self._jobs.values()})} jobs on {self._where()}>"
-
-    def _where(self) -> str:
-        if self._db is not None:
-            return database_name(self._db)
-        return "no database" if self._named is None else self._named
+        where = self._named or "no database" if self._db is None else database_name(self._db)
+        return f"<App of {len({*self._jobs.values()})} jobs on {where}>"
 
     def bind(
         self, database: str | Database, *, token: str | None = None, repeat_for: Duration = 30
@@ -371,8 +367,7 @@ class App:
             self._jobs.update(claimed | self._jobs)
             return job
 
-        decorator: Any = declare
-        return decorator  # type: ignore[no-any-return]
+        return cast("_Decorator", declare)
 
     def _check_alert(self, alert: JobPusher[..., Any]) -> None:
         if not isinstance(alert, JobPusher) or alert.job.app is not self:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from fdbqueue.errors import FdbqueueError
 from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnsupportedAnnotation
 from fdbqueue.jobs.handle import Handle, handle_of
 from fdbqueue.queue.arguments import validate_json
@@ -38,6 +39,8 @@ from fdbqueue.worker.invocation import globals_of
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.job import Job
+
+_E = TypeVar("_E", bound=FdbqueueError)
 
 Jobs: TypeAlias = "Mapping[str, Job[Any, Any, Any, Any]]"
 
@@ -150,6 +153,10 @@ class Owner(NamedTuple):
     kind: Literal["job", "step"] = "job"
     jobs: Jobs = MappingProxyType({})
 
+    def error(self, of: type[_E], parameter: str | None, reason: str) -> _E:
+        """Return an error of a parameter, of the result, or of all arguments."""
+        return of(self.name, parameter, reason, self.kind)
+
 
 class _Converter:
     """Converts the values of one parameter, or the results, to JSON and back."""
@@ -171,10 +178,10 @@ class _Converter:
             encoded = self._json(value) if self._is_json else self._encoded(value)
             self._compare(value, encoded)
         except RecursionError:  # perhaps it contains itself
-            raise self._invalid(name, "it is nested too deeply") from None
+            raise self._owner.error(InvalidArguments, name, "it is nested too deeply") from None
         except (TypeError, ValueError) as error:
             what = f"; {_USE}" if isinstance(error, _NoJsonForm) else f": {value!r}"
-            raise self._invalid(name, f"{error}{what}") from None
+            raise self._owner.error(InvalidArguments, name, f"{error}{what}") from None
         return encoded
 
     def _json(self, value: Any) -> Any:
@@ -215,9 +222,6 @@ class _Converter:
             shown = "another value" if after == repr(value) else after
             raise ValueError(f"it comes back from JSON as {shown}")
 
-    def _invalid(self, name: str, reason: str) -> InvalidArguments:
-        return InvalidArguments(self._owner.name, name, reason, self._owner.kind)
-
     def decode(self, name: str, stored: Any) -> Any:
         """Return the value of a JSON form, or raise `UndecodableArguments`."""
         if type(stored) in self._unchanged:
@@ -226,8 +230,7 @@ class _Converter:
             return self._decoded(stored)
         except (TypeError, ValueError) as error:
             reason = f"{error}: {stored!r}"
-            owner = self._owner
-            raise UndecodableArguments(owner.name, name, reason, owner.kind) from None
+            raise self._owner.error(UndecodableArguments, name, reason) from None
 
     def _decoded(self, stored: Any) -> Any:
         jobs = self._owner.jobs
@@ -287,7 +290,6 @@ class Arguments(Results):
         jobs: Jobs = MappingProxyType({}),
         kind: Literal["job", "step"] = "job",
     ) -> None:
-        self._name = name
         self._owner = Owner(name, kind, jobs)
         self._names = globals_of(function)
         try:
@@ -333,7 +335,7 @@ class Arguments(Results):
             reason = str(error)
             if isinstance(error, NameError):
                 reason += "; import it at the top of the module, outside of `if TYPE_CHECKING`"
-            raise UnsupportedAnnotation(self._name, name, reason, self._owner.kind) from error
+            raise self._owner.error(UnsupportedAnnotation, name, reason) from error
 
     def encode(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -351,9 +353,9 @@ class Arguments(Results):
         bound = self._signature.bind(*values, **named).arguments
         forms = {name: repr(canonical(value)) for name, value in bound.items()}
         given = {name: form for name, form in forms.items() if form != self._defaults.get(name)}
-        text = json.dumps([self._name, given], sort_keys=True)
+        text = json.dumps([self._owner.name, given], sort_keys=True)
         # The end of the name is for those who look at the key.
-        return f"{self._name[-40:]} {hashlib.sha256(text.encode()).hexdigest()}"
+        return f"{self._owner.name[-40:]} {hashlib.sha256(text.encode()).hexdigest()}"
 
     @cached_property
     def _defaults(self) -> dict[str, str]:
@@ -397,7 +399,7 @@ class Arguments(Results):
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise invalid(self._name, None, str(error)) from None
+            raise self._owner.error(invalid, None, str(error)) from None
         by_position = zip(chain(positional, repeat(rest)), args)
         return (
             [convert(converter, name, value) for (name, converter), value in by_position],

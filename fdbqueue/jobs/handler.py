@@ -74,7 +74,11 @@ class JobHandler(Handler):
         job = self._jobs.get(stored.name)
         if job is not None and stored.version <= job.version:
             return None
-        self._say_once(stored.name, stored.version)
+        if (stored.name, stored.version) not in self._unknown:
+            self._unknown.add((stored.name, stored.version))
+            text = "this worker does not know the job %r in version %d, and leaves it to others; "
+            known = ", ".join(sorted(self._jobs)) or "none"
+            _log.warning(text + "it knows %s", stored.name, stored.version, known)
         return unknown_job(stored.name, stored.version)
 
     def call(self, context: Context) -> Invocation:
@@ -86,7 +90,8 @@ class JobHandler(Handler):
         context.job, context.state = job.name, self._state
         policy = job.settings.retry
         if isinstance(policy, Retry):
-            context.limit_attempts(policy.attempts)
+            limits = filter(None, (context.max_attempts, policy.attempts))
+            context.max_attempts = min(limits, default=None)
             if policy.is_last(context.attempt - 1):
                 raise Spent(context.attempt - 1)
         function = partial(_call, job, context, stored.args, stored.kwargs)
@@ -106,18 +111,6 @@ class JobHandler(Handler):
                 with InThisProcess(context.job):
                     stack.enter_context(around(context))
             yield
-
-    def _say_once(self, name: str, version: int) -> None:
-        if (name, version) in self._unknown:
-            return
-        self._unknown.add((name, version))
-        _log.warning(
-            "this worker does not know the job %r in version %d, and leaves it to others; "
-            "it knows %s",
-            name,
-            version,
-            ", ".join(sorted(self._jobs)) or "none",
-        )
 
 
 def _call(

@@ -295,14 +295,8 @@ class Job(JobPusher[_Push, _Result], Generic[_Call, _Push, _Returned, _Result]):
         return JobPusher(self, tr, self.settings.changed(options, after=handles, on_dead=on_dead))
 
 
-def _handles(after: Handle[Any] | Iterable[Handle[Any]]) -> list[Handle[Any]]:
-    if isinstance(after, Handle):
-        return [after]
-    given: Any = after
-    try:
-        handles: list[Any] = list(given)
-    except TypeError:
-        handles = [given]
+def _handles(after: Any) -> list[Handle[Any]]:
+    handles: list[Any] = [*after] if isinstance(after, Iterable) else [after]
     if not all(isinstance(each, Handle) for each in handles):
         raise TypeError(
             f"after must be a handle, as a push returns it, or a list of them, not {after!r}"

@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from fdbqueue.database.clock import Since, client_name
+from fdbqueue.database.retrying import run
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.values import Header, runs_alone
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of, wait_to_claim
@@ -20,6 +20,7 @@ from fdbqueue.types import Transaction
 from fdbqueue.worker.context import HeldLease
 from fdbqueue.worker.endings import Endings, unclaim
 from fdbqueue.worker.pool import HeldJob, Part
+from fdbqueue.worker.presence import ask_database
 from fdbqueue.worker.telemetry import Log
 
 _log = Log("fdbqueue.worker")
@@ -32,9 +33,6 @@ _MAX_AMONG = 100  # jobs to claim at a time in search of jobs that the handler k
 _WEIGHT = 0.1  # weight of the latest job in the moving average of durations, or that of a mean
 _AHEAD = 0.05  # seconds of work for which jobs are claimed ahead
 _LATE = 2.0  # times these seconds, after which a job that waits is late
-
-
-_may_have_jobs = attrgetter("may_have_jobs")
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -194,9 +192,15 @@ class Claiming(Part):
 
     def trouble(self) -> str | None:
         """Return why no jobs can be claimed, or `None`."""
+        if self.shutdown.stop.is_set:
+            return "the worker is about to stop"
         for source in self.turns.sources:
             if not self._is_claiming or source.away_until > time.monotonic():
                 return f"the worker cannot claim jobs from {source.name}, or does not yet"
+        try:
+            run(self.db, ask_database)
+        except _errors() as error:
+            return f"the database does not answer: {error}"
         return None
 
     def run(self, *, drain: bool) -> None:
@@ -256,7 +260,8 @@ class Claiming(Part):
         with pool.changed:
             n_ended = pool.n_ended
             may_push = len(pool) or n_ended != self._n_ended
-            if self._drains and not may_push and not any(map(_may_have_jobs, turns.sources)):
+            may_have_jobs = any(source.may_have_jobs for source in turns.sources)
+            if self._drains and not (may_push or may_have_jobs):
                 return False
             pool.changed.wait_for(
                 lambda: stop.is_set or turns.ready() or (not pool and pool.n_ended != n_ended),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.clock import Since, client_name, milliseconds, uuids
 from fdbqueue.database.retrying import read, run
-from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.names import worker_key, workers_range
 from fdbqueue.layout.values import (
     StoredWorker,
@@ -211,19 +210,10 @@ def check_address(address: int | str | None) -> None:
         _listening(address, lambda: None).server_close()
 
 
-def trouble_of_database(db: Database) -> str | None:
-    """Return why the database does not answer, or `None`."""
-
-    def body(tr: Transaction) -> None:
-        tr.options.set_timeout(_DATABASE)
-        list(tr.get_range(*workers_range(), limit=1))
-
-    errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
-    try:
-        run(db, body)
-    except errors as error:
-        return f"the database does not answer: {error}"
-    return None
+def ask_database(tr: Transaction) -> None:
+    """Read a key, or fail if the database does not answer in time."""
+    tr.options.set_timeout(_DATABASE)
+    list(tr.get_range(*workers_range(), limit=1))
 
 
 def _listening(address: int | str, trouble: Callable[[], str | None]) -> ThreadingHTTPServer:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fdbqueue.database.binding import database_name
 from fdbqueue.types import Database
-from fdbqueue.worker.endings import WorkerReport, sum_of
+from fdbqueue.worker.endings import WorkerReport
 from fdbqueue.worker.functions.coroutines import IN_THREAD
 from fdbqueue.worker.presence import check_address
 from fdbqueue.worker.shutdown import Shutdown, stopping_on_signals
@@ -182,7 +182,7 @@ class Supervisor:
         self._command = command
         self._grace = grace
         self._slots = [_Slot(number) for number in range(1, n + 1)]
-        self._reports: list[WorkerReport] = []
+        self._report = WorkerReport()
         self._stopped_at: float | None = None
 
     def stop(self) -> None:
@@ -212,7 +212,7 @@ class Supervisor:
                     time.sleep(_LOOK)
         finally:
             self.kill()  # after an error of the program's logging
-        return sum_of(self._reports)
+        return self._report
 
     def _look_after(self, slot: _Slot) -> None:
         now = time.monotonic()
@@ -252,7 +252,8 @@ class Supervisor:
         slot.process = slot.socket = None
         if text:
             message = json.loads(text)
-            self._reports.append(WorkerReport(**message["report"]))
+            for name, n in message["report"].items():
+                setattr(self._report, name, getattr(self._report, name) + n)
             slot.is_over = message["is_drained"]
             slot.due, slot.deaths = slot.began + _FIRST, 0
             return

@@ -17,7 +17,7 @@ from fdbqueue.worker.claiming import Claiming, Pace, Source, Turns
 from fdbqueue.worker.endings import Endings, WorkerReport
 from fdbqueue.worker.invocation import AnyHandler, Claimable, FunctionHandler, Handler
 from fdbqueue.worker.pool import Pool
-from fdbqueue.worker.presence import Presence, serving_health, trouble_of_database
+from fdbqueue.worker.presence import Presence, serving_health
 from fdbqueue.worker.running import Running
 from fdbqueue.worker.shutdown import Shutdown, stopping_on_signals
 from fdbqueue.worker.timeouts import Upkeep
@@ -104,7 +104,7 @@ class Worker:
         client = None if name is None else validate_client_name(name)
         if not isinstance(grace, Shutdown):
             grace = Shutdown(validate_seconds("grace", grace))
-        self._db, self._shutdown = db, grace
+        self._shutdown = grace
         self._handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
         self._pool = Pool(Pace(concurrency, validate_number(prefetch, "prefetch", 0)))
         shared = db, self._handler, self._pool, grace
@@ -134,7 +134,7 @@ class Worker:
         pool, shutdown = self._pool, self._shutdown
         shutdown.errors.clear()
         with (
-            serving_health(health, self._trouble),
+            serving_health(health, self._claiming.trouble),
             self._handler.living(),
             stopping_on_signals(self.stop, "claimed jobs", lambda: len(pool), shutdown.kill),
             self._upkeep.kept(),
@@ -156,11 +156,6 @@ class Worker:
         if shutdown.errors:
             raise shutdown.errors[0]
         return self.report
-
-    def _trouble(self) -> str | None:
-        if self._shutdown.stop.is_set:
-            return "the worker is about to stop"
-        return self._claiming.trouble() or trouble_of_database(self._db)
 
 
 def _turns_of(queue: Any, store_results: bool) -> Turns:
