@@ -63,18 +63,17 @@ def transactional(
 ) -> Any:
     r"""Decorate a function that takes a transaction, so that it also accepts a database.
 
-    It works as `fdb.transactional`, on either engine. Given a database, the decorated function
-    creates a transaction, calls the function and commits. It retries after a retryable error: the
-    function may run several times, and must not sleep, commit or create identities. Given a
-    transaction, it only calls the function; the transaction's owner commits and retries.
+    It works as `fdb.transactional`, on either engine. Given a database, it commits, and retries
+    after a retryable error: the function may run several times, and must not sleep, commit or
+    create identities. Given a transaction, whose owner commits and retries, it only calls the
+    function.
 
     A transaction lives five seconds. A longer function is retried forever (1007), unless the
     transaction has a retry limit or a timeout (`db.options.set_transaction_retry_limit`).
 
     On a cluster, the result of a commit can be unknown (1021), and a retry could apply the function
-    twice. With `receipts`, the function takes effect exactly once: each commit writes a receipt, by
-    which the next attempt finds and returns the committed result. The embedded engine ignores
-    `receipts`: it does not repeat such a commit.
+    twice. With `receipts`, the function takes effect exactly once: by the receipt of a commit, the
+    next attempt finds its result. The embedded engine does not repeat such a commit.
 
     Args:
         function: The function; no generator or coroutine function.

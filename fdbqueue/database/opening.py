@@ -46,7 +46,7 @@ def open(
         url: The database, as above.
         durability: On the embedded engine, `"full"`: a commit that returned is on disk.
             `"os"`: it survives the death of the process. A failure of the machine may lose the last
-            commits, but never a commit before one that it keeps.
+            commits.
         create: Whether the embedded engine creates a missing database.
 
     Raises:

@@ -25,9 +25,8 @@ _T = TypeVar("_T")
 class Database(Writes):
     """An ordered, transactional key-value store in one directory: FoundationDB for one machine.
 
-    Any number of threads and processes may open the same directory. The methods are the official
-    binding's. Each operation on the database itself is a separate transaction, retried until it
-    commits.
+    Threads and processes may open the same directory. The methods are the official binding's. Each
+    operation on the database itself is a separate transaction, retried until it commits.
 
     Args:
         path: The directory; `None` for a private database in memory, deleted when closed.
@@ -98,8 +97,7 @@ class Database(Writes):
     def check_integrity(self, seconds: float | None = None) -> bool:
         """Check every page of the database file for damage, and return whether it ended in time.
 
-        Other transactions continue. The check takes about a second per gigabyte in memory,
-        otherwise as long as the disk needs.
+        Other transactions continue. The check takes about a second per gigabyte in memory.
 
         Args:
             seconds: Seconds after which to give up; `None` for never.
@@ -118,8 +116,7 @@ class Database(Writes):
         """Return a new transaction.
 
         Raises:
-            TypeError: The caller is `fdb.transactional`, which would not retry; use
-                `fdbqueue.transactional`.
+            TypeError: The caller is `fdb.transactional`, which would not retry.
         """
         if sys._getframe(1).f_globals.get("__name__") == "fdb.impl":
             raise TypeError(BINDING_REFUSED)

@@ -197,10 +197,7 @@ class App:
     ) -> None:
         """Let the app push to this database or server, instead of any earlier one.
 
-        Args:
-            database: A database, a name for `fdbqueue.open`, or the address of a server.
-            token: A token for the server, with the role `write`.
-            repeat_for: The time for which a call repeats its request to a server.
+        The arguments are as for `App`.
 
         Raises:
             ImportError: The address is one of a server, and httpx is missing.
@@ -261,7 +258,7 @@ class App:
         """Return the queue of this name; the first push creates it. Or declare its options.
 
         With options, nothing is returned and the database is not opened: workers of the queue
-        store the options when they start, as `deploy` does.
+        and `deploy` store the options.
 
         Args:
             name: The name of the queue.
@@ -314,9 +311,9 @@ class App:
         """Return a decorator that makes a job of a function or coroutine function.
 
         If the first parameter is annotated `Context`, the worker supplies it. If it is annotated
-        `Transaction`, the function is the body of the transaction that ends the job: it takes
-        effect exactly once, may run several times, and must end within five seconds. Arguments and
-        results are stored as JSON; see `docs/reference/arguments.md`.
+        `Transaction`, the function is the body of the transaction that ends the job, as the handler
+        with `tr` of a `Worker`. Arguments and results are stored as JSON; see
+        `docs/reference/arguments.md`.
 
         Args:
             function: Must not be given: write `@app.job()`, with parentheses.
@@ -327,16 +324,15 @@ class App:
             version: The version of the job, from 1. Workers with an older one leave it to others.
             aliases: Its earlier names: stored items that have one run this job.
             on_dead: A job of this app, or what its `using` returned, which gets a `DeadJob` of
-                `fdbqueue.types`. The transaction that makes the job a dead letter pushes it,
-                whatever makes it one, also if the queue is full. Its queue, priority, version and a
-                group given as text apply. If it dies, nothing more is pushed.
+                `fdbqueue.types`. The transaction that makes the job a dead letter pushes it, also
+                if the queue is full, with its queue, priority, version and a group given as text.
+                If it dies, nothing more is pushed.
             options: How the job is pushed; see `fdbqueue.options.JobOptions`.
 
         Raises:
             DuplicateJob: Another job of this app has the name or an alias.
             InvalidArguments: The job of `on_dead` does not take one argument.
-            TypeError: An argument has the wrong type, or there is no such option.
-            ValueError: An argument or option is out of range.
+            TypeError: There is no such option.
         """
         if function:
             raise TypeError("write @app.job(), with parentheses")
@@ -387,9 +383,9 @@ class App:
     ) -> Callable[[_J], _J]:
         """Return a decorator that declares a schedule of a job: it stands above `@app.job()`.
 
-        At each tick the job is pushed exactly once, with the tick in `Context.tick`. Workers store
-        the schedules of their queues when they start, and replace changed ones. A schedule that no
-        worker has declared for a day stops.
+        At each tick the job is pushed exactly once. Workers store the schedules of their queues
+        when they start, and replace changed ones. A schedule that no worker has declared for a day
+        stops.
 
         Args:
             expression: Five fields of cron, or six with the seconds first.
@@ -441,9 +437,9 @@ class App:
     def deploy(self, *queues: str, force: bool = False, check: bool = False) -> list[Difference]:
         """Store the declared options of queues, and the schedules, in one transaction.
 
-        Workers do the same for their queues when they start. An option that the code does not name
-        any more gets its default again. One that somebody has set by hand since the last deployment
-        stays, also when the code changes. Two deployments at once take effect one after the other.
+        Workers do the same for their queues when they start. An option that the code no longer
+        names gets its default again. One that was set by hand since the last deployment stays, also
+        when the code changes.
 
         Args:
             queues: The names of queues; by default all that the app declares.
@@ -451,7 +447,7 @@ class App:
             check: Whether to store nothing.
 
         Returns:
-            The differences, with those that stay. An empty list if the database is as the code.
+            The differences, also those that stay.
 
         Example:
             >>> app = App("memory:")
@@ -478,27 +474,17 @@ class App:
         keep: Duration = KEPT,
         queue: str | None = None,
     ) -> int:
-        """Send a signal, for which jobs wait with `Context.wait`.
+        """Send a signal, for which jobs wait with `Context.wait`; return how many waited.
 
-        Jobs that wait go on in this transaction. Jobs that begin to wait within `keep` go on at
-        once.
+        Limits and errors are those of `PriorityQueue.steps.signal`.
 
         Args:
             tr: A transaction or a database; `None` for the app's own database or server.
-            name: The name of the signal, text of 1 to 255 bytes.
-            key: Its key, text of up to 255 bytes; by default a job waits for its own id.
-            value: Its value, JSON of up to 90,000 bytes.
-            keep: How long it is kept.
+            name: The name of the signal.
+            key: Its key; by default a job waits for its own id.
+            value: Its value.
+            keep: The time within which a job that begins to wait goes on at once.
             queue: The queue of the jobs; `None` for the queues of all jobs of the app.
-
-        Returns:
-            The number of jobs that waited for it.
-
-        Raises:
-            InvalidValue: The value is not JSON.
-            PayloadTooLarge: The value is too large.
-            TooManyWaiting: More than 1,000 jobs in a queue wait for it, or fewer if the value is
-                large.
         """
         names = known_queues(self) if queue is None else [queue]
         targets = [self.target(each) for each in names]
@@ -522,10 +508,10 @@ class App:
     ) -> Batch[_R]:
         """Begin a batch of jobs.
 
-        Push its jobs with `Batch.push` within a `with` block, which closes the batch. The
-        transaction that ends the last job makes `then` ready, exactly once. Its keyword arguments
-        `done`, `dead` and `cancelled` are the numbers of jobs that ended in each way. If the block
-        raises an exception, the batch is cancelled, and `then` with it.
+        The end of its `with` block closes it. The transaction that ends the last job makes `then`
+        ready, exactly once, with the numbers of jobs that ended in each way as the keyword
+        arguments `done`, `dead` and `cancelled`. An exception in the block cancels the batch, and
+        `then` with it.
 
         Args:
             then: The job that runs once all others have ended.
@@ -556,19 +542,19 @@ class App:
         return begin_batch(self, then, args, kwargs or {}, on_dead)
 
     def existing_batch(self, id: str) -> Batch[Any]:
-        """Return the batch with this `Batch.id`, to add jobs to it, or raise `BatchNotFound`."""
+        """Return the batch with this id, to add jobs to it, or raise `BatchNotFound`."""
         return batch_of(self, known_queues(self), id)
 
     def lifespan(self, function: _Lifespan, /) -> _Lifespan:
         """Run a generator function around the life of each worker process: a decorator.
 
         The code before its `yield` runs before the worker claims a job, the rest once all jobs have
-        ended. What it yields is `Context.state` in jobs and middleware. An async generator function
-        runs in the event loop of the jobs that are coroutines. If it raises an exception before the
-        `yield`, so does `work`, and no job begins.
+        ended. What it yields is `Context.state` in jobs and middleware. If it raises an exception
+        before the `yield`, so does `work`.
 
         Args:
-            function: A generator function or async generator function with one `yield`.
+            function: A generator function with one `yield`. An async one runs in the event loop of
+                the jobs that are coroutines.
 
         Raises:
             ValueError: The app has another lifespan.
@@ -604,14 +590,13 @@ class App:
     def middleware(self, function: _Middleware, /) -> _Middleware:
         """Run a generator function around the call of each job: a decorator.
 
-        The function gets the context of the attempt. The code before its `yield` runs before the
-        call, the rest after it. If the call raises an exception, so does the `yield`; raise it
-        again, or the job is done and returns `None`. The function runs in the thread of the job
-        and, around the body of a transaction, as often as the body does. Functions are entered in
-        the order in which they were declared.
+        The code before its `yield` runs before the call, the rest after it. If the call raises an
+        exception, so does the `yield`; raise it again, or the job is done and returns `None`. The
+        function runs in the thread of the job and, around the body of a transaction, as often as
+        the body does. Functions are entered in the order in which they were declared.
 
         Args:
-            function: A generator function with one `yield`.
+            function: A generator function of the context, with one `yield`.
 
         Example:
             >>> app = App("memory:")
@@ -668,8 +653,8 @@ class App:
                 then failed; after a signal, it goes back without counting an attempt.
             drain: Whether to stop once no job can be claimed and none is running.
             processes: The number of processes that this one starts, which import the module of the
-                app. It replaces a process that ends: at once, or after a death with a delay that
-                doubles from a second to a minute. `None` to run jobs here.
+                app. A process that ends is replaced, after a death with a delay that doubles from a
+                second to a minute. `None` to run jobs here.
             max_jobs: The number of jobs after which a process ends.
             max_memory: The bytes of resident memory after which a process ends; only on Linux.
             health: A port of the loopback interface, or `"HOST:PORT"`, on which the first process
@@ -677,8 +662,7 @@ class App:
 
         Raises:
             AppNotFound: Other processes cannot import the app or use its database.
-            ValueError: There is no queue, or `at_most` or `weights` names another one, or a number
-                is out of range.
+            ValueError: There is no queue, or `at_most` or `weights` names another one.
             OSError: The process cannot listen on the address of `health`.
         """
         for each in queues:

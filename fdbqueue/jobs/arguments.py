@@ -268,9 +268,8 @@ class _Converters(NamedTuple):
 class Arguments(Results):
     """The arguments and the result of a function, and their JSON forms.
 
-    See `docs/reference/arguments.md`. Each encoded value is decoded again and compared with the
-    original; if JSON would lose or change a part of it, the value is refused. `skip` first
-    parameters are supplied by the worker.
+    See `docs/reference/arguments.md`. Each encoded value is decoded again, and refused if it
+    differs from the original. The worker supplies the first `skip` parameters.
 
     Example:
         >>> from datetime import date
@@ -344,11 +343,7 @@ class Arguments(Results):
         return self._converted(args, kwargs, _Converter.encode, InvalidArguments)
 
     def key_of(self, args: list[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return a unique key for the JSON forms of some arguments.
-
-        Calls have the same key if the function would receive equal arguments, however they are
-        passed.
-        """
+        """Return a unique key, which is the same for equal arguments, however they are passed."""
         values, named = self.decode(args, kwargs)
         bound = self._signature.bind(*values, **named).arguments
         forms = {name: repr(canonical(value)) for name, value in bound.items()}

@@ -34,9 +34,8 @@ class Batch(Generic[_R]):
     """A batch of jobs, and the job that runs once they have ended; `App.batch` begins it.
 
     Pushes are collected, and stored 500 to a transaction; `flush` and the end of the `with` block
-    store the rest. The block closes a batch that `App.batch` has begun, but not one from
-    `App.existing_batch`. If a process dies within the block, the batch stays open:
-    `app.existing_batch(id).close()` closes it.
+    store the rest. The block does not close a batch from `App.existing_batch`. If a process dies
+    within the block, `app.existing_batch(id).close()` closes the batch.
 
     Cost: see `docs/reference/costs.md`.
 
@@ -70,12 +69,7 @@ class Batch(Generic[_R]):
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> None:
-        """Add a job with these arguments of its function.
-
-        Args:
-            job: The job, or what its `using` returned without a transaction.
-            args: The arguments of the function.
-            kwargs: Its keyword arguments.
+        """Add a job, or what its `using` returned, with these arguments of its function.
 
         Raises:
             BatchClosed: The batch takes no more jobs.

@@ -46,7 +46,6 @@ class ServerRefused(FdbqueueError):
 
     Attributes:
         status: The HTTP status; 401 and 403 for a token that is missing or has too few rights.
-        reason: What the answer says.
     """
 
     url: str
@@ -137,7 +136,6 @@ class InvalidArguments(_OfParameter, TypeError):
     Attributes:
         job: The name of the job, or of the step.
         parameter: The parameter, `"return"` for the result, or `None` for all arguments.
-        reason: What is wrong.
     """
 
 

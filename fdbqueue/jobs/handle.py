@@ -67,9 +67,8 @@ class Handle(Generic[_Result]):
     def update(self, /, *args: Any, **kwargs: Any) -> None:
         """Replace the arguments of a job that has not begun.
 
-        The job stays in its place, with its time, group and unique key; `App.queue` has an `update`
-        that changes these. The new arguments are used even if it has failed, but not if it has
-        stored steps.
+        The job keeps its place, time, group and unique key; `App.queue` has an `update` that
+        changes these.
 
         Raises:
             InvalidArguments: The function does not take these arguments.
@@ -81,9 +80,9 @@ class Handle(Generic[_Result]):
     def cancel(self, *, force: bool = False, children: bool = False) -> bool:
         """Cancel the job; return false if it has ended.
 
-        A job that has not begun ends at once. A running job is told (`Context.cancelled`), and does
-        not run again if it has no steps. A job with steps goes on: the step at which it stands
-        raises `JobCancelled`, so that it can compensate. See `PriorityQueue.cancel`.
+        A job that has not begun ends at once, and a running job is told, by `Context.cancelled`. In
+        a job with steps, the step at which it stands raises `JobCancelled`, so that it can
+        compensate. See `PriorityQueue.cancel`.
 
         Args:
             force: Whether to end the job now, in any case.

@@ -39,13 +39,9 @@ class Retry:
         factor: The factor from one delay to the next, from 1 to 1,000.
         longest: The longest delay.
         jitter: The greatest random share of the delay to subtract, from 0 to 1.
-        on: Retry only after these exceptions, a class or a tuple; any other one makes the job a
+        on: The exceptions after which to retry, a class or a tuple; any other one makes the job a
             dead letter.
-        never_on: Do not retry after these exceptions.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range.
+        never_on: The exceptions after which not to retry.
 
     Example:
         >>> policy = Retry(attempts=8, first="2s", longest="1h", jitter=0, on=OSError)

@@ -38,8 +38,7 @@ class DeclaredOptions(LateOptions, total=False):
 class AppSchedules:
     """The schedules of the jobs of an app, on its database.
 
-    `App.cron` and `App.every` declare schedules in code. `add` is for schedules that come and go at
-    run time: one for each customer, for example.
+    `App.cron` and `App.every` declare schedules in code, `add` adds others at run time.
     """
 
     def __init__(self, app: App, queues: Callable[[], list[PriorityQueue[Any]]]) -> None:
@@ -127,7 +126,7 @@ class AppSchedules:
     def renewing(self, names: Sequence[str]) -> Callable[[], None]:
         """Return a call that declares the schedules of some queues again every hour.
 
-        Stored ones that differ stay: newer workers may have stored them.
+        Stored ones that differ, perhaps by newer workers, stay.
         """
         since, pause = Since(), _BETWEEN
 

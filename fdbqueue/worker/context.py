@@ -109,7 +109,6 @@ class Context(Steps, Generic[_State_co]):
 
     - The name of a step is unique within the job. In a loop, include the loop's key:
       `context.step(f"charge {order}", ...)`.
-    - A worker that has lost its claim stores no step: the call raises `LeaseLost`.
     - To suspend a job, a step raises `Suspended`, which is a `BaseException`.
     - A job has up to 10,000 steps. They are deleted with its item.
 
@@ -188,8 +187,8 @@ class Context(Steps, Generic[_State_co]):
     def extend(self) -> None:
         """Restart the lease, to make sure that the job is still this worker's.
 
-        Workers extend leases by themselves. Call this before an effect outside of the database that
-        must not come from two workers. Cost: one transaction.
+        Call this before an effect outside of the database that must not come from two workers.
+        Cost: one transaction.
 
         Raises:
             LeaseLost: Another worker may have the job.
@@ -199,8 +198,7 @@ class Context(Steps, Generic[_State_co]):
     def progress(self, fraction: float, message: str = "") -> None:
         """Report how far the work is, for `ItemInfo.progress`.
 
-        Returns at once. The worker stores the report within about a second, unless the job ends
-        sooner.
+        The worker stores the report within about a second, unless the job ends sooner.
 
         Args:
             fraction: The part that is done, from 0 to 1.
@@ -234,9 +232,7 @@ class Context(Steps, Generic[_State_co]):
 
         The function's writes, its pushes and the end of the job take effect together, exactly once,
         or not at all if the job fails, learns that it is cancelled, or its lease was lost. The
-        transaction may run several times: the function must not sleep, commit or create identities.
-        If it takes longer than five seconds, the attempt fails with `HandlerTooSlow`. Several
-        functions run in the order of the calls.
+        function is as for `commit`. Several functions run in the order of the calls.
 
         Args:
             function: A plain function. It sees the context variables of this call.

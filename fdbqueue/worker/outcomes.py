@@ -102,7 +102,6 @@ class ChildNotPushed(FdbqueueError):
     """The unique key of a step's job belongs to an unfinished job. Nothing was pushed.
 
     Attributes:
-        name: The name of the step.
         id: The id of the unfinished job.
     """
 
@@ -143,7 +142,6 @@ class StepFailed(FdbqueueError):
     """The function of a step has raised an exception.
 
     Attributes:
-        name: The name of the step.
         error: The exception as text. It is the `__cause__` the first time.
     """
 
@@ -160,7 +158,7 @@ class ChildFailed(StepFailed):
     letter from the step.
 
     Attributes:
-        id: The id of the job that has failed.
+        id: The id of the other job.
     """
 
     id: str
@@ -172,7 +170,6 @@ class WaitTimedOut(FdbqueueError):
     Uncaught, it makes the job a dead letter.
 
     Attributes:
-        name: The name of the step.
         key: The key of the signal.
     """
 

@@ -30,8 +30,8 @@ class Worker:
 
     A handler is a function or coroutine function. It takes the item or, if its first parameter is
     annotated `Context`, the context. If it returns, the worker acknowledges its job. If it raises
-    an exception, the job is retried later or becomes a dead letter. Failing jobs and an unreachable
-    database do not stop a worker. A job runs at least once: after a crash, it may run again.
+    an exception, the job is retried later or becomes a dead letter. An unreachable database does
+    not stop a worker. After a crash, a job may run again.
 
     A handler whose first parameter is named `tr` is the body of the transaction that ends the job:
     `handler(tr, item)`. Its writes take effect exactly once. The body may run several times, and
@@ -43,8 +43,8 @@ class Worker:
     its worker. So run one worker in a process. See `docs/explanation/leases.md`.
 
     After `stop`, SIGTERM or SIGINT, jobs that have not started go back at once, and running jobs
-    find `Context.cancelled` set. A running job that raises an error, or exceeds `grace`, goes back
-    without counting an attempt. A second signal ends the process at once.
+    find `Context.cancelled` set. One that raises an error, or exceeds `grace`, goes back without
+    counting an attempt. A second signal ends the process at once.
 
     Args:
         db: A database.
@@ -61,12 +61,10 @@ class Worker:
             finds `Context.cancelled` set. `None` for no limit. It does not apply to a handler with
             `tr`.
         grace: The time that a job has to end once it is told to stop. After a time-out, its attempt
-            then fails with its stack, and another thread runs the next job; Python cannot end the
-            thread.
+            then fails with its stack, and another thread runs the next job.
 
     Raises:
-        TypeError: An argument has the wrong type, or the handler cannot be called for a job.
-        ValueError: `concurrency`, `lease` or `prefetch` is out of range.
+        TypeError: The handler cannot be called for a job.
 
     Example:
         >>> import fdbqueue

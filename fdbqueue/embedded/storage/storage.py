@@ -193,7 +193,6 @@ class Storage:
 
         Raises:
             FDBError: 1009, `version` is in the future. 1007, it is before the last commit.
-                1031, the deadline passed.
         """
         if self.sync.failure is not None:
             raise copy(self.sync.failure)
@@ -243,9 +242,9 @@ class Storage:
     def read_version(self, snapshot: Connection) -> int:
         """Return a version at which the database was as the snapshot sees it.
 
-        It is below each commit that the snapshot does not see. It is not older than the newest
-        commit, nor than ten milliseconds, unless another process stops in its commit. While nobody
-        commits, it can be the present: later commits take theirs from the clock.
+        It is below each commit that the snapshot does not see, and not older than ten milliseconds,
+        unless another process stops in its commit. While nobody commits, it can be the present:
+        later commits take theirs from the clock.
         """
         seen = snapshot.version
 

@@ -184,9 +184,8 @@ class TransactionRead:
             end: A key or key selector; `None` for the end of the keys.
             limit: Maximum number of rows; 0 or -1 for no limit.
             reverse: Whether to return the last row first.
-            streaming_mode: How many rows to read first; later batches are larger. The
-                transaction conflicts with all rows read, even if the caller has not reached them.
-                `exact` requires a limit (2210).
+            streaming_mode: How many rows to read first. The transaction conflicts with all rows
+                read, even if the caller has not reached them.
         """
         return FDBRange(
             self,

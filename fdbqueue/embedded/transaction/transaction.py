@@ -50,9 +50,8 @@ _DONE = Future(None)
 class Transaction(TransactionRead, Writes):
     """A transaction on an embedded database.
 
-    It reads at the version of its first read and sees its own writes. It commits only if no other
-    transaction has since written a key that it read (1020). The next read or the commit reports a
-    write's invalid key or value.
+    It reads at the version of its first read and sees its own writes. The next read or the commit
+    reports a write's invalid key or value.
     """
 
     def __init__(self, database: Database) -> None:
@@ -191,10 +190,7 @@ class Transaction(TransactionRead, Writes):
     # Versions
 
     def set_read_version(self, version: int) -> None:
-        """Read at this version, for example another transaction's committed version.
-
-        A version before the last commit fails with 1007, because the engine keeps no history.
-        """
+        """Read at this version; 1007 before the last commit: the engine keeps no history."""
         if self._attempt.version is not None or self._attempt.snapshot is not None:
             self._attempt.fail(2010)
         elif version <= 0:
@@ -236,9 +232,7 @@ class Transaction(TransactionRead, Writes):
     def confirm_reads(self) -> None:
         """Wait until everything that was read is on disk.
 
-        Raises:
-            SyncFailed: The disk did not confirm it.
-            FDBError: 1031, the timeout is over.
+        Raises `SyncFailed`, or 1031 once the timeout is over.
         """
         attempt = self._attempt
         if attempt.snapshot is not None:
@@ -248,8 +242,7 @@ class Transaction(TransactionRead, Writes):
         """Return a future that is ready once the key's value differs from the value seen here.
 
         This read can conflict. A later write of this transaction that changes the value, or is
-        atomic, makes the future ready; changes by others do so after the commit. If the commit
-        fails, so does the watch.
+        atomic, makes the future ready. If the commit fails, so does the watch.
         """
         future = WatchFuture(self._database)
         try:
@@ -274,10 +267,10 @@ class Transaction(TransactionRead, Writes):
     def commit(self) -> Future[None]:
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
-        The writes are visible when this returns. If the database is durable, the writes and
-        everything read are on disk once the future is ready; the first call that asks for its
-        result waits. The result is known unless the disk fails or is slower than the timeout
-        (`CommitUnknownResult`, 1021). Such a transaction is not retried.
+        The writes are visible when this returns. If the database is durable, they and everything
+        read are on disk once the future is ready; the first call that asks for its result waits. If
+        the disk fails or is slower than the timeout, the result is unknown (`CommitUnknownResult`,
+        1021), and the transaction is not retried.
         """
         attempt = self._attempt
         try:
@@ -320,8 +313,8 @@ class Transaction(TransactionRead, Writes):
     def on_error(self, error: BaseException | int) -> Future[None]:
         """Prepare the next attempt after a retryable error, or fail with the error.
 
-        The first call that asks for the future's result sleeps. The delay is FoundationDB's, from
-        10 ms to a second; after a conflict, it grows from the attempt's duration, if shorter.
+        The first call that asks for the result sleeps: from 10 ms to a second, or after a conflict
+        from the attempt's duration, if shorter.
         """
         if isinstance(error, int):
             error = FDBError(error)

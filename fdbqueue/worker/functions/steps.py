@@ -197,7 +197,7 @@ class Stepper:
             Dead: The result does not fit the annotation, is not JSON, or exceeds 90,000 bytes.
             JobCancelled: The job is cancelled. Every kind of step raises it, once in an attempt.
             TooManySteps: The job has 10,000 steps.
-            LeaseLost: Another worker may have the job.
+            LeaseLost: Another worker may have the job; nothing is stored.
         """
         step, results = self._begun("step", name, function)
         if step.state != "done":
@@ -225,13 +225,7 @@ class Stepper:
 
         Its writes take effect exactly once: data, pushes and signals. The transaction may run
         several times: the function must not sleep, commit or create identities, and must end within
-        five seconds. Errors and result are as for `step`.
-
-        Args:
-            name: The name of the step.
-            function: The function.
-            args: Its arguments after the transaction.
-            kwargs: Its keyword arguments.
+        five seconds. Arguments, errors and result are as for `step`.
         """
         step, results = self._begun("commit", name, function)
         tries = Tries()
@@ -347,8 +341,8 @@ class Steps(Stepper):
         """Suspend the job until a signal comes. An earlier signal counts while it is kept.
 
         Args:
-            name: The name of the step, and of the signal unless `signal` is given.
-            signal: The name of the signal.
+            name: The name of the step.
+            signal: The name of the signal; by default that of the step.
             key: The key of the signal; by default the id of the job.
             timeout: The maximum time; `None` for no limit.
 
@@ -383,12 +377,12 @@ class Steps(Stepper):
 
         Args:
             name: The name of the step.
-            job: The job, or what its `using` returned, without a transaction.
+            job: The job, or what its `using` returned.
             args: The arguments of its function.
             kwargs: Its keyword arguments.
 
         Raises:
-            ChildFailed: The other job has died, was discarded or cancelled, or has expired.
+            ChildFailed: The other job has failed.
             ChildNotPushed: An unfinished job has its unique key.
             InvalidArguments: The function does not take these arguments.
             QueueFull: Its queue is full.
