@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -169,9 +168,9 @@ class Stepper:
     _retry: Policy | None = None
 
     @cached_property
-    @abstractmethod
     def _attempt(self) -> AttemptSteps:
         """The steps of the attempt."""
+        raise NotImplementedError
 
     def step(
         self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
