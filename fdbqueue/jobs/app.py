@@ -137,14 +137,13 @@ class App:
 
     Args:
         database: A database; a name for `fdbqueue.open`, which is opened at the first push; or the
-            address of a server, such as `https://queues.example:8080`, to push from a machine
-            without the database. `None` to call `bind` later.
+            address of a server, such as `https://queues.example:8080`. `None` to call `bind` later.
         keep: Which done jobs are kept in the queues that the app creates; see `QueueOptions`.
         keep_unknown: The time after which a job that no worker knows becomes a dead letter; `None`
             for never.
         token: A token for the server, with the role `write`.
-        repeat_for: The time, up to an hour, for which a call repeats its request to a server that
-            does not answer. The request takes effect once.
+        repeat_for: The time, up to an hour, for which a request to a server that does not answer is
+            repeated. It takes effect once.
 
     Example:
         >>> app = App("memory:")
@@ -389,8 +388,8 @@ class App:
 
         Args:
             expression: Five fields of cron, or six with the seconds first.
-            options: `name`, by default that of the job; `args` and `kwargs` of the job; `tz`,
-                `missed` and `overlap`, as for `Schedules.add`.
+            options: `name`, by default that of the job; its `args` and `kwargs`; `tz`, `missed` and
+                `overlap`, as for `Schedules.add`.
 
         Raises:
             DuplicateSchedule: The app has declared a schedule of this name for the queue.
@@ -413,10 +412,8 @@ class App:
     ) -> Callable[[_J], _J]:
         """Return a decorator that declares a schedule at a fixed interval; see `cron`.
 
-        Ticks are the multiples of the interval since 1970.
-
         Args:
-            interval: The interval, at least a second.
+            interval: At least a second. Ticks are its multiples since 1970.
             options: As for `cron`, except for `tz`.
         """
         return self._scheduled({"every": interval}, options)

@@ -86,8 +86,7 @@ class Handle(Generic[_Result]):
 
         Args:
             force: Whether to end the job now, in any case.
-            children: Whether to cancel the jobs that it runs in its steps, too, and to let it go on
-                when they have ended.
+            children: Whether to cancel the jobs of its steps, too; it goes on when they have ended.
         """
         queue, db = self._job.app.target(self.queue)
         return queue.cancel(db, self.id, force=force, children=children)
@@ -118,12 +117,12 @@ class Handle(Generic[_Result]):
             yield info
 
     def state(self) -> State | None:
-        """Return the state of its item; `None` if it has left the queue."""
+        """Return its state; `None` if it has left the queue."""
         queue, db = self._job.app.target(self.queue)
         return queue.state(db, self.id)
 
     def info(self) -> ItemInfo | None:
-        """Return everything about its item; `None` if it has left the queue."""
+        """Return everything about it; `None` if it has left the queue."""
         queue, db = self._job.app.target(self.queue)
         return queue.get(db, self.id)
 

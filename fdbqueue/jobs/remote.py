@@ -215,7 +215,7 @@ class RemoteQueue:
         return None if info is None else info.state
 
     async def follow(self, tr: object, id: str) -> AsyncIterator[ItemInfo]:
-        """Yield everything about a job now, and when it changes, as `aio.PriorityQueue` does."""
+        """Yield everything about a job when it changes, as `aio.PriorityQueue` does."""
         result = partial(self.result, tr, id, wait=aio.NEXT_LOOK)
         get = partial(self.get, tr, id)
         async for info in aio.looks(lambda: aio.run(get), lambda: aio.run(result)):

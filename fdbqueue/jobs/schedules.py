@@ -85,7 +85,7 @@ class AppSchedules:
     def remove(self, name: str) -> bool:
         """Remove a schedule; return false if there is none.
 
-        If the code still declares it, a worker stores it again when it starts.
+        A worker whose code declares it stores it again.
         """
         return any(queue.schedules.remove(self._app.db, name) for queue in self._queues())
 

@@ -45,10 +45,9 @@ class Source:
 
     Attributes:
         passed: The number of claimed jobs, divided by the weight.
-        may_have_jobs: False after a claim that found none, until there may be some.
         away_until: When to try again after an error, by the monotonic clock.
         among: The number of jobs to claim, to find one behind unknown jobs.
-        sleep: Ends the sleep of the thread that waits for its jobs.
+        sleep: Ends the wait of a thread for its jobs.
     """
 
     queue: BaseQueue[Any]
@@ -72,8 +71,7 @@ class Turns:
 
     In order, the next turn goes to the first queue that may have jobs. Once all slots are taken,
     each may have some: a worker learns of new jobs a moment late. By weight, the turn goes to the
-    queue with the fewest claimed jobs for its weight. A queue that had none does not catch up
-    later.
+    queue with the fewest claimed jobs for its weight, but a queue that had none does not catch up.
     """
 
     def __init__(self, sources: Sequence[Source], *, in_order: bool = True) -> None:
@@ -168,7 +166,7 @@ class Pace:
         return free + ahead - waiting if 2 * waiting <= ahead else 0
 
     def is_late(self, seconds: float) -> bool:
-        """Return whether a job has waited too long; then claim none ahead for a while."""
+        """Return whether a job has waited too long; then claim none ahead."""
         is_late = seconds > _LATE * _AHEAD
         if is_late:  # so none are claimed ahead until jobs are quick again
             self.seconds = max(self.seconds, seconds)
@@ -304,7 +302,7 @@ class Claiming(Part):
     # What becomes of a claim
 
     def _claimed(self, source: Source, n: int, *, wait: float) -> tuple[int, list[HeldJob]]:
-        """Claim jobs; return the number of claims, and up to `n` jobs that the handler knows."""
+        """Claim jobs; return their number, and up to `n` that the handler knows."""
         n_claimed, source.among = max(n, source.among), 1
         stop, store = self.shutdown.stop, source.store
         client = self.client or client_name()
@@ -346,7 +344,7 @@ class Claiming(Part):
             self.endings.release(lone, partial(unclaim, delay=delay))
 
     def _begin(self, source: Source, jobs: list[HeldJob]) -> None:
-        """Begin jobs, or let them wait for running ones if this is their first attempt."""
+        """Begin jobs; others wait for running ones on their first attempt."""
         if not jobs:
             return
         options, pace = source.store.options, self.pool.pace

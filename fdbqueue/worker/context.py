@@ -52,11 +52,11 @@ class HeldLease:
     since: Since
 
     def seconds_left(self) -> float:
-        """Return the seconds until the end; less than 0 if it is over."""
+        """Return the seconds until its end; below 0 afterwards."""
         return self.seconds - self.since.seconds()
 
     def extend(self, report: Report) -> None:
-        """Restart it, and store a report; raise `LeaseLost` if another worker may have the job."""
+        """Restart it, and store a report; raise `LeaseLost` if it is lost."""
         since = Since()
         self.store.extend(self.db, (self.claim, report), self.seconds)
         self.since = since
@@ -83,7 +83,7 @@ class Cancelled:
         return self.reason is not None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the job should stop, or for some seconds; return whether it should."""
+        """Wait until it is set, or for some seconds; return whether it is."""
         futures.wait([self._told], timeout)
         return self.is_set()
 
@@ -112,11 +112,9 @@ class Context(Steps, Generic[_State_co]):
     - To suspend a job, a step raises `Suspended`, which is a `BaseException`.
     - A job has up to 10,000 steps. They are deleted with its item.
 
-    Cost: for each new step, a transaction with two reads and four writes. Before it, another one
-    reads the step, unless all stored steps of the job have been read.
+    Cost: see `docs/reference/costs.md`.
 
     Attributes:
-        item: The item of the job.
         job: The name of a declared job; empty for any other.
         state: The value that `App.lifespan` has yielded, of the type in `Context[State]`.
         tick: The tick of the schedule that pushed the job, or `None`.
@@ -155,7 +153,7 @@ class Context(Steps, Generic[_State_co]):
 
     @property
     def lease_ends(self) -> datetime:
-        """When the lease ends, by this process's clock, unless it is extended."""
+        """When the lease ends, unless it is extended."""
         return utc_time(milliseconds()) + timedelta(seconds=self._lease.seconds_left())
 
     @property
@@ -165,7 +163,7 @@ class Context(Steps, Generic[_State_co]):
 
     @property
     def has_steps(self) -> bool:
-        """True once the job has come to a step, in this attempt or an earlier one."""
+        """True once the job has come to a step, in any attempt."""
         return self._header.has_begun or "_attempt" in self.__dict__
 
     @property

@@ -53,7 +53,6 @@ class Invocation(NamedTuple):
         outcome: Returns the outcome of a failed attempt; `None` to let the queue decide.
         encode: Returns the JSON form of its result.
         timeout: Seconds after which it is told to stop; `None` for the worker's time-out.
-        around: Returns a context manager to enter around the call.
     """
 
     name: str
@@ -71,8 +70,7 @@ class Handler(ABC):
 
     Attributes:
         renew: Called every second, to renew what the program declares.
-        keep_unknown: Seconds after which an item that no worker knows becomes a dead letter, or
-            `None`.
+        keep_unknown: Seconds after which an unknown item becomes a dead letter, or `None`.
         may_be_last: Whether a job may have a single attempt.
     """
 

@@ -20,8 +20,7 @@ class Suspended(BaseException):
 class Outcome(Exception):
     """The end of an attempt, raised by a handler.
 
-    The attempt keeps the reason and an error: the one that a policy decided on, or the `__cause__`
-    of the outcome.
+    The attempt keeps the reason, and the error that a policy decided on, or the `__cause__`.
     """
 
     reason = ""
@@ -154,8 +153,8 @@ class StepFailed(FdbqueueError):
 class ChildFailed(StepFailed):
     """The job of a step has died, was discarded or cancelled, or has expired.
 
-    Uncaught, it makes the waiting job a dead letter. To run the other job again, retry the dead
-    letter from the step.
+    Uncaught, it makes the waiting job a dead letter. A retry from the step runs the other job
+    again.
 
     Attributes:
         id: The id of the other job.

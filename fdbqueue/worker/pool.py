@@ -38,12 +38,12 @@ class HeldJob(Tries):
     Attributes:
         unknown: Why it is left to other workers, or `None`.
         began: When it began, by the performance counter; infinite until an event loop begins it.
-        reported: The handler's last stored report.
-        returned: Its result as JSON; `None` if it is not stored.
+        reported: The last stored report.
+        returned: Its result as JSON, to be stored.
         late: The error of its attempt, if its time is over.
         is_ending: Whether no code of the program runs for it now.
         is_given_up: Whether the worker has ended the attempt without it.
-        unconfirmed: The commit that acknowledged it, if that is not known to be on disk.
+        unconfirmed: The commit that acknowledged it, unless it is on disk.
     """
 
     source: Source
@@ -69,7 +69,7 @@ class HeldJob(Tries):
     unconfirmed: list[Any] = field(default_factory=list[Any])
 
     def lateness(self, timeout: float | None) -> tuple[float, TimedOut | HandlerTooSlow]:
-        """Return for how many seconds its time is over, below 0 before that, and the error."""
+        """Return for how many seconds its time is over, perhaps below 0, and the error."""
         now = time.perf_counter()
         if timeout is None or (self.call and self.call.in_transaction):
             timeout = math.inf
@@ -79,7 +79,7 @@ class HeldJob(Tries):
         return over, TimedOut(timeout)
 
     def tell(self, late: TimedOut | HandlerTooSlow) -> float:
-        """Tell the job that its time is over; return the seconds since it was first told."""
+        """Tell the job that its time is over; return the seconds since the first time."""
         if self.late is None and self.context is not None:
             self.late, self.told_at = late, time.perf_counter()
             self.context.cancelled.set("timeout")
@@ -130,7 +130,7 @@ def by_source(jobs: list[HeldJob]) -> dict[Source, list[HeldJob]]:
 
 
 class Pool:
-    """The jobs that a worker holds, in the order of their claims, and its threads."""
+    """The jobs that a worker holds, in the order of their claims."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace

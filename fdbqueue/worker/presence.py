@@ -70,10 +70,10 @@ class WorkerInfo:
 def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     """Return the workers of all queues of a database, in the order in which they started.
 
-    A `Worker` or `fdbq work` is listed from a second after its start until it stops; other clients
-    are not. It renews its entry at least every 20 seconds while it has jobs, otherwise once a
-    minute. A killed worker stays listed until the leases of its jobs are over, or for up to two and
-    a half minutes if it had none. Cost: one read.
+    A `Worker` or `fdbq work` is listed from a second after its start until it stops. It renews its
+    entry at least every 20 seconds while it has jobs, otherwise once a minute. A killed worker
+    stays listed until the leases of its jobs are over, or for up to two and a half minutes if it
+    had none. Cost: one read.
 
     Args:
         tr: A transaction or a database.
@@ -184,9 +184,6 @@ def serving_health(address: int | str | None, trouble: Callable[[], str | None])
     """Answer health checks in a thread; yield the port.
 
     `/live` answers 200 while the process runs. `/ready` answers 200, or 503 with the `trouble`.
-
-    Raises:
-        OSError: The process cannot listen on the address.
     """
     if address is None:
         yield 0

@@ -1,7 +1,7 @@
 """Worker processes: how each runs its worker, and how a parent supervises them.
 
-A child has a socket to its parent, whose end tells it to stop. A child that ends without sending a
-report has died.
+The end of the socket to its parent tells a child to stop. A child that ends without a report has
+died.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def run_worker(
 
 
 def own_health(health: int | str | None) -> int | str | None:
-    """Return where this process answers health checks, if it is the first of several."""
+    """Return where this process answers health checks, if it is the first."""
     return health if is_first() else None
 
 

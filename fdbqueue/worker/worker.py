@@ -30,8 +30,8 @@ class Worker:
 
     A handler is a function or coroutine function. It takes the item or, if its first parameter is
     annotated `Context`, the context. If it returns, the worker acknowledges its job. If it raises
-    an exception, the job is retried later or becomes a dead letter. An unreachable database does
-    not stop a worker. After a crash, a job may run again.
+    an exception, the job is retried later or becomes a dead letter. After a crash, a job may run
+    again.
 
     A handler whose first parameter is named `tr` is the body of the transaction that ends the job:
     `handler(tr, item)`. Its writes take effect exactly once. The body may run several times, and
@@ -52,9 +52,9 @@ class Worker:
         handler: The function to call for each job.
         concurrency: The number of jobs that run at a time, from 1, each in a thread.
         lease: The time until other workers may take over the jobs of a worker that died.
-        prefetch: The maximum number of jobs to claim ahead; 0 for none.
-        store_results: Whether to store the handler's result, a JSON value of up to 90,000 bytes, if
-            the queue keeps done items. Any other result makes the job a dead letter.
+        prefetch: The maximum number of jobs to claim ahead.
+        store_results: Whether to store the handler's result, if the queue keeps done items. A
+            result that is not JSON of up to 90,000 bytes makes the job a dead letter.
         name: The name that `workers` and claims show, text of up to 255 bytes; `None` for the host
             and the process id.
         timeout: The time after which a job is told to stop: a coroutine is cancelled, a function
@@ -119,7 +119,7 @@ class Worker:
         self._shutdown.begin()
 
     def run(self, *, drain: bool = False, health: int | str | None = None) -> WorkerReport:
-        """Run jobs until `stop` is called or, in the main thread, until SIGTERM or SIGINT.
+        """Run jobs until `stop` is called, or until SIGTERM or SIGINT in the main thread.
 
         Args:
             drain: Whether to stop also once no job can be claimed and none is running.

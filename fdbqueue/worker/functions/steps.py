@@ -76,7 +76,7 @@ class Policy(Protocol):
 
 
 class Results:
-    """A function's results and their JSON forms, which are the same unless a subclass converts."""
+    """A function's results and their JSON forms: the same, unless a subclass converts."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         del name, function  # a subclass converts by the annotations of the function
@@ -421,7 +421,7 @@ class Steps(Stepper):
         """Run up to 1,000 other jobs at the same time, as `run`; return their results in order.
 
         Args:
-            name: The beginning of the names of the steps: `f"{name} 0"`, `f"{name} 1"`, and so on.
+            name: The beginning of the names of the steps: `f"{name} 0"`, `f"{name} 1"`.
             jobs: The jobs with arguments, from `Job.bind`.
             return_errors: Whether to return errors in the list instead of raising one.
 
