@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fdbqueue.database.binding import database_name
+from fdbqueue.database.clock import retry_delay
 from fdbqueue.types import Database
 from fdbqueue.worker.endings import WorkerReport
 from fdbqueue.worker.functions.coroutines import IN_THREAD
@@ -262,8 +263,7 @@ class Supervisor:
             _log.error("process %d died: %s", pid, how)
             return
         now = time.monotonic()
-        if now - slot.began >= _HEALTHY:
-            slot.deaths = 0
-        delay = min(_LONGEST, _FIRST * 2**slot.deaths)
-        slot.due, slot.deaths = now + delay, slot.deaths + 1
+        slot.deaths = 1 if now - slot.began >= _HEALTHY else slot.deaths + 1
+        delay = retry_delay(slot.deaths, max, first=_FIRST, longest=_LONGEST)
+        slot.due = now + delay
         _log.error("process %d died: %s; another one starts in %g s", pid, how, delay)
