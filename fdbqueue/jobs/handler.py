@@ -90,8 +90,7 @@ class JobHandler(Handler):
         context.job, context.state = job.name, self._state
         policy = job.settings.retry
         if isinstance(policy, Retry):
-            limits = filter(None, (context.max_attempts, policy.attempts))
-            context.max_attempts = min(limits, default=None)
+            context.limit_attempts(policy.attempts)
             if policy.is_last(context.attempt - 1):
                 raise Spent(context.attempt - 1)
         function = partial(_call, job, context, stored.args, stored.kwargs)

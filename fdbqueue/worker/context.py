@@ -182,6 +182,11 @@ class Context(Steps, Generic[_State_co]):
         _ = self._attempt  # made here, not by one of the threads in which the steps run
         return AioSteps(self)
 
+    def limit_attempts(self, attempts: int | None) -> None:
+        """Lower the number of attempts to that of the job's own policy."""
+        if attempts is not None and (self.max_attempts is None or attempts < self.max_attempts):
+            self.max_attempts = attempts
+
     def extend(self) -> None:
         """Restart the lease, to make sure that the job is still this worker's.
 

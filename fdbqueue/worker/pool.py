@@ -68,6 +68,12 @@ class HeldJob(Tries):
     is_given_up: bool = False
     unconfirmed: list[Any] = field(default_factory=list[Any])
 
+    def note(self, future: futures.Future[Any]) -> None:
+        """Record its coroutine; cancel it if its time is over."""
+        self.future = future
+        if self.late is not None:
+            future.cancel()
+
     def lateness(self, timeout: float | None) -> tuple[float, TimedOut | HandlerTooSlow]:
         """Return for how many seconds its time is over, perhaps below 0, and the error."""
         now = time.perf_counter()

@@ -7,8 +7,9 @@ import time
 import weakref
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from fdbqueue import types
 from fdbqueue.embedded.arguments import (
     BACKOFF_GROWTH,
     END_OF_KEYS,
@@ -20,6 +21,7 @@ from fdbqueue.embedded.arguments import (
     is_selector,
 )
 from fdbqueue.embedded.mutations import CLEAR_RANGE, STAMPED_KEY, STAMPED_VALUE
+from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.attempt import RANGE_SIZE, Attempt
 from fdbqueue.embedded.transaction.futures import (
     Blocking,
@@ -29,14 +31,12 @@ from fdbqueue.embedded.transaction.futures import (
     WatchFuture,
     fresh,
 )
-from fdbqueue.embedded.transaction.options import TransactionOptions
+from fdbqueue.embedded.transaction.options import Settings, TransactionOptions
 from fdbqueue.embedded.transaction.reads import SnapshotRead, TransactionRead
+from fdbqueue.embedded.transaction.watcher import Watcher
 from fdbqueue.embedded.transaction.writes import Writes
 from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
-
-if TYPE_CHECKING:
-    from fdbqueue.embedded.database import Database
 
 # Errors that FoundationDB's onError retries.
 _RETRYABLE = frozenset({1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
@@ -47,6 +47,12 @@ _MUTATION_SIZE = 68
 _DONE = Future(None)
 
 
+class _Database(types.Database, Protocol):
+    storage: Storage
+    defaults: Settings
+    watcher: Watcher
+
+
 class Transaction(TransactionRead, Writes):
     """A transaction on an embedded database.
 
@@ -54,7 +60,7 @@ class Transaction(TransactionRead, Writes):
     reports a write's invalid key or value.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: _Database) -> None:
         self.db = self._database = database
         self.snapshot: TransactionRead = SnapshotRead()
         """Reads of the same transaction without read conflicts."""

@@ -9,13 +9,10 @@ import time
 from collections.abc import Awaitable, Generator
 from concurrent import futures
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.telemetry import Log
-
-if TYPE_CHECKING:
-    from fdbqueue.worker.pool import HeldJob
 
 _log = Log("fdbqueue.worker")
 
@@ -25,6 +22,16 @@ IN_THREAD = "asyncio_"
 _CANCEL = 0.5  # seconds that coroutines have for their end after they were cancelled
 _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
 _BLOCKED = 1.0  # seconds after which a loop that does not answer is blocked
+
+
+class _Job(Protocol):
+    began: float
+    loop_thread: int
+
+    @property
+    def job_name(self) -> str: ...
+
+    def note(self, future: futures.Future[Any]) -> None: ...
 
 
 class Coroutines:
@@ -39,7 +46,7 @@ class Coroutines:
         self._own: _EventLoop | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
 
-    def result(self, job: HeldJob, awaitable: Awaitable[Any]) -> Any:
+    def result(self, job: _Job, awaitable: Awaitable[Any]) -> Any:
         """Return the result of a job's coroutine."""
         is_claimed = threading.Lock()  # by the loop in which it begins
 
@@ -60,9 +67,7 @@ class Coroutines:
             loop = own.loop
             job.began = math.inf  # its time is stopped until the loop begins it
         future = asyncio.run_coroutine_threadsafe(settled(), loop)
-        job.future = future
-        if job.late is not None:
-            future.cancel()
+        job.note(future)
         while not futures.wait([future], _LOOK).done:
             if self.is_orphan:
                 raise RuntimeError("the event loop was closed while a handler was awaited in it")
