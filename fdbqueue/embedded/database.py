@@ -190,11 +190,3 @@ class Database(Writes):
     def get_and_watch(self, key: KeyLike) -> tuple[Value, WatchFuture]:
         """Return the value of a key and a watch for its next change."""
         return self._run(lambda tr: (tr.get(key), tr.watch(key)))
-
-    def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
-        """Do `Transaction.set_versionstamped_key`."""
-        self._run(lambda tr: tr.set_versionstamped_key(key, param))
-
-    def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
-        """Do `Transaction.set_versionstamped_value`."""
-        self._run(lambda tr: tr.set_versionstamped_value(key, param))

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from fdbqueue.database.binding import Guard, database_name, is_database
 from fdbqueue.database.opening import open as open_database
-from fdbqueue.errors import QueueNotFound
-from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
+from fdbqueue.errors import InvalidItemId, QueueNotFound
+from fdbqueue.jobs.batches import Batch
 from fdbqueue.jobs.errors import (
     AppIsRemote,
     AppNotBound,
@@ -39,6 +39,7 @@ from fdbqueue.jobs.errors import (
     InvalidArguments,
     UndecodableArguments,
 )
+from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.handler import Around, JobHandler, Lifespan
 from fdbqueue.jobs.job import Job, JobPusher, JobSettings
 from fdbqueue.jobs.processes import command_of, importable, is_same
@@ -50,6 +51,7 @@ from fdbqueue.queue.arguments import (
     MAX_INTEGER,
     declared_settings,
     kept_options,
+    validate_choice,
     validate_lease,
     validate_number,
     validate_range,
@@ -57,6 +59,7 @@ from fdbqueue.queue.arguments import (
     validate_share,
 )
 from fdbqueue.queue.base import change_once
+from fdbqueue.queue.batches import Batches, BatchNotFound
 from fdbqueue.queue.deployment import Deployment, Difference, deploy
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.steps import KEPT
@@ -536,11 +539,28 @@ class App:
             >>> batch.handle.result()
             '3 of 3'
         """
-        return begin_batch(self, then, args, kwargs or {}, on_dead)
+        validate_choice("on_dead", on_dead, OnDead)
+        call = then.bind(*args, **{**(kwargs or {}), "done": 0, "dead": 0, "cancelled": 0})
+        name, priority = then.settings.queue, then.settings.priority
+        value, group = call.stored.value, call.group
+        item = Batches(self.queue(name)).open(self.db, value, priority, on_dead, group, then.alert)
+        handle = Handle(then, name, item.id, is_new=item.is_new)
+        return Batch(self, name, handle, on_dead, is_own=True)
 
     def existing_batch(self, id: str) -> Batch[Any]:
         """Return the batch with this id, to add jobs to it, or raise `BatchNotFound`."""
-        return batch_of(self, known_queues(self), id)
+        for name in known_queues(self):
+            queue = self.queue(name)
+            try:
+                on_dead = Batches(queue).on_dead(self.db, id)
+            except InvalidItemId:
+                continue
+            info = None if on_dead is None else queue.get(self.db, id)
+            stored = None if info is None else info.job
+            if info is not None and stored is not None and on_dead is not None:
+                handle = Handle(self.jobs[stored.name], name, info.item.id, is_new=True)
+                return Batch(self, name, handle, on_dead, is_own=False)
+        raise BatchNotFound(id)
 
     def lifespan(self, function: _Lifespan, /) -> _Lifespan:
         """Run a generator function around the life of each worker process: a decorator.

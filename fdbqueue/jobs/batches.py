@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from fdbqueue.database.binding import Guard
-from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs.handle import Handle
-from fdbqueue.jobs.job import BoundJob, Job, JobPusher
-from fdbqueue.queue.arguments import validate_choice
-from fdbqueue.queue.batches import Batches, BatchNotFound, BatchProgress
+from fdbqueue.jobs.job import BoundJob, JobPusher
+from fdbqueue.queue.batches import Batches, BatchProgress
 from fdbqueue.types import OnDead
 
 if TYPE_CHECKING:
@@ -133,35 +131,3 @@ class Batch(Generic[_R]):
             self._collected.clear()
         if self._is_own:
             self.handle.cancel()
-
-
-def begin_batch(
-    app: App,
-    then: Job[..., ..., Any, _R],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    on_dead: OnDead,
-) -> Batch[_R]:
-    """Begin a batch; see `App.batch`."""
-    validate_choice("on_dead", on_dead, OnDead)
-    call = then.bind(*args, **{**kwargs, "done": 0, "dead": 0, "cancelled": 0})
-    queue, priority = then.settings.queue, then.settings.priority
-    value, group = call.stored.value, call.group
-    item = Batches(app.queue(queue)).open(app.db, value, priority, on_dead, group, then.alert)
-    return Batch(app, queue, Handle(then, queue, item.id, is_new=item.is_new), on_dead, is_own=True)
-
-
-def batch_of(app: App, queues: Iterable[str], id: str) -> Batch[Any]:
-    """Return the batch with this id in one of the queues; raise `BatchNotFound`."""
-    for name in queues:
-        queue = app.queue(name)
-        try:
-            on_dead = Batches(queue).on_dead(app.db, id)
-        except InvalidItemId:
-            continue
-        info = None if on_dead is None else queue.get(app.db, id)
-        stored = None if info is None else info.job
-        if info is not None and stored is not None and on_dead is not None:
-            handle = Handle(app.jobs[stored.name], name, info.item.id, is_new=True)
-            return Batch(app, name, handle, on_dead, is_own=False)
-    raise BatchNotFound(id)

@@ -138,16 +138,14 @@ class FunctionHandler(Handler):
 
     def call(self, context: Context) -> Invocation:
         """Return the call for a job."""
-        item = context.item
-        if self._in_transaction:
+        given = context if self._takes_context else context.item
+        if not self._in_transaction:
+            return Invocation("", partial(self._function, given), False)
 
-            def body(tr: Transaction) -> Any:
-                return self._function(tr, item)
+        def body(tr: Transaction) -> Any:
+            return self._function(tr, given)
 
-            return Invocation("", body, True)
-        return Invocation(
-            "", partial(self._function, context if self._takes_context else item), False
-        )
+        return Invocation("", body, True)
 
 
 _OURS = ("fdb", "fdbqueue")

@@ -154,13 +154,9 @@ class Transaction(TransactionRead, Writes):
 
     def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
         """Set a key with the commit's versionstamp at the offset in its last four bytes."""
-        self.mutate(STAMPED_KEY, key, param)
+        super().set_versionstamped_key(key, param)
         if not self._attempt.ryw_disabled:
             self._attempt.own_writes()  # now: the unreadable keys depend on the read version
-
-    def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
-        """Set a value with the commit's versionstamp at the offset in its last four bytes."""
-        self.mutate(STAMPED_VALUE, key, param)
 
     # Conflict ranges
 
