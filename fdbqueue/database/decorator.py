@@ -81,8 +81,8 @@ def transactional(
         receipts: A subspace for receipts only.
 
     Raises:
-        TypeError: `receipts` is not a `Subspace`, or a call has no argument for `parameter`.
-        ValueError: The function has no such parameter, or is a generator or coroutine function.
+        TypeError: A call has no argument for `parameter`.
+        ValueError: The function has no such parameter.
 
     Source: FoundationDB documentation, Python API, "Transactional decoration"; Developer Guide,
     "Transactions with unknown results".

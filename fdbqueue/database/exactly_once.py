@@ -163,10 +163,7 @@ class _Operation:
         return stored[0] if stored else None
 
     def _settle(self, db: Database, error: Exception) -> Any:
-        """After an error that ends the operation, return the committed attempt's result.
-
-        If none committed, make sure that none can, and raise the error.
-        """
+        """Return the committed attempt's result; if none can commit any more, raise the error."""
 
         def body(tr: Transaction) -> int | None:
             committed = self._committed_attempt(tr)

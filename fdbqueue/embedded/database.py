@@ -34,11 +34,7 @@ class Database(Writes):
         create: Whether to create a missing database.
 
     Raises:
-        NotADatabase: The path holds something else, or nothing and `create` is false.
-        FormatVersionMismatch: Another release wrote the database.
-        CorruptDatabase: The files are damaged.
-        ReadOnlyDatabase: The files cannot be written.
-        DiskFull: The files cannot be created.
+        StorageError: The directory cannot be used; the subclasses say why.
 
     Example:
         >>> with Database(None) as db:
@@ -103,7 +99,7 @@ class Database(Writes):
             seconds: Seconds after which to give up; `None` for never.
 
         Raises:
-            CorruptDatabase: SQLite found damage; the message quotes its first finding.
+            CorruptDatabase: SQLite found damage.
 
         Example:
             >>> with Database(None) as db:

@@ -118,10 +118,7 @@ class Storage:
     # Closing and forks
 
     def close(self) -> None:
-        """Close every connection and remove a `memory:` directory.
-
-        After an interrupt, another call completes this.
-        """
+        """Close everything. After an interrupt, another call completes this."""
         if self in _inherited:
             return
         if self.is_open:
@@ -320,7 +317,7 @@ class Storage:
     def _write(self, connection: Connection, changes: Changes) -> int:
         """Write the mutations and the row of the commit if nothing conflicts; return its version.
 
-        After commits since the snapshot, SQLite refuses to continue by writing ("locked").
+        After other commits, SQLite refuses to continue by writing ("locked").
         """
         reads, mutations, writes = changes
         last = connection.version

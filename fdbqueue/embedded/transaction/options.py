@@ -111,9 +111,8 @@ class DatabaseOptions(_Options):
 class TransactionOptions(_Options):
     """The options of one transaction, with FoundationDB's semantics.
 
-    Timeout, retry limit and maximum delay persist through `on_error`; the others last for one
-    attempt. The next read or the commit reports an invalid value. After a write's error, options
-    have no effect until the next attempt.
+    Timeout, retry limit and maximum delay persist through `on_error`. The next read or the commit
+    reports an invalid value. After a write's error, options have no effect until the next attempt.
     """
 
     _scope = fdboptions.TransactionOption

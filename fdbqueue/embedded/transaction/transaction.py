@@ -153,7 +153,7 @@ class Transaction(TransactionRead, Writes):
         return as_key(self.get_key(key) if is_selector(key) else key)
 
     def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
-        """Set a key with the commit's versionstamp at the offset in its last four bytes."""
+        """Set a key with the versionstamp; hide the keys that it may become."""
         super().set_versionstamped_key(key, param)
         if not self._attempt.ryw_disabled:
             self._attempt.own_writes()  # now: the unreadable keys depend on the read version
@@ -201,10 +201,7 @@ class Transaction(TransactionRead, Writes):
             self._attempt.version = version
 
     def get_committed_version(self) -> int:
-        """Return the version of the last commit; -1 before it, and if nothing was written.
-
-        `reset` and `on_error` keep it.
-        """
+        """Return the version of the last commit; -1 before it, and if nothing was written."""
         return self._committed_version
 
     def get_versionstamp(self) -> Key:
@@ -270,9 +267,8 @@ class Transaction(TransactionRead, Writes):
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
         The writes are visible when this returns. If the database is durable, they and everything
-        read are on disk once the future is ready; the first call that asks for its result waits. If
-        the disk fails or is slower than the timeout, the result is unknown (`CommitUnknownResult`,
-        1021), and the transaction is not retried.
+        read are on disk once the future is ready. If the disk fails or is slower than the timeout,
+        the result is unknown (`CommitUnknownResult`, 1021), and the transaction is not retried.
         """
         attempt = self._attempt
         try:
