@@ -32,7 +32,6 @@ from fdbqueue.errors import (
 from fdbqueue.layout.jobs import JobCancelled, StepKind, StoredStep, is_over
 from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
-from fdbqueue.queue.batches import push_members
 from fdbqueue.queue.steps import ClaimedSteps, Signal
 from fdbqueue.types import Duration, Transaction
 from fdbqueue.worker.functions.guards import Tries
@@ -137,24 +136,24 @@ class ChildPushes:
         self._claimed, self._children = claimed, children
 
     @cached_property
-    def _new(self) -> list[tuple[BaseQueue[Any], Any]]:  # only the first run of the job pushes
+    def _new(self) -> list[tuple[Members, Any]]:  # only the first run of the job pushes
         owner, job = self._claimed.owner, self._claimed.job
-        new: list[tuple[BaseQueue[Any], Any]] = []
+        new: list[tuple[Members, Any]] = []
         for name, child in self._children.items():
             members = child.members
             (item,) = members.join(owner, self.batch, step=name, job=job)
-            new.append((members.queue, item))
+            new.append((members, item))
         return new
 
     def push(self, tr: Transaction, numbers: list[int]) -> list[tuple[bytes, str]]:
         """Push the jobs of the steps with these numbers; return their queue prefixes and ids."""
         of_queue: dict[BaseQueue[Any], list[int]] = {}
         for number in numbers:
-            of_queue.setdefault(self._new[number][0], []).append(number)
+            of_queue.setdefault(self._new[number][0].queue, []).append(number)
         pushed: dict[int, tuple[bytes, str]] = {}
         for queue, some in of_queue.items():
             prefix = queue.subspace.key()
-            items = push_members(tr, queue, [self._new[number][1] for number in some])
+            items = self._new[some[0]][0].push(tr, [self._new[number][1] for number in some])
             for number, item in zip(some, items):
                 if not item.is_new:
                     raise ChildNotPushed(self.names[number], item.id)
