@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from fdbqueue.database.clock import Since, client_name
@@ -33,6 +34,9 @@ _MAX_AMONG = 100  # jobs to claim at a time in search of jobs that the handler k
 _WEIGHT = 0.1  # weight of the latest job in the moving average of durations, or that of a mean
 _AHEAD = 0.05  # seconds of work for which jobs are claimed ahead
 _LATE = 2.0  # times these seconds, after which a job that waits is late
+
+
+_may_have_jobs = attrgetter("may_have_jobs")
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -187,6 +191,7 @@ class Claiming(Part):
     _is_claiming: bool = False
     _n_ended: int = 0  # jobs, when a look at all queues began
     _patience: float = 0.0  # seconds for which a job that is to run alone waits for running ones
+    _client: str = ""
 
     def trouble(self) -> str | None:
         """Return why no jobs can be claimed, or `None`."""
@@ -204,14 +209,15 @@ class Claiming(Part):
     def run(self, *, drain: bool) -> None:
         """Claim jobs until the worker is stopped or, with `drain`, none are left."""
         pool, turns = self.pool, self.turns
-        self._drains, self._patience = drain, _PATIENCE
+        self._drains, self._client = drain, self.client or client_name()
+        self._patience = _PATIENCE
         self._is_claiming = True
         try:
             while not self.shutdown.stop.is_set:
                 if drain and pool.n_ended != self._n_ended:
                     self._n_ended = pool.n_ended  # the jobs that ended may have pushed some
                     turns.rouse()
-                free = pool.pace.room(len(pool))
+                free = pool.pace.room(len(pool.held))
                 if not free:
                     pool.await_room(_SOON if self._has_waiting() else _LOOK)
                 elif turn := turns.next(free):
@@ -257,12 +263,11 @@ class Claiming(Part):
             self._has_waiting()
         with pool.changed:
             n_ended = pool.n_ended
-            may_push = len(pool) or n_ended != self._n_ended
-            may_have_jobs = any(source.may_have_jobs for source in turns.sources)
-            if self._drains and not (may_push or may_have_jobs):
+            may_push = len(pool.held) or n_ended != self._n_ended
+            if self._drains and not may_push and not any(map(_may_have_jobs, turns.sources)):
                 return False
             pool.changed.wait_for(
-                lambda: stop.is_set or turns.ready() or (not pool and pool.n_ended != n_ended),
+                lambda: stop.is_set or turns.ready() or (not pool.held and pool.n_ended != n_ended),
                 _LOOK if sleeps else _SOON * len(turns.sources),
             )
         if not sleeps:
@@ -305,8 +310,7 @@ class Claiming(Part):
         """Claim jobs; return their number, and up to `n` that the handler knows."""
         n_claimed, source.among = max(n, source.among), 1
         stop, store = self.shutdown.stop, source.store
-        client = self.client or client_name()
-        claims = claim_until(stop, store, self.db, self.lease, n_claimed, wait, client)
+        claims = claim_until(stop, store, self.db, self.lease, n_claimed, wait, self._client)
         if claims is None:
             return 0, []
         since = Since()
@@ -349,7 +353,7 @@ class Claiming(Part):
             return
         options, pace = source.store.options, self.pool.pace
         are_last = options.max_attempts == 1 or self.handler.may_be_last
-        free = max(0, pace.concurrency - (len(self.pool) - len(jobs)))
+        free = max(0, pace.concurrency - (len(self.pool.held) - len(jobs)))
         begun, back, are_first = list[HeldJob](), list[HeldJob](), True
         for number, job in enumerate(jobs):
             is_first = job.claim.attempts == (1,)
@@ -366,7 +370,7 @@ class Claiming(Part):
     def _begin_alone(self, source: Source, jobs: list[HeldJob]) -> None:
         """Run the first job alone. While others run, give it back for an idle worker."""
         waiting = self.pool.withdraw()
-        if len(self.pool) > len(jobs) + len(waiting):
+        if len(self.pool.held) > len(jobs) + len(waiting):
             self.endings.release([*jobs, *waiting])
             if not self.pool.wait(math.inf if self._drains else self._patience):
                 # Other jobs run for twice as long now; then the next wait may take as long.

@@ -140,7 +140,7 @@ class Pool:
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
-        self._held: dict[HeldJob, None] = {}
+        self.held: dict[HeldJob, None] = {}
         self._waiting: deque[HeldJob] = deque()
         self._free = 0  # threads that wait for a job
         self._is_closed = False
@@ -152,46 +152,43 @@ class Pool:
         self._begun = threading.Condition(self._lock)
         self._threads: dict[int, threading.Thread] = {}
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     def all(self) -> list[HeldJob]:
         """Return the held jobs."""
         with self._lock:
-            return [*self._held]
+            return [*self.held]
 
     def await_room(self, seconds: float) -> None:
         """Wait for room, or for some seconds."""
         with self._lock:
-            if not self.pace.room(len(self._held)):
+            if not self.pace.room(len(self.held)):
                 self.changed.wait(seconds)
 
     def hold(self, jobs: Sequence[HeldJob]) -> None:
         """Hold claimed jobs."""
         with self._lock:
             for job in jobs:
-                self._held[job] = None
+                self.held[job] = None
                 job.source.held += 1
 
     def let_go(self, job: HeldJob) -> None:
         """Hold a job no longer, and record its duration."""
         with self._lock:
-            if job in self._held:
-                del self._held[job]
+            if job in self.held:
+                del self.held[job]
                 job.source.held -= 1
                 self.n_ended += 1
                 if job.seconds:
                     self.pace.note(job.seconds)
-            if not self._held or self.pace.room(len(self._held)):
+            if not self.held or self.pace.room(len(self.held)):
                 self.changed.notify_all()
 
     def wait(self, seconds: float = math.inf) -> bool:
         """Wait until no job is held, or for some seconds; return whether none is."""
         deadline = time.monotonic() + seconds
         with self._lock:
-            while self._held and (left := deadline - time.monotonic()) > 0:
+            while self.held and (left := deadline - time.monotonic()) > 0:
                 self.changed.wait(min(left, _LOOK))
-            return not self._held
+            return not self.held
 
     @contextmanager
     def working(self, run: Callable[[HeldJob], object]) -> Generator[None]:

@@ -134,7 +134,7 @@ class Worker:
         with (
             serving_health(health, self._claiming.trouble),
             self._handler.living(),
-            stopping_on_signals(self.stop, "claimed jobs", lambda: len(pool), shutdown.kill),
+            stopping_on_signals(self.stop, "claimed jobs", lambda: len(pool.held), shutdown.kill),
             self._upkeep.kept(),
             self._endings.acknowledging(),
         ):
