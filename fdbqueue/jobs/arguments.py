@@ -47,12 +47,7 @@ Jobs: TypeAlias = "Mapping[str, Job[Any, Any, Any, Any]]"
 _RETURN = "return"
 _encoder = json.JSONEncoder(allow_nan=False)
 _UNIONS = (typing.Union, UnionType)
-_UNKNOWN = inspect.Signature(
-    [
-        inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
-        inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
-    ]
-)
+_UNKNOWN = inspect.signature(lambda *args, **kwargs: None)
 _ITERABLES = (Iterable, Reversible, Container)
 _USE = (
     "use text, numbers, booleans, None, lists and dicts, or annotate a type that has a JSON form, "
@@ -67,13 +62,6 @@ _MICROSECOND = timedelta(microseconds=1)
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
 _MISSING = object()
 
-_BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
-    # A subclass may change what `str(value)` returns.
-    (str, str.__str__),
-    (int, int.__int__),
-    (float, float.__float__),
-)
-
 
 class _NoJsonForm(TypeError):
     """JSON cannot hold a value of this type."""
@@ -87,9 +75,13 @@ def _to_json(value: Any) -> Any:
         return value.to_json()
     if hasattr(value, "model_dump"):  # a model of pydantic
         return value.model_dump(mode="json", round_trip=True)
-    for base, converted in _BASES:
-        if isinstance(value, base):
-            return converted(value)
+    # A subclass may change what `str(value)` returns.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
     kind: Any = value.__class__
     if issubclass(kind, Iterator):
         raise TypeError(f"{kind.__name__} can be read only once; make a list of it")

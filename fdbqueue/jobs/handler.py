@@ -83,7 +83,8 @@ class JobHandler(Handler):
 
     def call(self, context: Context) -> Invocation:
         """Return the call for a known job; raise `Dead` if the item is no job, or `Spent`."""
-        stored = stored_job(context.item.value)
+        value = context.item.value
+        stored = stored_job(value)
         if stored is None:
             raise Dead('not a job, which is {"job": NAME, "args": [...], "kwargs": {...}}')
         job = self._jobs[stored.name]
@@ -95,13 +96,10 @@ class JobHandler(Handler):
                 raise Spent(context.attempt - 1)
         function = partial(_call, job, context, stored.args, stored.kwargs)
         decide = partial(decided, policy, context=context)
-        in_transaction = job.takes == "Transaction"
+        takes_tr = job.takes == "Transaction"
         encode, timeout = job.arguments.encode_result, job.settings.timeout
         around = partial(self._entered, context) if self._middleware else nullcontext
-        pushed = context.item.value
-        return Invocation(
-            job.name, function, in_transaction, decide, encode, timeout, around, pushed
-        )
+        return Invocation(job.name, function, takes_tr, decide, encode, timeout, around, value)
 
     @contextmanager
     def _entered(self, context: Context) -> Generator[None]:
