@@ -82,11 +82,7 @@ parent = None if _given is None else Parent(*map(int, _given.split(":")))
 
 
 def run_worker(
-    worker: Worker,
-    shutdown: Shutdown,
-    *,
-    drain: bool = False,
-    health: int | str | None = None,
+    worker: Worker, shutdown: Shutdown, *, drain: bool, health: int | str | None
 ) -> WorkerReport:
     """Run the worker of this process, for its parent if it has one."""
     if parent is not None:
