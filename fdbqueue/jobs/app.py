@@ -318,10 +318,10 @@ class App:
         `docs/reference/arguments.md`.
 
         Args:
-            function: Must not be given: write `@app.job()`, with parentheses.
+            function: Must not be given.
             name: The name that is stored with each item; by default `module.function`.
-            retry: When to retry a failed job: a policy, or a function of the error and the context
-                that returns a delay or an outcome. By default `Retry()`, with 20 attempts.
+            retry: A policy, or a function of the error and the context that returns a delay or an
+                outcome. By default `Retry()`, with 20 attempts.
             timeout: The time after which a job is told to stop, as for `Worker`.
             version: The version of the job, from 1. Workers with an older one leave it to others.
             aliases: Its earlier names: stored items that have one run this job.
@@ -673,14 +673,13 @@ class App:
                 app. A process that ends is replaced, after a death with a delay that doubles from a
                 second to a minute. `None` to run jobs here.
             max_jobs: The number of jobs after which a process ends.
-            max_memory: The bytes of resident memory after which a process ends; only on Linux.
+            max_memory: The bytes of resident memory after which it ends; only on Linux.
             health: A port of the loopback interface, or `"HOST:PORT"`, on which the first process
                 answers `/live` and, while it can claim jobs, `/ready`.
 
         Raises:
             AppNotFound: Other processes cannot import the app or use its database.
             ValueError: There is no queue, or `at_most` or `weights` names another one.
-            OSError: The process cannot listen on the address of `health`.
         """
         for each in queues:
             if not isinstance(each, str):

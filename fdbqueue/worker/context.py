@@ -214,8 +214,8 @@ class Context(Steps, Generic[_State_co]):
     def log(self, message: str) -> None:
         """Add a line to the log of the attempt, with the time.
 
-        The log is stored with `progress`, and kept as `log` of the failed attempt or of the done
-        item. It keeps the last 8,000 bytes.
+        Its last 8,000 bytes are stored with `progress`, and kept as `log` of the failed attempt or
+        of the done item.
         """
         if not isinstance(message, str):
             raise TypeError(f"a line of the log is text, not {message!r}")

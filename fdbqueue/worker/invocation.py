@@ -49,7 +49,7 @@ class Invocation(NamedTuple):
     """The call of a handler for one job.
 
     Attributes:
-        function: The function to call, with the transaction if it runs in one.
+        function: Called with the transaction, if it runs in one.
         outcome: Returns the outcome of a failed attempt; `None` to let the queue decide.
         encode: Returns the JSON form of its result.
         timeout: Seconds after which it is told to stop; `None` for the worker's time-out.

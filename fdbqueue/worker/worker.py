@@ -42,8 +42,8 @@ class Worker:
     worker dies, each job that it held has used an attempt, started or not, and next runs alone in
     its worker. So run one worker in a process. See `docs/explanation/leases.md`.
 
-    After `stop`, SIGTERM or SIGINT, jobs that have not started go back at once, and running jobs
-    find `Context.cancelled` set. One that raises an error, or exceeds `grace`, goes back without
+    After `stop`, SIGTERM or SIGINT, jobs that have not started go back, and running jobs find
+    `Context.cancelled` set. One that raises an error, or exceeds `grace`, goes back without
     counting an attempt. A second signal ends the process at once.
 
     Args:
@@ -58,8 +58,7 @@ class Worker:
         name: The name that `workers` and claims show, text of up to 255 bytes; `None` for the host
             and the process id.
         timeout: The time after which a job is told to stop: a coroutine is cancelled, a function
-            finds `Context.cancelled` set. `None` for no limit. It does not apply to a handler with
-            `tr`.
+            finds `Context.cancelled` set. It does not apply to a handler with `tr`.
         grace: The time that a job has to end once it is told to stop. After a time-out, its attempt
             then fails with its stack, and another thread runs the next job.
 

@@ -180,8 +180,8 @@ class Stepper:
         converted to JSON and back by the return annotation, also the first time.
 
         An exception of the function raises `StepFailed`. A job that catches it finds the same
-        failure when it runs again; otherwise the next attempt tries the step again. `Snooze`,
-        `RetryIn`, `Discard` and `Dead` end the attempt.
+        failure when it runs again; otherwise the next attempt tries the step again. An outcome,
+        such as `Snooze`, ends the attempt.
 
         Args:
             name: The name of the step, text of 1 to 255 bytes.
@@ -288,7 +288,7 @@ class Stepper:
     def _failed(self, name: str, step: StoredStep, error: BaseException) -> Exception:
         """Suspend the job until the step is tried again, or return the error to raise.
 
-        The failure is stored with the next step, which shows that the job has caught the error.
+        The next step, which shows that the job has caught the error, stores the failure, too.
         """
         text = error_text(error) or ""
         now, retry = milliseconds(), self._retry
@@ -370,8 +370,8 @@ class Steps(Stepper):
     def run(self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Push another job, suspend this one until that has ended, and return its result.
 
-        The other job is pushed once. It has its own attempts, delays and time-outs, and runs also
-        if this job is cancelled, unless `cancel(children=True)` cancels both.
+        The other job is pushed once. It runs also if this job is cancelled, unless
+        `cancel(children=True)` cancels both.
 
         Args:
             name: The name of the step.
@@ -425,7 +425,7 @@ class Steps(Stepper):
             return_errors: Whether to return errors in the list instead of raising one.
 
         Raises:
-            ChildFailed: One of the jobs has failed; it is raised once all have ended.
+            ChildFailed: One of the jobs has failed; all have ended.
         """
         children = {f"{name} {number}": job for number, job in enumerate(jobs)}
         if len(children) > _MAX_GATHERED:
