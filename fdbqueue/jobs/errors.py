@@ -6,19 +6,6 @@ from typing import Literal
 
 from fdbqueue.errors import FdbqueueError
 
-__all__ = [
-    "AppIsRemote",
-    "AppNotBound",
-    "AppNotFound",
-    "DuplicateJob",
-    "DuplicateSchedule",
-    "InvalidArguments",
-    "ServerRefused",
-    "ServerUnavailable",
-    "UndecodableArguments",
-    "UnsupportedAnnotation",
-]
-
 
 class AppNotBound(FdbqueueError):
     """The app has no database."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -78,7 +77,6 @@ class Retry:
         """Return the seconds before the next attempt of a job that failed this often."""
         return retry_delay(
             failures,
-            random.uniform,
             first=validate_seconds("first", self.first),
             factor=self.factor,
             longest=validate_seconds("longest", self.longest),

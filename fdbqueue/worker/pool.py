@@ -143,14 +143,12 @@ class Pool:
         self.held: dict[HeldJob, None] = {}
         self._waiting: deque[HeldJob] = deque()
         self._free = 0  # threads that wait for a job
-        self._is_closed = False
         self.n_ended = 0
         # Python leaves the `with` statement of this lock in one step, unlike that of a condition.
         self._lock = threading.Lock()
         self.changed = threading.Condition(self._lock)
         self._wanted = threading.Condition(self._lock)
         self._begun = threading.Condition(self._lock)
-        self._threads: dict[int, threading.Thread] = {}
 
     def all(self) -> list[HeldJob]:
         """Return the held jobs."""
@@ -198,7 +196,7 @@ class Pool:
         """
         self._run, self._variables = run, contextvars.copy_context()
         self._is_closed = False
-        self._threads = {}
+        self._threads: dict[int, threading.Thread] = {}
         try:
             yield
         finally:

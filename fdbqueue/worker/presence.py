@@ -129,11 +129,8 @@ class Presence:
     _key: bytes | None = None  # of the row, if there is one
     _jobs: int = 0
     _renewed: Since = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.shown = ", ".join(self.queues)
-        self._since = milliseconds()
-        self._has_looked = False  # for rows of workers that were killed
+    _since: int = field(default_factory=milliseconds)
+    _has_looked: bool = False  # for rows of workers that were killed
 
     def is_due(self, jobs: int) -> bool:
         """Return whether to renew the row now."""

@@ -201,4 +201,5 @@ class Upkeep(Part):
         try:
             change(self.db)
         except Exception as error:
-            _log.warning("%s: this worker %s: %s", self.presence.shown, failure, error)
+            queues = ", ".join(self.presence.queues)
+            _log.warning("%s: this worker %s: %s", queues, failure, error)
