@@ -77,6 +77,14 @@ os.register_at_fork(after_in_child=_free_clients.clear)
 _MAYBE_COMMITTED = frozenset({1021, 1031, 1039})
 
 
+class _Committed(Exception):
+    """An earlier attempt has committed, so this one commits nothing."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__(result)
+        self.result = result
+
+
 class _Receipt:
     """The receipt of one operation, under a client of this hour.
 
@@ -129,6 +137,8 @@ class _Operation:
     def run(self, db: Database, begin: Callable[[], object]) -> Any:
         try:
             result = run(db, self._attempt, begin, self._note_error)
+        except _Committed as earlier:
+            result = earlier.result
         except Exception as error:
             if not self._is_uncertain:
                 raise
@@ -140,7 +150,7 @@ class _Operation:
     def _attempt(self, tr: Transaction) -> Any:
         self._is_committing = False
         if self._is_uncertain and (done := self._committed_attempt(tr)) is not None:
-            return self._results[done]  # with nothing left to commit
+            raise _Committed(self._results[done])
         result = self.body(tr)
         # After an unknown result even an attempt that wrote nothing must fence the earlier one off.
         if self._is_uncertain or self.wrote(result):
