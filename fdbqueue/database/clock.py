@@ -44,8 +44,8 @@ def retry_delay(
 ) -> float:
     """Return the seconds before the next attempt of a job after some failures.
 
-    The delay grows from `first` by `factor` with each failure, up to `longest`, less a random share
-    of up to `jitter`.
+    The delay grows from `first` by `factor`, up to `longest`, less a random share of up to
+    `jitter`.
 
     >>> retry_delay(1, max), retry_delay(1, min), retry_delay(1000, max)
     (1.0, 0.5, 3600.0)

@@ -33,12 +33,6 @@ class _Decorator(Protocol):
     ) -> Callable[Concatenate[_S, Transactor, _P], _T]: ...
 
 
-class _DecoratorOf(Protocol):
-    """The decorator with the name of the parameter."""
-
-    def __call__(self, function: Callable[..., _T], /) -> Callable[..., _T]: ...
-
-
 @overload
 def transactional(  # type: ignore[overload-overlap]  # of a method, the first parameter is `self`
     function: Callable[Concatenate[Transaction, _P], _T], /
@@ -56,7 +50,9 @@ def transactional(*, receipts: Subspace | None = None) -> _Decorator: ...
 
 
 @overload
-def transactional(*, parameter: str, receipts: Subspace | None = None) -> _DecoratorOf: ...
+def transactional(
+    *, parameter: str, receipts: Subspace | None = None
+) -> Callable[[Callable[..., _T]], Callable[..., _T]]: ...
 
 
 def transactional(
@@ -67,18 +63,17 @@ def transactional(
 ) -> Any:
     r"""Decorate a function that takes a transaction, so that it also accepts a database.
 
-    It works as `fdb.transactional`, on either engine. Given a database, the decorated function
-    creates a transaction, calls the function and commits. It retries after a retryable error: the
-    function may run several times, and must not sleep, commit or create identities. Given a
-    transaction, it only calls the function; the transaction's owner commits and retries.
+    It works as `fdb.transactional`, on either engine. Given a database, it commits, and retries
+    after a retryable error: the function may run several times, and must not sleep, commit or
+    create identities. Given a transaction, whose owner commits and retries, it only calls the
+    function.
 
     A transaction lives five seconds. A longer function is retried forever (1007), unless the
     transaction has a retry limit or a timeout (`db.options.set_transaction_retry_limit`).
 
     On a cluster, the result of a commit can be unknown (1021), and a retry could apply the function
-    twice. With `receipts`, the function takes effect exactly once: each commit writes a receipt, by
-    which the next attempt finds and returns the committed result. The embedded engine ignores
-    `receipts`: it does not repeat such a commit.
+    twice. With `receipts`, the function takes effect exactly once: by the receipt of a commit, the
+    next attempt finds its result. The embedded engine does not repeat such a commit.
 
     Args:
         function: The function; no generator or coroutine function.
@@ -86,8 +81,8 @@ def transactional(
         receipts: A subspace for receipts only.
 
     Raises:
-        TypeError: `receipts` is not a `Subspace`, or a call has no argument for `parameter`.
-        ValueError: The function has no such parameter, or is a generator or coroutine function.
+        TypeError: A call has no argument for `parameter`.
+        ValueError: The function has no such parameter.
 
     Source: FoundationDB documentation, Python API, "Transactional decoration"; Developer Guide,
     "Transactions with unknown results".

@@ -3,8 +3,7 @@
     jobs = fdbqueue.directory.create_or_open(db, ("app", "jobs"))
     queue = fdbqueue.PriorityQueue.named(db, jobs)
 
-This is the binding's own code (`fdb.directory`), decorated with `fdbqueue.transactional`: clients
-in every language see the same directories.
+This is the binding's own code (`fdb.directory`), decorated with `fdbqueue.transactional`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
@@ -31,9 +32,8 @@ def run_once(
     """Run `body(tr)` in a transaction that takes effect exactly once, and return its result.
 
     Each commit writes a receipt, or its result names what it stored. After an unknown result, the
-    next attempt looks for this. If present, the earlier attempt committed, and its result is
-    returned. If absent, the earlier attempt can no longer commit. See `docs/design/receipts.md`.
-    The embedded engine does not repeat a commit with an unknown result; on it, this is `run`.
+    next attempt looks for this; see `docs/design/receipts.md`. The embedded engine does not repeat
+    a commit with an unknown result; on it, this is `run`.
 
     An attempt leaves a receipt if `wrote(result)`. `begin` is as for `run`. With `is_stored`, there
     are no receipts: `is_stored(tr, result)` looks for what an attempt stored. If absent, it adds a
@@ -43,12 +43,12 @@ def run_once(
 
     Raises:
         FDBError: An error that is not retryable, once it is certain that nothing took effect;
-            or 1021, if the database cannot be reached to find out, or an embedded one's disk has
-            not confirmed the commit.
+            or 1021, if the database cannot be reached to find out, or the disk did not confirm.
     """
     if engine_of(db).commits_are_certain:
         return run(db, body, begin)
-    result: _T = _Operation(receipts, body, wrote, is_stored).run(db, begin)
+    receipt = _Receipt(receipts) if is_stored is None else None
+    result: _T = _Operation(body, wrote, is_stored, receipt).run(db, begin)
     return result
 
 
@@ -122,23 +122,17 @@ class _Receipt:
             tr.clear_range(*receipts_before(self._receipts, self.client.hour - _RECEIPT_HOURS))
 
 
+@dataclass(eq=False)
 class _Operation:
     """One exactly-once operation, and the result of each of its attempts."""
 
-    def __init__(
-        self,
-        receipts: Subspace,
-        body: Callable[[Transaction], Any],
-        wrote: Callable[[Any], bool],
-        is_stored: Callable[[Transaction, Any], bool] | None,
-    ) -> None:
-        self._body = body
-        self._wrote = wrote
-        self._is_stored = is_stored
-        self.receipt = _Receipt(receipts) if is_stored is None else None
-        self._results: list[Any] = []
-        self._is_committing = False
-        self._is_uncertain = False  # whether an earlier attempt may have committed
+    body: Callable[[Transaction], Any]
+    wrote: Callable[[Any], bool]
+    is_stored: Callable[[Transaction, Any], bool] | None
+    receipt: _Receipt | None
+    _results: list[Any] = field(default_factory=list[Any])
+    _is_committing: bool = False
+    _is_uncertain: bool = False  # whether an earlier attempt may have committed
 
     def run(self, db: Database, begin: Callable[[], object]) -> Any:
         try:
@@ -157,9 +151,9 @@ class _Operation:
         self._is_committing = False
         if self._is_uncertain and (done := self._committed_attempt(tr)) is not None:
             raise _Committed(self._results[done])
-        result = self._body(tr)
+        result = self.body(tr)
         # After an unknown result even an attempt that wrote nothing must fence the earlier one off.
-        if self._is_uncertain or self._wrote(result):
+        if self._is_uncertain or self.wrote(result):
             self._results.append(result)
             if self.receipt is not None:
                 self.receipt.write(tr, len(self._results) - 1)
@@ -173,16 +167,13 @@ class _Operation:
     def _committed_attempt(self, tr: Transaction) -> int | None:
         if self.receipt is not None:
             return self.receipt.find(tr)
-        assert self._is_stored is not None
+        assert self.is_stored is not None
         # A list: each of the others is fenced off.
-        stored = [n for n, result in enumerate(self._results) if self._is_stored(tr, result)]
+        stored = [n for n, result in enumerate(self._results) if self.is_stored(tr, result)]
         return stored[0] if stored else None
 
     def _settle(self, db: Database, error: Exception) -> Any:
-        """After an error that ends the operation, return the committed attempt's result.
-
-        If none committed, make sure that none can, and raise the error.
-        """
+        """Return the committed attempt's result; if none can commit any more, raise the error."""
 
         def body(tr: Transaction) -> int | None:
             committed = self._committed_attempt(tr)

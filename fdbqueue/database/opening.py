@@ -44,9 +44,8 @@ def open(
 
     Args:
         url: The database, as above.
-        durability: On the embedded engine, `"full"`: a commit that returned is on disk.
-            `"os"`: it survives the death of the process. A failure of the machine may lose the last
-            commits, but never a commit before one that it keeps.
+        durability: On the embedded engine, `"full"`: a commit that returned is on disk. `"os"`: a
+            failure of the machine may lose the last commits.
         create: Whether the embedded engine creates a missing database.
 
     Raises:

@@ -47,8 +47,8 @@ def read_pages(
 ) -> Iterator[_T]:
     """Yield what `page(tr, rows)` returns for each page of a range.
 
-    On a database, each page has a separate transaction, in which `page` is called. `size` is the
-    rows of a page, `limit` the rows in all (0: no limit).
+    On a database, each page has a transaction, in which `page` is called. `size` is the rows of a
+    page, `limit` the rows in all (0: no limit).
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")

@@ -59,9 +59,8 @@ def run(
     """Run `body(tr)` in a transaction, with retries until it commits.
 
     After an unknown commit result, the body may take effect twice; `run_once` prevents that.
-    `begin` is called before each attempt, outside of its transaction, `failed` with each database
-    error. On a durable embedded database, a commit that only has to reach the disk is appended to
-    `unconfirmed`, without a wait.
+    `begin` is called before each attempt, `failed` with each database error. A commit that only has
+    to reach the disk is appended to `unconfirmed`, without a wait.
     """
     if binding.client_was_forked:
         check_fork(db)

@@ -25,9 +25,8 @@ _T = TypeVar("_T")
 class Database(Writes):
     """An ordered, transactional key-value store in one directory: FoundationDB for one machine.
 
-    Any number of threads and processes may open the same directory. The methods are the official
-    binding's. Each operation on the database itself is a separate transaction, retried until it
-    commits.
+    Threads and processes may open the same directory. The methods are the official binding's. Each
+    operation on the database itself is a separate transaction, retried until it commits.
 
     Args:
         path: The directory; `None` for a private database in memory, deleted when closed.
@@ -35,11 +34,7 @@ class Database(Writes):
         create: Whether to create a missing database.
 
     Raises:
-        NotADatabase: The path holds something else, or nothing and `create` is false.
-        FormatVersionMismatch: Another release wrote the database.
-        CorruptDatabase: The files are damaged.
-        ReadOnlyDatabase: The files cannot be written.
-        DiskFull: The files cannot be created.
+        StorageError: The directory cannot be used; the subclasses say why.
 
     Example:
         >>> with Database(None) as db:
@@ -98,14 +93,13 @@ class Database(Writes):
     def check_integrity(self, seconds: float | None = None) -> bool:
         """Check every page of the database file for damage, and return whether it ended in time.
 
-        Other transactions continue. The check takes about a second per gigabyte in memory,
-        otherwise as long as the disk needs.
+        Other transactions continue. The check takes about a second per gigabyte in memory.
 
         Args:
             seconds: Seconds after which to give up; `None` for never.
 
         Raises:
-            CorruptDatabase: SQLite found damage; the message quotes its first finding.
+            CorruptDatabase: SQLite found damage.
 
         Example:
             >>> with Database(None) as db:
@@ -118,8 +112,7 @@ class Database(Writes):
         """Return a new transaction.
 
         Raises:
-            TypeError: The caller is `fdb.transactional`, which would not retry; use
-                `fdbqueue.transactional`.
+            TypeError: The caller is `fdb.transactional`, which would not retry.
         """
         if sys._getframe(1).f_globals.get("__name__") == "fdb.impl":
             raise TypeError(BINDING_REFUSED)
@@ -193,11 +186,3 @@ class Database(Writes):
     def get_and_watch(self, key: KeyLike) -> tuple[Value, WatchFuture]:
         """Return the value of a key and a watch for its next change."""
         return self._run(lambda tr: (tr.get(key), tr.watch(key)))
-
-    def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
-        """Do `Transaction.set_versionstamped_key`."""
-        self._run(lambda tr: tr.set_versionstamped_key(key, param))
-
-    def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
-        """Do `Transaction.set_versionstamped_value`."""
-        self._run(lambda tr: tr.set_versionstamped_value(key, param))

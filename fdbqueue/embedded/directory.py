@@ -10,8 +10,7 @@
 A process that has the database open holds a shared lock on the directory.
 
 The directory must belong to this user, to root, or to a user who shares it with a group of this
-user: whoever can write to it can replace its files. The files must be plain files. Links to the
-directory or above it are the user's own choice.
+user: whoever can write to it can replace its files, which must be plain files.
 """
 
 from __future__ import annotations

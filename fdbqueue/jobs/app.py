@@ -25,12 +25,12 @@ from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from fdbqueue.database.binding import Guard, database_name, is_database
 from fdbqueue.database.opening import open as open_database
-from fdbqueue.errors import QueueNotFound
-from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
+from fdbqueue.errors import InvalidItemId, QueueNotFound
+from fdbqueue.jobs.batches import Batch
 from fdbqueue.jobs.errors import (
     AppIsRemote,
     AppNotBound,
@@ -39,6 +39,7 @@ from fdbqueue.jobs.errors import (
     InvalidArguments,
     UndecodableArguments,
 )
+from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.handler import Around, JobHandler, Lifespan
 from fdbqueue.jobs.job import Job, JobPusher, JobSettings
 from fdbqueue.jobs.processes import command_of, importable, is_same
@@ -50,6 +51,7 @@ from fdbqueue.queue.arguments import (
     MAX_INTEGER,
     declared_settings,
     kept_options,
+    validate_choice,
     validate_lease,
     validate_number,
     validate_range,
@@ -57,6 +59,7 @@ from fdbqueue.queue.arguments import (
     validate_share,
 )
 from fdbqueue.queue.base import change_once
+from fdbqueue.queue.batches import Batches, BatchNotFound
 from fdbqueue.queue.deployment import Deployment, Difference, deploy
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.steps import KEPT
@@ -137,14 +140,13 @@ class App:
 
     Args:
         database: A database; a name for `fdbqueue.open`, which is opened at the first push; or the
-            address of a server, such as `https://queues.example:8080`, to push from a machine
-            without the database. `None` to call `bind` later.
+            address of a server, such as `https://queues.example:8080`. `None` to call `bind` later.
         keep: Which done jobs are kept in the queues that the app creates; see `QueueOptions`.
         keep_unknown: The time after which a job that no worker knows becomes a dead letter; `None`
             for never.
         token: A token for the server, with the role `write`.
-        repeat_for: The time, up to an hour, for which a call repeats its request to a server that
-            does not answer. The request takes effect once.
+        repeat_for: The time, up to an hour, for which a request to a server that does not answer is
+            repeated. It takes effect once.
 
     Example:
         >>> app = App("memory:")
@@ -189,22 +191,15 @@ class App:
             self.bind(database, token=token, repeat_for=repeat_for)
 
     def __repr__(self) -> str:
-        return f"<App of {len({*self._jobs.values()})} jobs on {self._where()}>"
-
-    def _where(self) -> str:
-        if self._db is not None:
-            return database_name(self._db)
-        return "no database" if self._named is None else self._named
+        where = self._named or "no database" if self._db is None else database_name(self._db)
+        return f"<App of {len({*self._jobs.values()})} jobs on {where}>"
 
     def bind(
         self, database: str | Database, *, token: str | None = None, repeat_for: Duration = 30
     ) -> None:
         """Let the app push to this database or server, instead of any earlier one.
 
-        Args:
-            database: A database, a name for `fdbqueue.open`, or the address of a server.
-            token: A token for the server, with the role `write`.
-            repeat_for: The time for which a call repeats its request to a server.
+        The arguments are as for `App`.
 
         Raises:
             ImportError: The address is one of a server, and httpx is missing.
@@ -265,7 +260,7 @@ class App:
         """Return the queue of this name; the first push creates it. Or declare its options.
 
         With options, nothing is returned and the database is not opened: workers of the queue
-        store the options when they start, as `deploy` does.
+        and `deploy` store the options.
 
         Args:
             name: The name of the queue.
@@ -318,29 +313,28 @@ class App:
         """Return a decorator that makes a job of a function or coroutine function.
 
         If the first parameter is annotated `Context`, the worker supplies it. If it is annotated
-        `Transaction`, the function is the body of the transaction that ends the job: it takes
-        effect exactly once, may run several times, and must end within five seconds. Arguments and
-        results are stored as JSON; see `docs/reference/arguments.md`.
+        `Transaction`, the function is the body of the transaction that ends the job, as the handler
+        with `tr` of a `Worker`. Arguments and results are stored as JSON; see
+        `docs/reference/arguments.md`.
 
         Args:
-            function: Must not be given: write `@app.job()`, with parentheses.
+            function: Must not be given.
             name: The name that is stored with each item; by default `module.function`.
-            retry: When to retry a failed job: a policy, or a function of the error and the context
-                that returns a delay or an outcome. By default `Retry()`, with 20 attempts.
+            retry: A policy, or a function of the error and the context that returns a delay or an
+                outcome. By default `Retry()`, with 20 attempts.
             timeout: The time after which a job is told to stop, as for `Worker`.
             version: The version of the job, from 1. Workers with an older one leave it to others.
             aliases: Its earlier names: stored items that have one run this job.
             on_dead: A job of this app, or what its `using` returned, which gets a `DeadJob` of
-                `fdbqueue.types`. The transaction that makes the job a dead letter pushes it,
-                whatever makes it one, also if the queue is full. Its queue, priority, version and a
-                group given as text apply. If it dies, nothing more is pushed.
+                `fdbqueue.types`. The transaction that makes the job a dead letter pushes it, also
+                if the queue is full, with its queue, priority, version and a group given as text.
+                If it dies, nothing more is pushed.
             options: How the job is pushed; see `fdbqueue.options.JobOptions`.
 
         Raises:
             DuplicateJob: Another job of this app has the name or an alias.
             InvalidArguments: The job of `on_dead` does not take one argument.
-            TypeError: An argument has the wrong type, or there is no such option.
-            ValueError: An argument or option is out of range.
+            TypeError: There is no such option.
         """
         if function:
             raise TypeError("write @app.job(), with parentheses")
@@ -371,8 +365,7 @@ class App:
             self._jobs.update(claimed | self._jobs)
             return job
 
-        decorator: Any = declare
-        return decorator  # type: ignore[no-any-return]
+        return cast("_Decorator", declare)
 
     def _check_alert(self, alert: JobPusher[..., Any]) -> None:
         if not isinstance(alert, JobPusher) or alert.job.app is not self:
@@ -392,14 +385,14 @@ class App:
     ) -> Callable[[_J], _J]:
         """Return a decorator that declares a schedule of a job: it stands above `@app.job()`.
 
-        At each tick the job is pushed exactly once, with the tick in `Context.tick`. Workers store
-        the schedules of their queues when they start, and replace changed ones. A schedule that no
-        worker has declared for a day stops.
+        At each tick the job is pushed exactly once. Workers store the schedules of their queues
+        when they start, and replace changed ones. A schedule that no worker has declared for a day
+        stops.
 
         Args:
             expression: Five fields of cron, or six with the seconds first.
-            options: `name`, by default that of the job; `args` and `kwargs` of the job; `tz`,
-                `missed` and `overlap`, as for `Schedules.add`.
+            options: `name`, by default that of the job; its `args` and `kwargs`; `tz`, `missed` and
+                `overlap`, as for `Schedules.add`.
 
         Raises:
             DuplicateSchedule: The app has declared a schedule of this name for the queue.
@@ -422,10 +415,8 @@ class App:
     ) -> Callable[[_J], _J]:
         """Return a decorator that declares a schedule at a fixed interval; see `cron`.
 
-        Ticks are the multiples of the interval since 1970.
-
         Args:
-            interval: The interval, at least a second.
+            interval: At least a second. Ticks are its multiples since 1970.
             options: As for `cron`, except for `tz`.
         """
         return self._scheduled({"every": interval}, options)
@@ -446,9 +437,9 @@ class App:
     def deploy(self, *queues: str, force: bool = False, check: bool = False) -> list[Difference]:
         """Store the declared options of queues, and the schedules, in one transaction.
 
-        Workers do the same for their queues when they start. An option that the code does not name
-        any more gets its default again. One that somebody has set by hand since the last deployment
-        stays, also when the code changes. Two deployments at once take effect one after the other.
+        Workers do the same for their queues when they start. An option that the code no longer
+        names gets its default again. One that was set by hand since the last deployment stays, also
+        when the code changes.
 
         Args:
             queues: The names of queues; by default all that the app declares.
@@ -456,7 +447,7 @@ class App:
             check: Whether to store nothing.
 
         Returns:
-            The differences, with those that stay. An empty list if the database is as the code.
+            The differences, also those that stay.
 
         Example:
             >>> app = App("memory:")
@@ -483,27 +474,17 @@ class App:
         keep: Duration = KEPT,
         queue: str | None = None,
     ) -> int:
-        """Send a signal, for which jobs wait with `Context.wait`.
+        """Send a signal, for which jobs wait with `Context.wait`; return how many waited.
 
-        Jobs that wait go on in this transaction. Jobs that begin to wait within `keep` go on at
-        once.
+        Limits and errors are those of `PriorityQueue.steps.signal`.
 
         Args:
             tr: A transaction or a database; `None` for the app's own database or server.
-            name: The name of the signal, text of 1 to 255 bytes.
-            key: Its key, text of up to 255 bytes; by default a job waits for its own id.
-            value: Its value, JSON of up to 90,000 bytes.
-            keep: How long it is kept.
+            name: The name of the signal.
+            key: Its key; by default a job waits for its own id.
+            value: Its value.
+            keep: The time within which a job that begins to wait goes on at once.
             queue: The queue of the jobs; `None` for the queues of all jobs of the app.
-
-        Returns:
-            The number of jobs that waited for it.
-
-        Raises:
-            InvalidValue: The value is not JSON.
-            PayloadTooLarge: The value is too large.
-            TooManyWaiting: More than 1,000 jobs in a queue wait for it, or fewer if the value is
-                large.
         """
         names = known_queues(self) if queue is None else [queue]
         targets = [self.target(each) for each in names]
@@ -527,10 +508,10 @@ class App:
     ) -> Batch[_R]:
         """Begin a batch of jobs.
 
-        Push its jobs with `Batch.push` within a `with` block, which closes the batch. The
-        transaction that ends the last job makes `then` ready, exactly once. Its keyword arguments
-        `done`, `dead` and `cancelled` are the numbers of jobs that ended in each way. If the block
-        raises an exception, the batch is cancelled, and `then` with it.
+        The end of its `with` block closes it. The transaction that ends the last job makes `then`
+        ready, exactly once, with the numbers of jobs that ended in each way as the keyword
+        arguments `done`, `dead` and `cancelled`. An exception in the block cancels the batch, and
+        `then` with it.
 
         Args:
             then: The job that runs once all others have ended.
@@ -558,22 +539,39 @@ class App:
             >>> batch.handle.result()
             '3 of 3'
         """
-        return begin_batch(self, then, args, kwargs or {}, on_dead)
+        validate_choice("on_dead", on_dead, OnDead)
+        call = then.bind(*args, **{**(kwargs or {}), "done": 0, "dead": 0, "cancelled": 0})
+        name, priority = then.settings.queue, then.settings.priority
+        value, group = call.stored.value, call.group
+        item = Batches(self.queue(name)).open(self.db, value, priority, on_dead, group, then.alert)
+        handle = Handle(then, name, item.id, is_new=item.is_new)
+        return Batch(self, name, handle, on_dead, is_own=True)
 
     def existing_batch(self, id: str) -> Batch[Any]:
-        """Return the batch with this `Batch.id`, to add jobs to it, or raise `BatchNotFound`."""
-        return batch_of(self, known_queues(self), id)
+        """Return the batch with this id, to add jobs to it, or raise `BatchNotFound`."""
+        for name in known_queues(self):
+            queue = self.queue(name)
+            try:
+                on_dead = Batches(queue).on_dead(self.db, id)
+            except InvalidItemId:
+                continue
+            info = None if on_dead is None else queue.get(self.db, id)
+            stored = None if info is None else info.job
+            if info is not None and stored is not None and on_dead is not None:
+                handle = Handle(self.jobs[stored.name], name, info.item.id, is_new=True)
+                return Batch(self, name, handle, on_dead, is_own=False)
+        raise BatchNotFound(id)
 
     def lifespan(self, function: _Lifespan, /) -> _Lifespan:
         """Run a generator function around the life of each worker process: a decorator.
 
         The code before its `yield` runs before the worker claims a job, the rest once all jobs have
-        ended. What it yields is `Context.state` in jobs and middleware. An async generator function
-        runs in the event loop of the jobs that are coroutines. If it raises an exception before the
-        `yield`, so does `work`, and no job begins.
+        ended. What it yields is `Context.state` in jobs and middleware. If it raises an exception
+        before the `yield`, so does `work`.
 
         Args:
-            function: A generator function or async generator function with one `yield`.
+            function: A generator function with one `yield`. An async one runs in the event loop of
+                the jobs that are coroutines.
 
         Raises:
             ValueError: The app has another lifespan.
@@ -609,14 +607,13 @@ class App:
     def middleware(self, function: _Middleware, /) -> _Middleware:
         """Run a generator function around the call of each job: a decorator.
 
-        The function gets the context of the attempt. The code before its `yield` runs before the
-        call, the rest after it. If the call raises an exception, so does the `yield`; raise it
-        again, or the job is done and returns `None`. The function runs in the thread of the job
-        and, around the body of a transaction, as often as the body does. Functions are entered in
-        the order in which they were declared.
+        The code before its `yield` runs before the call, the rest after it. If the call raises an
+        exception, so does the `yield`; raise it again, or the job is done and returns `None`. The
+        function runs in the thread of the job and, around the body of a transaction, as often as
+        the body does. Functions are entered in the order in which they were declared.
 
         Args:
-            function: A generator function with one `yield`.
+            function: A generator function of the context, with one `yield`.
 
         Example:
             >>> app = App("memory:")
@@ -673,18 +670,16 @@ class App:
                 then failed; after a signal, it goes back without counting an attempt.
             drain: Whether to stop once no job can be claimed and none is running.
             processes: The number of processes that this one starts, which import the module of the
-                app. It replaces a process that ends: at once, or after a death with a delay that
-                doubles from a second to a minute. `None` to run jobs here.
+                app. A process that ends is replaced, after a death with a delay that doubles from a
+                second to a minute. `None` to run jobs here.
             max_jobs: The number of jobs after which a process ends.
-            max_memory: The bytes of resident memory after which a process ends; only on Linux.
+            max_memory: The bytes of resident memory after which it ends; only on Linux.
             health: A port of the loopback interface, or `"HOST:PORT"`, on which the first process
                 answers `/live` and, while it can claim jobs, `/ready`.
 
         Raises:
             AppNotFound: Other processes cannot import the app or use its database.
-            ValueError: There is no queue, or `at_most` or `weights` names another one, or a number
-                is out of range.
-            OSError: The process cannot listen on the address of `health`.
+            ValueError: There is no queue, or `at_most` or `weights` names another one.
         """
         for each in queues:
             if not isinstance(each, str):

@@ -30,25 +30,24 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from fdbqueue.errors import FdbqueueError
 from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnsupportedAnnotation
 from fdbqueue.jobs.handle import Handle, handle_of
 from fdbqueue.queue.arguments import validate_json
 from fdbqueue.worker.functions.steps import Results
+from fdbqueue.worker.invocation import globals_of
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.job import Job
+
+_E = TypeVar("_E", bound=FdbqueueError)
 
 Jobs: TypeAlias = "Mapping[str, Job[Any, Any, Any, Any]]"
 
 _RETURN = "return"
 _encoder = json.JSONEncoder(allow_nan=False)
 _UNIONS = (typing.Union, UnionType)
-_UNKNOWN = inspect.Signature(
-    [
-        inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
-        inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
-    ]
-)
+_UNKNOWN = inspect.signature(lambda *args, **kwargs: None)
 _ITERABLES = (Iterable, Reversible, Container)
 _USE = (
     "use text, numbers, booleans, None, lists and dicts, or annotate a type that has a JSON form, "
@@ -63,13 +62,6 @@ _MICROSECOND = timedelta(microseconds=1)
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
 _MISSING = object()
 
-_BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
-    # A subclass may change what `str(value)` returns.
-    (str, str.__str__),
-    (int, int.__int__),
-    (float, float.__float__),
-)
-
 
 class _NoJsonForm(TypeError):
     """JSON cannot hold a value of this type."""
@@ -83,9 +75,13 @@ def _to_json(value: Any) -> Any:
         return value.to_json()
     if hasattr(value, "model_dump"):  # a model of pydantic
         return value.model_dump(mode="json", round_trip=True)
-    for base, converted in _BASES:
-        if isinstance(value, base):
-            return converted(value)
+    # A subclass may change what `str(value)` returns.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
     kind: Any = value.__class__
     if issubclass(kind, Iterator):
         raise TypeError(f"{kind.__name__} can be read only once; make a list of it")
@@ -149,6 +145,10 @@ class Owner(NamedTuple):
     kind: Literal["job", "step"] = "job"
     jobs: Jobs = MappingProxyType({})
 
+    def error(self, of: type[_E], parameter: str | None, reason: str) -> _E:
+        """Return an error of a parameter, of the result, or of all arguments."""
+        return of(self.name, parameter, reason, self.kind)
+
 
 class _Converter:
     """Converts the values of one parameter, or the results, to JSON and back."""
@@ -170,10 +170,10 @@ class _Converter:
             encoded = self._json(value) if self._is_json else self._encoded(value)
             self._compare(value, encoded)
         except RecursionError:  # perhaps it contains itself
-            raise self._invalid(name, "it is nested too deeply") from None
+            raise self._owner.error(InvalidArguments, name, "it is nested too deeply") from None
         except (TypeError, ValueError) as error:
             what = f"; {_USE}" if isinstance(error, _NoJsonForm) else f": {value!r}"
-            raise self._invalid(name, f"{error}{what}") from None
+            raise self._owner.error(InvalidArguments, name, f"{error}{what}") from None
         return encoded
 
     def _json(self, value: Any) -> Any:
@@ -214,9 +214,6 @@ class _Converter:
             shown = "another value" if after == repr(value) else after
             raise ValueError(f"it comes back from JSON as {shown}")
 
-    def _invalid(self, name: str, reason: str) -> InvalidArguments:
-        return InvalidArguments(self._owner.name, name, reason, self._owner.kind)
-
     def decode(self, name: str, stored: Any) -> Any:
         """Return the value of a JSON form, or raise `UndecodableArguments`."""
         if type(stored) in self._unchanged:
@@ -225,8 +222,7 @@ class _Converter:
             return self._decoded(stored)
         except (TypeError, ValueError) as error:
             reason = f"{error}: {stored!r}"
-            owner = self._owner
-            raise UndecodableArguments(owner.name, name, reason, owner.kind) from None
+            raise self._owner.error(UndecodableArguments, name, reason) from None
 
     def _decoded(self, stored: Any) -> Any:
         jobs = self._owner.jobs
@@ -264,9 +260,8 @@ class _Converters(NamedTuple):
 class Arguments(Results):
     """The arguments and the result of a function, and their JSON forms.
 
-    See `docs/reference/arguments.md`. Each encoded value is decoded again and compared with the
-    original; if JSON would lose or change a part of it, the value is refused. `skip` first
-    parameters are supplied by the worker.
+    See `docs/reference/arguments.md`. Each encoded value is decoded again, and refused if it
+    differs from the original. The worker supplies the first `skip` parameters.
 
     Example:
         >>> from datetime import date
@@ -286,11 +281,8 @@ class Arguments(Results):
         jobs: Jobs = MappingProxyType({}),
         kind: Literal["job", "step"] = "job",
     ) -> None:
-        self._name = name
         self._owner = Owner(name, kind, jobs)
-        self._function: Any = inspect.unwrap(function)
-        while hasattr(self._function, "func"):  # of `functools.partial`
-            self._function = inspect.unwrap(self._function.func)
+        self._names = globals_of(function)
         try:
             signature = inspect.signature(function)
         except ValueError:  # some functions that are not written in Python have none
@@ -327,15 +319,14 @@ class Arguments(Results):
             return _Converter(self._owner, Any)
         # One at a time: the types that the worker supplies may be imported for type checkers only.
         holder = SimpleNamespace(__annotations__={name: annotation})
-        names = getattr(self._function, "__globals__", {})
         try:
-            kind = typing.get_type_hints(holder, names, include_extras=True)[name]
+            kind = typing.get_type_hints(holder, self._names, include_extras=True)[name]
             return _Converter(self._owner, kind)
         except Exception as error:  # the code of an annotation may raise anything
             reason = str(error)
             if isinstance(error, NameError):
                 reason += "; import it at the top of the module, outside of `if TYPE_CHECKING`"
-            raise UnsupportedAnnotation(self._name, name, reason, self._owner.kind) from error
+            raise self._owner.error(UnsupportedAnnotation, name, reason) from error
 
     def encode(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -344,18 +335,14 @@ class Arguments(Results):
         return self._converted(args, kwargs, _Converter.encode, InvalidArguments)
 
     def key_of(self, args: list[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return a unique key for the JSON forms of some arguments.
-
-        Calls have the same key if the function would receive equal arguments, however they are
-        passed.
-        """
+        """Return a unique key, which is the same for equal arguments, however they are passed."""
         values, named = self.decode(args, kwargs)
         bound = self._signature.bind(*values, **named).arguments
         forms = {name: repr(canonical(value)) for name, value in bound.items()}
         given = {name: form for name, form in forms.items() if form != self._defaults.get(name)}
-        text = json.dumps([self._name, given], sort_keys=True)
+        text = json.dumps([self._owner.name, given], sort_keys=True)
         # The end of the name is for those who look at the key.
-        return f"{self._name[-40:]} {hashlib.sha256(text.encode()).hexdigest()}"
+        return f"{self._owner.name[-40:]} {hashlib.sha256(text.encode()).hexdigest()}"
 
     @cached_property
     def _defaults(self) -> dict[str, str]:
@@ -399,7 +386,7 @@ class Arguments(Results):
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise invalid(self._name, None, str(error)) from None
+            raise self._owner.error(invalid, None, str(error)) from None
         by_position = zip(chain(positional, repeat(rest)), args)
         return (
             [convert(converter, name, value) for (name, converter), value in by_position],

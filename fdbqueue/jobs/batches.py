@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from fdbqueue.database.binding import Guard
-from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs.handle import Handle
-from fdbqueue.jobs.job import BoundJob, Job, JobPusher
-from fdbqueue.queue.arguments import validate_choice
-from fdbqueue.queue.batches import Batches, BatchNotFound, BatchProgress
+from fdbqueue.jobs.job import BoundJob, JobPusher
+from fdbqueue.queue.batches import Batches, BatchProgress
 from fdbqueue.types import OnDead
 
 if TYPE_CHECKING:
@@ -34,9 +31,8 @@ class Batch(Generic[_R]):
     """A batch of jobs, and the job that runs once they have ended; `App.batch` begins it.
 
     Pushes are collected, and stored 500 to a transaction; `flush` and the end of the `with` block
-    store the rest. The block closes a batch that `App.batch` has begun, but not one from
-    `App.existing_batch`. If a process dies within the block, the batch stays open:
-    `app.existing_batch(id).close()` closes it.
+    store the rest. The block does not close a batch from `App.existing_batch`. If a process dies
+    within the block, `app.existing_batch(id).close()` closes the batch.
 
     Cost: see `docs/reference/costs.md`.
 
@@ -70,12 +66,7 @@ class Batch(Generic[_R]):
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> None:
-        """Add a job with these arguments of its function.
-
-        Args:
-            job: The job, or what its `using` returned without a transaction.
-            args: The arguments of the function.
-            kwargs: Its keyword arguments.
+        """Add a job, or what its `using` returned, with these arguments of its function.
 
         Raises:
             BatchClosed: The batch takes no more jobs.
@@ -123,12 +114,7 @@ class Batch(Generic[_R]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             if self._is_own:
                 self.close()
@@ -139,35 +125,3 @@ class Batch(Generic[_R]):
             self._collected.clear()
         if self._is_own:
             self.handle.cancel()
-
-
-def begin_batch(
-    app: App,
-    then: Job[..., ..., Any, _R],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    on_dead: OnDead,
-) -> Batch[_R]:
-    """Begin a batch; see `App.batch`."""
-    validate_choice("on_dead", on_dead, OnDead)
-    call = then.bind(*args, **{**kwargs, "done": 0, "dead": 0, "cancelled": 0})
-    queue, priority = then.settings.queue, then.settings.priority
-    value, group = call.stored.value, call.group
-    item = Batches(app.queue(queue)).open(app.db, value, priority, on_dead, group, then.alert)
-    return Batch(app, queue, Handle(then, queue, item.id, is_new=item.is_new), on_dead, is_own=True)
-
-
-def batch_of(app: App, queues: Iterable[str], id: str) -> Batch[Any]:
-    """Return the batch with this id in one of the queues; raise `BatchNotFound`."""
-    for name in queues:
-        queue = app.queue(name)
-        try:
-            on_dead = Batches(queue).on_dead(app.db, id)
-        except InvalidItemId:
-            continue
-        info = None if on_dead is None else queue.get(app.db, id)
-        stored = None if info is None else info.job
-        if info is not None and stored is not None and on_dead is not None:
-            handle = Handle(app.jobs[stored.name], name, info.item.id, is_new=True)
-            return Batch(app, name, handle, on_dead, is_own=False)
-    raise BatchNotFound(id)

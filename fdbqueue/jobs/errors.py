@@ -6,19 +6,6 @@ from typing import Literal
 
 from fdbqueue.errors import FdbqueueError
 
-__all__ = [
-    "AppIsRemote",
-    "AppNotBound",
-    "AppNotFound",
-    "DuplicateJob",
-    "DuplicateSchedule",
-    "InvalidArguments",
-    "ServerRefused",
-    "ServerUnavailable",
-    "UndecodableArguments",
-    "UnsupportedAnnotation",
-]
-
 
 class AppNotBound(FdbqueueError):
     """The app has no database."""
@@ -46,7 +33,6 @@ class ServerRefused(FdbqueueError):
 
     Attributes:
         status: The HTTP status; 401 and 403 for a token that is missing or has too few rights.
-        reason: What the answer says.
     """
 
     url: str
@@ -137,7 +123,6 @@ class InvalidArguments(_OfParameter, TypeError):
     Attributes:
         job: The name of the job, or of the step.
         parameter: The parameter, `"return"` for the result, or `None` for all arguments.
-        reason: What is wrong.
     """
 
 

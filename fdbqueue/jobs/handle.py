@@ -66,9 +66,8 @@ class Handle(Generic[_Result]):
     def update(self, /, *args: Any, **kwargs: Any) -> None:
         """Replace the arguments of a job that has not begun.
 
-        The job stays in its place, with its time, group and unique key; `App.queue` has an `update`
-        that changes these. The new arguments are used even if it has failed, but not if it has
-        stored steps.
+        The job keeps its place, time, group and unique key; `App.queue` has an `update` that
+        changes these.
 
         Raises:
             InvalidArguments: The function does not take these arguments.
@@ -80,14 +79,13 @@ class Handle(Generic[_Result]):
     def cancel(self, *, force: bool = False, children: bool = False) -> bool:
         """Cancel the job; return false if it has ended.
 
-        A job that has not begun ends at once. A running job is told (`Context.cancelled`), and does
-        not run again if it has no steps. A job with steps goes on: the step at which it stands
-        raises `JobCancelled`, so that it can compensate. See `PriorityQueue.cancel`.
+        A job that has not begun ends at once, and a running job is told, by `Context.cancelled`. In
+        a job with steps, the step at which it stands raises `JobCancelled`, so that it can
+        compensate. See `PriorityQueue.cancel`.
 
         Args:
             force: Whether to end the job now, in any case.
-            children: Whether to cancel the jobs that it runs in its steps, too, and to let it go on
-                when they have ended.
+            children: Whether to cancel the jobs of its steps, too; it goes on when they have ended.
         """
         queue, db = self._job.app.target(self.queue)
         return queue.cancel(db, self.id, force=force, children=children)
@@ -115,12 +113,12 @@ class Handle(Generic[_Result]):
             yield info
 
     def state(self) -> State | None:
-        """Return the state of its item; `None` if it has left the queue."""
+        """Return its state; `None` if it has left the queue."""
         queue, db = self._job.app.target(self.queue)
         return queue.state(db, self.id)
 
     def info(self) -> ItemInfo | None:
-        """Return everything about its item; `None` if it has left the queue."""
+        """Return everything about it; `None` if it has left the queue."""
         queue, db = self._job.app.target(self.queue)
         return queue.get(db, self.id)
 

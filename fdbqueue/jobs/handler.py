@@ -74,12 +74,17 @@ class JobHandler(Handler):
         job = self._jobs.get(stored.name)
         if job is not None and stored.version <= job.version:
             return None
-        self._say_once(stored.name, stored.version)
+        if (stored.name, stored.version) not in self._unknown:
+            self._unknown.add((stored.name, stored.version))
+            text = "this worker does not know the job %r in version %d, and leaves it to others; "
+            known = ", ".join(sorted(self._jobs)) or "none"
+            _log.warning(text + "it knows %s", stored.name, stored.version, known)
         return unknown_job(stored.name, stored.version)
 
     def call(self, context: Context) -> Invocation:
         """Return the call for a known job; raise `Dead` if the item is no job, or `Spent`."""
-        stored = stored_job(context.item.value)
+        value = context.item.value
+        stored = stored_job(value)
         if stored is None:
             raise Dead('not a job, which is {"job": NAME, "args": [...], "kwargs": {...}}')
         job = self._jobs[stored.name]
@@ -87,17 +92,14 @@ class JobHandler(Handler):
         policy = job.settings.retry
         if isinstance(policy, Retry):
             context.limit_attempts(policy.attempts)
-            if policy.is_spent(context.attempt):
+            if policy.is_last(context.attempt - 1):
                 raise Spent(context.attempt - 1)
         function = partial(_call, job, context, stored.args, stored.kwargs)
         decide = partial(decided, policy, context=context)
-        in_transaction = job.takes == "Transaction"
+        takes_tr = job.takes == "Transaction"
         encode, timeout = job.arguments.encode_result, job.settings.timeout
         around = partial(self._entered, context) if self._middleware else nullcontext
-        pushed = context.item.value
-        return Invocation(
-            job.name, function, in_transaction, decide, encode, timeout, around, pushed
-        )
+        return Invocation(job.name, function, takes_tr, decide, encode, timeout, around, value)
 
     @contextmanager
     def _entered(self, context: Context) -> Generator[None]:
@@ -106,18 +108,6 @@ class JobHandler(Handler):
                 with InThisProcess(context.job):
                     stack.enter_context(around(context))
             yield
-
-    def _say_once(self, name: str, version: int) -> None:
-        if (name, version) in self._unknown:
-            return
-        self._unknown.add((name, version))
-        _log.warning(
-            "this worker does not know the job %r in version %d, and leaves it to others; "
-            "it knows %s",
-            name,
-            version,
-            ", ".join(sorted(self._jobs)) or "none",
-        )
 
 
 def _call(

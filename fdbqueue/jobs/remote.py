@@ -42,8 +42,8 @@ class _NotChanged(ServerRefused):
 class Server:
     """A server to which an app pushes, instead of a database.
 
-    Each changing request has an idempotency key. It is repeated with the same key while the server
-    cannot be reached or answers that it failed, and so takes effect once.
+    A changing request is repeated with the same idempotency key while the server cannot be reached
+    or answers that it failed, and so takes effect once.
 
     Args:
         url: The address, with the path at which the server is mounted.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -39,13 +38,9 @@ class Retry:
         factor: The factor from one delay to the next, from 1 to 1,000.
         longest: The longest delay.
         jitter: The greatest random share of the delay to subtract, from 0 to 1.
-        on: Retry only after these exceptions, a class or a tuple; any other one makes the job a
+        on: The exceptions after which to retry, a class or a tuple; any other one makes the job a
             dead letter.
-        never_on: Do not retry after these exceptions.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range.
+        never_on: The exceptions after which not to retry.
 
     Example:
         >>> policy = Retry(attempts=8, first="2s", longest="1h", jitter=0, on=OSError)
@@ -82,7 +77,6 @@ class Retry:
         """Return the seconds before the next attempt of a job that failed this often."""
         return retry_delay(
             failures,
-            random.uniform,
             first=validate_seconds("first", self.first),
             factor=self.factor,
             longest=validate_seconds("longest", self.longest),
@@ -106,10 +100,6 @@ class Retry:
     def is_last(self, attempt: int) -> bool:
         """Return whether the attempt with this number is the last one."""
         return self.attempts is not None and attempt >= self.attempts
-
-    def is_spent(self, attempt: int) -> bool:
-        """Return whether there is no attempt with this number."""
-        return self.attempts is not None and attempt > self.attempts
 
 
 def _is_exception(kind: object) -> bool:

@@ -38,8 +38,7 @@ class DeclaredOptions(LateOptions, total=False):
 class AppSchedules:
     """The schedules of the jobs of an app, on its database.
 
-    `App.cron` and `App.every` declare schedules in code. `add` is for schedules that come and go at
-    run time: one for each customer, for example.
+    `App.cron` and `App.every` declare schedules in code, `add` adds others at run time.
     """
 
     def __init__(self, app: App, queues: Callable[[], list[PriorityQueue[Any]]]) -> None:
@@ -86,7 +85,7 @@ class AppSchedules:
     def remove(self, name: str) -> bool:
         """Remove a schedule; return false if there is none.
 
-        If the code still declares it, a worker stores it again when it starts.
+        A worker whose code declares it stores it again.
         """
         return any(queue.schedules.remove(self._app.db, name) for queue in self._queues())
 

@@ -137,12 +137,6 @@ class Members(NamedTuple):
             for item in new
         ]
 
-    @property
-    def prefix(self) -> bytes:
-        """The prefix of the queue."""
-        key: bytes = self.queue.subspace.key()
-        return key
-
     def join(self, owner: bytes, id: bytes, *, step: str, job: bytes) -> list[NewItem]:
         """Return the items as members of a batch of the queue `owner`."""
         return self.items(membership_in(self.queue, owner, id, step=step, job=job))

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from fdbqueue.database.clock import Since, client_name
+from fdbqueue.database.retrying import run
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.values import Header, runs_alone
 from fdbqueue.queue.base import WITHIN, BaseQueue, Stop, drive, store_of
@@ -20,6 +21,7 @@ from fdbqueue.types import Transaction
 from fdbqueue.worker.context import HeldLease
 from fdbqueue.worker.endings import Endings, unclaim
 from fdbqueue.worker.pool import HeldJob, Part
+from fdbqueue.worker.presence import ask_database
 from fdbqueue.worker.telemetry import Log
 
 _log = Log("fdbqueue.worker")
@@ -47,10 +49,9 @@ class Source:
 
     Attributes:
         passed: The number of claimed jobs, divided by the weight.
-        may_have_jobs: False after a claim that found none, until there may be some.
         away_until: When to try again after an error, by the monotonic clock; `-inf` after a claim.
         among: The number of jobs to claim, to find one behind unknown jobs.
-        sleep: Ends the sleep of the thread that waits for its jobs.
+        sleep: Ends the wait of a thread for its jobs.
     """
 
     queue: BaseQueue[Any]
@@ -79,8 +80,7 @@ class Turns:
 
     In order, the next turn goes to the first queue that may have jobs. Once all slots are taken,
     each may have some: a worker learns of new jobs a moment late. By weight, the turn goes to the
-    queue with the fewest claimed jobs for its weight. A queue that had none does not catch up
-    later.
+    queue with the fewest claimed jobs for its weight, but a queue that had none does not catch up.
     """
 
     def __init__(self, sources: Sequence[Source], *, in_order: bool = True) -> None:
@@ -146,14 +146,13 @@ class Pace:
         >>> pace = Pace(concurrency=2, prefetch=100)
         >>> for _ in range(10):
         ...     pace.note(0.001)
-        >>> pace.room()
+        >>> pace.room(0)
         12
     """
 
     def __init__(self, concurrency: int, prefetch: int) -> None:
         self.concurrency = concurrency
         self._prefetch = prefetch
-        self.held = 0
         self.seconds = 1.0
         self.n_timed = 0
         self.may_claim_ahead = True
@@ -164,10 +163,10 @@ class Pace:
         weight = max(_WEIGHT, 1 / self.n_timed)
         self.seconds += weight * (max(seconds, 1e-6) - self.seconds)
 
-    def room(self) -> int:
-        """Return how many jobs to claim now; none while more than half are left ahead."""
-        free = max(0, self.concurrency - self.held)
-        waiting = max(0, self.held - self.concurrency)
+    def room(self, held: int) -> int:
+        """Return how many jobs to claim beside the held ones, if at most half are left ahead."""
+        free = max(0, self.concurrency - held)
+        waiting = max(0, held - self.concurrency)
         ahead = 0
         if self.may_claim_ahead and self.seconds <= _AHEAD:
             # At first, no more than were timed: one quick job says little about the next hundred.
@@ -176,7 +175,7 @@ class Pace:
         return free + ahead - waiting if 2 * waiting <= ahead else 0
 
     def is_late(self, seconds: float) -> bool:
-        """Return whether a job has waited too long; then claim none ahead for a while."""
+        """Return whether a job has waited too long; then claim none ahead."""
         is_late = seconds > _LATE * _AHEAD
         if is_late:  # so none are claimed ahead until jobs are quick again
             self.seconds = max(self.seconds, seconds)
@@ -201,9 +200,15 @@ class Claiming(Part):
 
     def trouble(self) -> str | None:
         """Return why no jobs can be claimed, or `None`."""
+        if self.shutdown.stop.is_set:
+            return "the worker is about to stop"
         for source in self.turns.sources:
             if not self._is_claiming or source.has_failed:
                 return f"the worker cannot claim jobs from {source.name}, or does not yet"
+        try:
+            run(self.db, ask_database)
+        except _errors() as error:
+            return f"the database does not answer: {error}"
         return None
 
     def run(self, *, drain: bool) -> None:
@@ -217,7 +222,7 @@ class Claiming(Part):
                 if drain and pool.n_ended != self._n_ended:
                     self._n_ended = pool.n_ended  # the jobs that ended may have pushed some
                     turns.rouse()
-                free = pool.pace.room()
+                free = pool.pace.room(len(pool.held))
                 if not free:
                     pool.await_room(_SOON if self._has_waiting() else _LOOK)
                 elif turn := turns.next(free):
@@ -265,11 +270,11 @@ class Claiming(Part):
             self._has_waiting()
         with pool.changed:
             n_ended = pool.n_ended
-            may_push = pool.pace.held or n_ended != self._n_ended
+            may_push = len(pool.held) or n_ended != self._n_ended
             if self._drains and not may_push and not any(map(_may_have_jobs, turns.sources)):
                 return False
             pool.changed.wait_for(
-                lambda: stop.is_set or turns.ready() or (not pool and pool.n_ended != n_ended),
+                lambda: stop.is_set or turns.ready() or (not pool.held and pool.n_ended != n_ended),
                 _LOOK if sleeps else _SOON * len(turns.sources),
             )
         if not sleeps:
@@ -309,7 +314,7 @@ class Claiming(Part):
     # What becomes of a claim
 
     def _claimed(self, source: Source, n: int, *, wait: float) -> tuple[int, list[HeldJob]]:
-        """Claim jobs; return the number of claims, and up to `n` jobs that the handler knows."""
+        """Claim jobs; return their number, and up to `n` that the handler knows."""
         n_claimed, source.among = max(n, source.among), 1
         stop, store = self.shutdown.stop, source.store
         claiming = store.claim(self.db, self.lease, n_claimed, WITHIN, wait, self._client)
@@ -351,12 +356,12 @@ class Claiming(Part):
             self.endings.release(lone, partial(unclaim, delay=delay))
 
     def _begin(self, source: Source, jobs: list[HeldJob]) -> None:
-        """Begin jobs, or let them wait for running ones if this is their first attempt."""
+        """Begin jobs; others wait for running ones on their first attempt."""
         if not jobs:
             return
         options, pace = source.store.options, self.pool.pace
         are_last = options.max_attempts == 1 or self.handler.may_be_last
-        free = max(0, pace.concurrency - (pace.held - len(jobs)))
+        free = max(0, pace.concurrency - (len(self.pool.held) - len(jobs)))
         begun, back, are_first = list[HeldJob](), list[HeldJob](), True
         for number, job in enumerate(jobs):
             is_first = job.claim.attempts == (1,)
@@ -373,7 +378,7 @@ class Claiming(Part):
     def _begin_alone(self, source: Source, jobs: list[HeldJob]) -> None:
         """Run the first job alone. While others run, give it back for an idle worker."""
         waiting = self.pool.withdraw()
-        if len(self.pool) > len(jobs) + len(waiting):
+        if len(self.pool.held) > len(jobs) + len(waiting):
             self.endings.release([*jobs, *waiting])
             if not self.pool.wait(math.inf if self._drains else self._patience):
                 # Other jobs run for twice as long now; then the next wait may take as long.

@@ -52,11 +52,11 @@ class HeldLease:
     since: Since
 
     def seconds_left(self) -> float:
-        """Return the seconds until the end; less than 0 if it is over."""
+        """Return the seconds until its end; below 0 afterwards."""
         return self.seconds - self.since.seconds()
 
     def extend(self, report: Report) -> None:
-        """Restart it, and store a report; raise `LeaseLost` if another worker may have the job."""
+        """Restart it, and store a report; raise `LeaseLost` if it is lost."""
         since = Since()
         self.store.extend(self.db, (self.claim, report), self.seconds)
         self.since = since
@@ -83,7 +83,7 @@ class Cancelled:
         return self.reason is not None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the job should stop, or for some seconds; return whether it should."""
+        """Wait until it is set, or for some seconds; return whether it is."""
         futures.wait([self._told], timeout)
         return self.is_set()
 
@@ -109,15 +109,12 @@ class Context(Steps, Generic[_State_co]):
 
     - The name of a step is unique within the job. In a loop, include the loop's key:
       `context.step(f"charge {order}", ...)`.
-    - A worker that has lost its claim stores no step: the call raises `LeaseLost`.
     - To suspend a job, a step raises `Suspended`, which is a `BaseException`.
     - A job has up to 10,000 steps. They are deleted with its item.
 
-    Cost: for each new step, a transaction with two reads and four writes. Before it, another one
-    reads the step, unless all stored steps of the job have been read.
+    Cost: see `docs/reference/costs.md`.
 
     Attributes:
-        item: The item of the job.
         job: The name of a declared job; empty for any other.
         state: The value that `App.lifespan` has yielded, of the type in `Context[State]`.
         tick: The tick of the schedule that pushed the job, or `None`.
@@ -156,7 +153,7 @@ class Context(Steps, Generic[_State_co]):
 
     @property
     def lease_ends(self) -> datetime:
-        """When the lease ends, by this process's clock, unless it is extended."""
+        """When the lease ends, unless it is extended."""
         return utc_time(milliseconds()) + timedelta(seconds=self._lease.seconds_left())
 
     @property
@@ -166,7 +163,7 @@ class Context(Steps, Generic[_State_co]):
 
     @property
     def has_steps(self) -> bool:
-        """True once the job has come to a step, in this attempt or an earlier one."""
+        """True once the job has come to a step, in any attempt."""
         return self._header.has_begun or "_attempt" in self.__dict__
 
     @property
@@ -193,8 +190,8 @@ class Context(Steps, Generic[_State_co]):
     def extend(self) -> None:
         """Restart the lease, to make sure that the job is still this worker's.
 
-        Workers extend leases by themselves. Call this before an effect outside of the database that
-        must not come from two workers. Cost: one transaction.
+        Call this before an effect outside of the database that must not come from two workers.
+        Cost: one transaction.
 
         Raises:
             LeaseLost: Another worker may have the job.
@@ -204,8 +201,7 @@ class Context(Steps, Generic[_State_co]):
     def progress(self, fraction: float, message: str = "") -> None:
         """Report how far the work is, for `ItemInfo.progress`.
 
-        Returns at once. The worker stores the report within about a second, unless the job ends
-        sooner.
+        The worker stores the report within about a second, unless the job ends sooner.
 
         Args:
             fraction: The part that is done, from 0 to 1.
@@ -218,8 +214,8 @@ class Context(Steps, Generic[_State_co]):
     def log(self, message: str) -> None:
         """Add a line to the log of the attempt, with the time.
 
-        The log is stored with `progress`, and kept as `log` of the failed attempt or of the done
-        item. It keeps the last 8,000 bytes.
+        Its last 8,000 bytes are stored with `progress`, and kept as `log` of the failed attempt or
+        of the done item.
         """
         if not isinstance(message, str):
             raise TypeError(f"a line of the log is text, not {message!r}")
@@ -239,9 +235,7 @@ class Context(Steps, Generic[_State_co]):
 
         The function's writes, its pushes and the end of the job take effect together, exactly once,
         or not at all if the job fails, learns that it is cancelled, or its lease was lost. The
-        transaction may run several times: the function must not sleep, commit or create identities.
-        If it takes longer than five seconds, the attempt fails with `HandlerTooSlow`. Several
-        functions run in the order of the calls.
+        function is as for `commit`. Several functions run in the order of the calls.
 
         Args:
             function: A plain function. It sees the context variables of this call.

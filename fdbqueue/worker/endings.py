@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -77,16 +77,6 @@ def unclaim(
     if not has_begun:
         claimed.take_back_starts(tr, now, job.claim)
     claimed.release(tr, now, job.claim, due)
-
-
-def sum_of(reports: Iterable[WorkerReport]) -> WorkerReport:
-    """Return the sum of reports."""
-    total = WorkerReport()
-    for each in reports:
-        total.done += each.done
-        total.failed += each.failed
-        total.lost += each.lost
-    return total
 
 
 @dataclass(eq=False)

@@ -49,11 +49,10 @@ class Invocation(NamedTuple):
     """The call of a handler for one job.
 
     Attributes:
-        function: The function to call, with the transaction if it runs in one.
+        function: Called with the transaction, if it runs in one.
         outcome: Returns the outcome of a failed attempt; `None` to let the queue decide.
         encode: Returns the JSON form of its result.
         timeout: Seconds after which it is told to stop; `None` for the worker's time-out.
-        around: Returns a context manager to enter around the call.
     """
 
     name: str
@@ -71,8 +70,7 @@ class Handler(ABC):
 
     Attributes:
         renew: Called every second, to renew what the program declares.
-        keep_unknown: Seconds after which an item that no worker knows becomes a dead letter, or
-            `None`.
+        keep_unknown: Seconds after which an unknown item becomes a dead letter, or `None`.
         may_be_last: Whether a job may have a single attempt.
     """
 
@@ -140,16 +138,14 @@ class FunctionHandler(Handler):
 
     def call(self, context: Context) -> Invocation:
         """Return the call for a job."""
-        item = context.item
-        if self._in_transaction:
+        given = context if self._takes_context else context.item
+        if not self._in_transaction:
+            return Invocation("", partial(self._function, given), False)
 
-            def body(tr: Transaction) -> Any:
-                return self._function(tr, item)
+        def body(tr: Transaction) -> Any:
+            return self._function(tr, given)
 
-            return Invocation("", body, True)
-        return Invocation(
-            "", partial(self._function, context if self._takes_context else item), False
-        )
+        return Invocation("", body, True)
 
 
 _OURS = ("fdb", "fdbqueue")
@@ -172,7 +168,7 @@ def supplied(function: Callable[..., Any]) -> Supplied:
         return ""
     holder = SimpleNamespace(__annotations__={"first": first.annotation})
     try:
-        kind = typing.get_type_hints(holder, _globals_of(function))["first"]
+        kind = typing.get_type_hints(holder, globals_of(function))["first"]
     except (NameError, AttributeError):  # it is not imported, or the binding is not ready
         written = re.findall(r"[\w.]+", str(first.annotation))
         return _NAMES.get(written[0].rpartition(".")[2], "") if written else ""
@@ -188,7 +184,8 @@ def supplied(function: Callable[..., Any]) -> Supplied:
     return ""
 
 
-def _globals_of(function: Any) -> dict[str, Any]:
+def globals_of(function: Any) -> dict[str, Any]:
+    """Return the names that the annotations of a function use."""
     function = inspect.unwrap(function)
     while isinstance(function, partial):
         function = inspect.unwrap(function.func)

@@ -20,8 +20,7 @@ class Suspended(BaseException):
 class Outcome(Exception):
     """The end of an attempt, raised by a handler.
 
-    The attempt keeps the reason and an error: the one that a policy decided on, or the `__cause__`
-    of the outcome.
+    The attempt keeps the reason, and the error that a policy decided on, or the `__cause__`.
     """
 
     reason = ""
@@ -102,7 +101,6 @@ class ChildNotPushed(FdbqueueError):
     """The unique key of a step's job belongs to an unfinished job. Nothing was pushed.
 
     Attributes:
-        name: The name of the step.
         id: The id of the unfinished job.
     """
 
@@ -143,7 +141,6 @@ class StepFailed(FdbqueueError):
     """The function of a step has raised an exception.
 
     Attributes:
-        name: The name of the step.
         error: The exception as text. It is the `__cause__` the first time.
     """
 
@@ -156,11 +153,11 @@ class StepFailed(FdbqueueError):
 class ChildFailed(StepFailed):
     """The job of a step has died, was discarded or cancelled, or has expired.
 
-    Uncaught, it makes the waiting job a dead letter. To run the other job again, retry the dead
-    letter from the step.
+    Uncaught, it makes the waiting job a dead letter. A retry from the step runs the other job
+    again.
 
     Attributes:
-        id: The id of the job that has failed.
+        id: The id of the other job.
     """
 
     id: str
@@ -172,7 +169,6 @@ class WaitTimedOut(FdbqueueError):
     Uncaught, it makes the job a dead letter.
 
     Attributes:
-        name: The name of the step.
         key: The key of the signal.
     """
 

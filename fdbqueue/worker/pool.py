@@ -38,12 +38,12 @@ class HeldJob(Tries):
     Attributes:
         unknown: Why it is left to other workers, or `None`.
         began: When it began, by the performance counter; infinite until an event loop begins it.
-        reported: The handler's last stored report.
-        returned: Its result as JSON; `None` if it is not stored.
+        reported: The last stored report.
+        returned: Its result as JSON, to be stored.
         late: The error of its attempt, if its time is over.
         is_ending: Whether no code of the program runs for it now.
         is_given_up: Whether the worker has ended the attempt without it.
-        unconfirmed: The commit that acknowledged it, if that is not known to be on disk.
+        unconfirmed: The commit that acknowledged it, unless it is on disk.
     """
 
     source: Source
@@ -68,15 +68,6 @@ class HeldJob(Tries):
     is_given_up: bool = False
     unconfirmed: list[Any] = field(default_factory=list[Any])
 
-    def wait_for_loop(self) -> None:
-        """Stop its time until an event loop begins it."""
-        self.began = math.inf
-
-    def begin(self) -> None:
-        """Record that its coroutine begins, in this thread."""
-        self.loop_thread = threading.get_ident()
-        self.began = time.perf_counter()
-
     def note(self, future: futures.Future[Any]) -> None:
         """Record its coroutine; cancel it if its time is over."""
         self.future = future
@@ -84,7 +75,7 @@ class HeldJob(Tries):
             future.cancel()
 
     def lateness(self, timeout: float | None) -> tuple[float, TimedOut | HandlerTooSlow]:
-        """Return for how many seconds its time is over, below 0 before that, and the error."""
+        """Return for how many seconds its time is over, perhaps below 0, and the error."""
         now = time.perf_counter()
         if timeout is None or (self.call and self.call.in_transaction):
             timeout = math.inf
@@ -94,7 +85,7 @@ class HeldJob(Tries):
         return over, TimedOut(timeout)
 
     def tell(self, late: TimedOut | HandlerTooSlow) -> float:
-        """Tell the job that its time is over; return the seconds since it was first told."""
+        """Tell the job that its time is over; return the seconds since the first time."""
         if self.late is None and self.context is not None:
             self.late, self.told_at = late, time.perf_counter()
             self.context.cancelled.set("timeout")
@@ -145,64 +136,57 @@ def by_source(jobs: list[HeldJob]) -> dict[Source, list[HeldJob]]:
 
 
 class Pool:
-    """The jobs that a worker holds, in the order of their claims, and its threads."""
+    """The jobs that a worker holds, in the order of their claims."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
-        self._held: dict[HeldJob, None] = {}
+        self.held: dict[HeldJob, None] = {}
         self._waiting: deque[HeldJob] = deque()
         self._free = 0  # threads that wait for a job
-        self._is_closed = False
         self.n_ended = 0
         # Python leaves the `with` statement of this lock in one step, unlike that of a condition.
         self._lock = threading.Lock()
         self.changed = threading.Condition(self._lock)
         self._wanted = threading.Condition(self._lock)
         self._begun = threading.Condition(self._lock)
-        self._threads: dict[int, threading.Thread] = {}
-
-    def __len__(self) -> int:
-        return len(self._held)
 
     def all(self) -> list[HeldJob]:
         """Return the held jobs."""
         with self._lock:
-            return [*self._held]
+            return [*self.held]
 
     def await_room(self, seconds: float) -> None:
         """Wait for room, or for some seconds."""
         with self._lock:
-            if not self.pace.room():
+            if not self.pace.room(len(self.held)):
                 self.changed.wait(seconds)
 
     def hold(self, jobs: Sequence[HeldJob]) -> None:
         """Hold claimed jobs."""
         with self._lock:
             for job in jobs:
-                self._held[job] = None
+                self.held[job] = None
                 job.source.held += 1
-            self.pace.held = len(self._held)
 
     def let_go(self, job: HeldJob) -> None:
         """Hold a job no longer, and record its duration."""
         with self._lock:
-            if job in self._held:
-                del self._held[job]
+            if job in self.held:
+                del self.held[job]
                 job.source.held -= 1
-                self.pace.held = len(self._held)
                 self.n_ended += 1
                 if job.seconds:
                     self.pace.note(job.seconds)
-            if not self._held or self.pace.room():
+            if not self.held or self.pace.room(len(self.held)):
                 self.changed.notify_all()
 
     def wait(self, seconds: float = math.inf) -> bool:
         """Wait until no job is held, or for some seconds; return whether none is."""
         deadline = time.monotonic() + seconds
         with self._lock:
-            while self._held and (left := deadline - time.monotonic()) > 0:
+            while self.held and (left := deadline - time.monotonic()) > 0:
                 self.changed.wait(min(left, _LOOK))
-            return not self._held
+            return not self.held
 
     @contextmanager
     def working(self, run: Callable[[HeldJob], object]) -> Generator[None]:
@@ -212,7 +196,7 @@ class Pool:
         """
         self._run, self._variables = run, contextvars.copy_context()
         self._is_closed = False
-        self._threads = {}
+        self._threads: dict[int, threading.Thread] = {}
         try:
             yield
         finally:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.clock import Since, client_name, milliseconds, uuids
 from fdbqueue.database.retrying import read, run
-from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.names import worker_key, workers_range
 from fdbqueue.layout.values import (
     StoredWorker,
@@ -71,10 +70,10 @@ class WorkerInfo:
 def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     """Return the workers of all queues of a database, in the order in which they started.
 
-    A `Worker` or `fdbq work` is listed from a second after its start until it stops; other clients
-    are not. It renews its entry at least every 20 seconds while it has jobs, otherwise once a
-    minute. A killed worker stays listed until the leases of its jobs are over, or for up to two and
-    a half minutes if it had none. Cost: one read.
+    A `Worker` or `fdbq work` is listed from a second after its start until it stops. It renews its
+    entry at least every 20 seconds while it has jobs, otherwise once a minute. A killed worker
+    stays listed until the leases of its jobs are over, or for up to two and a half minutes if it
+    had none. Cost: one read.
 
     Args:
         tr: A transaction or a database.
@@ -130,11 +129,8 @@ class Presence:
     _key: bytes | None = None  # of the row, if there is one
     _jobs: int = 0
     _renewed: Since = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.shown = ", ".join(self.queues)
-        self._since = milliseconds()
-        self._has_looked = False  # for rows of workers that were killed
+    _since: int = field(default_factory=milliseconds)
+    _has_looked: bool = False  # for rows of workers that were killed
 
     def is_due(self, jobs: int) -> bool:
         """Return whether to renew the row now."""
@@ -185,9 +181,6 @@ def serving_health(address: int | str | None, trouble: Callable[[], str | None])
     """Answer health checks in a thread; yield the port.
 
     `/live` answers 200 while the process runs. `/ready` answers 200, or 503 with the `trouble`.
-
-    Raises:
-        OSError: The process cannot listen on the address.
     """
     if address is None:
         yield 0
@@ -211,19 +204,10 @@ def check_address(address: int | str | None) -> None:
         _listening(address, lambda: None).server_close()
 
 
-def trouble_of_database(db: Database) -> str | None:
-    """Return why the database does not answer, or `None`."""
-
-    def body(tr: Transaction) -> None:
-        tr.options.set_timeout(_DATABASE)
-        list(tr.get_range(*workers_range(), limit=1))
-
-    errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
-    try:
-        run(db, body)
-    except errors as error:
-        return f"the database does not answer: {error}"
-    return None
+def ask_database(tr: Transaction) -> None:
+    """Read a key, or fail if the database does not answer in time."""
+    tr.options.set_timeout(_DATABASE)
+    list(tr.get_range(*workers_range(), limit=1))
 
 
 def _listening(address: int | str, trouble: Callable[[], str | None]) -> ThreadingHTTPServer:

@@ -1,7 +1,7 @@
 """Worker processes: how each runs its worker, and how a parent supervises them.
 
-A child has a socket to its parent, whose end tells it to stop. A child that ends without sending a
-report has died.
+The end of the socket to its parent tells a child to stop. A child that ends without a report has
+died.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fdbqueue.database.binding import database_name
+from fdbqueue.database.clock import retry_delay
 from fdbqueue.types import Database
-from fdbqueue.worker.endings import WorkerReport, sum_of
+from fdbqueue.worker.endings import WorkerReport
 from fdbqueue.worker.functions.coroutines import IN_THREAD
 from fdbqueue.worker.presence import check_address
 from fdbqueue.worker.shutdown import Shutdown, stopping_on_signals
@@ -81,11 +82,7 @@ parent = None if _given is None else Parent(*map(int, _given.split(":")))
 
 
 def run_worker(
-    worker: Worker,
-    shutdown: Shutdown,
-    *,
-    drain: bool = False,
-    health: int | str | None = None,
+    worker: Worker, shutdown: Shutdown, *, drain: bool, health: int | str | None
 ) -> WorkerReport:
     """Run the worker of this process, for its parent if it has one."""
     if parent is not None:
@@ -97,7 +94,7 @@ def run_worker(
 
 
 def own_health(health: int | str | None) -> int | str | None:
-    """Return where this process answers health checks, if it is the first of several."""
+    """Return where this process answers health checks, if it is the first."""
     return health if is_first() else None
 
 
@@ -182,7 +179,7 @@ class Supervisor:
         self._command = command
         self._grace = grace
         self._slots = [_Slot(number) for number in range(1, n + 1)]
-        self._reports: list[WorkerReport] = []
+        self._report = WorkerReport()
         self._stopped_at: float | None = None
 
     def stop(self) -> None:
@@ -212,7 +209,7 @@ class Supervisor:
                     time.sleep(_LOOK)
         finally:
             self.kill()  # after an error of the program's logging
-        return sum_of(self._reports)
+        return self._report
 
     def _look_after(self, slot: _Slot) -> None:
         now = time.monotonic()
@@ -252,7 +249,8 @@ class Supervisor:
         slot.process = slot.socket = None
         if text:
             message = json.loads(text)
-            self._reports.append(WorkerReport(**message["report"]))
+            for name, n in message["report"].items():
+                setattr(self._report, name, getattr(self._report, name) + n)
             slot.is_over = message["is_drained"]
             slot.due, slot.deaths = slot.began + _FIRST, 0
             return
@@ -261,8 +259,7 @@ class Supervisor:
             _log.error("process %d died: %s", pid, how)
             return
         now = time.monotonic()
-        if now - slot.began >= _HEALTHY:
-            slot.deaths = 0
-        delay = min(_LONGEST, _FIRST * 2**slot.deaths)
-        slot.due, slot.deaths = now + delay, slot.deaths + 1
+        slot.deaths = 1 if now - slot.began >= _HEALTHY else slot.deaths + 1
+        delay = retry_delay(slot.deaths, max, first=_FIRST, longest=_LONGEST)
+        slot.due = now + delay
         _log.error("process %d died: %s; another one starts in %g s", pid, how, delay)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fdbqueue.queue.base import Stop
@@ -20,28 +21,24 @@ if TYPE_CHECKING:
 _log = Log("fdbqueue.worker")
 
 
+@dataclass(eq=False)
 class Shutdown:
     """The end of a worker.
 
     Attributes:
         kill: Called before a second signal ends the process.
+        limit: Returns why no other job may begin, or `None`.
         stop: Set once no other job may begin. Not an event: a signal handler must not take its
             lock.
         errors: The errors that stopped the worker.
     """
 
-    def __init__(
-        self,
-        grace: float,
-        kill: Callable[[], object] = lambda: None,
-        limit: Callable[[WorkerReport], str | None] | None = None,
-    ) -> None:
-        self.stop = Stop()
-        self.errors: list[BaseException] = []
-        self.grace = grace
-        self.kill = kill
-        self._limit = limit
-        self._began = math.inf
+    grace: float
+    kill: Callable[[], object] = lambda: None
+    limit: Callable[[WorkerReport], str | None] | None = None
+    stop: Stop = field(default_factory=Stop)
+    errors: list[BaseException] = field(default_factory=list[BaseException])
+    _began: float = math.inf
 
     @property
     def has_begun(self) -> bool:
@@ -60,7 +57,7 @@ class Shutdown:
 
     def note(self, report: WorkerReport) -> None:
         """At a limit, begin no other job, and let running jobs take their time."""
-        if self._limit and not self.stop.is_set and (reason := self._limit(report)):
+        if self.limit and not self.stop.is_set and (reason := self.limit(report)):
             self.stop.set()
             _log.warning("ending after the running jobs: %s", reason)
 

@@ -114,7 +114,7 @@ def _count(prometheus: Any, labels: tuple[str, ...], seconds: float) -> None:
 def span(
     queue: str, item_id: str, attempt: int, job: str = "", pushed: Mapping[str, Any] | None = None
 ) -> AbstractContextManager[None]:
-    """Open a span for one job, by OpenTelemetry's messaging conventions, and make it current.
+    """Open a span for one job, and make it current.
 
     Its parent is the span that `inject` has added to `pushed`, the value of the job.
     """

@@ -115,7 +115,7 @@ class Upkeep(Part):
         return min(left, self._shut_down())
 
     def _shut_down(self) -> float:
-        """Tell jobs of a shutdown, later give them back; return the seconds to the next look."""
+        """Tell jobs of a shutdown, later give them back; return when to look again."""
         left = self.shutdown.seconds_left
         if left == math.inf:
             return left
@@ -201,4 +201,5 @@ class Upkeep(Part):
         try:
             change(self.db)
         except Exception as error:
-            _log.warning("%s: this worker %s: %s", self.presence.shown, failure, error)
+            queues = ", ".join(self.presence.queues)
+            _log.warning("%s: this worker %s: %s", queues, failure, error)

@@ -17,7 +17,7 @@ from fdbqueue.worker.claiming import Claiming, Pace, Source, Turns
 from fdbqueue.worker.endings import Endings, WorkerReport
 from fdbqueue.worker.invocation import AnyHandler, Claimable, FunctionHandler, Handler
 from fdbqueue.worker.pool import Pool
-from fdbqueue.worker.presence import Presence, serving_health, trouble_of_database
+from fdbqueue.worker.presence import Presence, serving_health
 from fdbqueue.worker.running import Running
 from fdbqueue.worker.shutdown import Shutdown, stopping_on_signals
 from fdbqueue.worker.timeouts import Upkeep
@@ -30,8 +30,8 @@ class Worker:
 
     A handler is a function or coroutine function. It takes the item or, if its first parameter is
     annotated `Context`, the context. If it returns, the worker acknowledges its job. If it raises
-    an exception, the job is retried later or becomes a dead letter. Failing jobs and an unreachable
-    database do not stop a worker. A job runs at least once: after a crash, it may run again.
+    an exception, the job is retried later or becomes a dead letter. After a crash, a job may run
+    again.
 
     A handler whose first parameter is named `tr` is the body of the transaction that ends the job:
     `handler(tr, item)`. Its writes take effect exactly once. The body may run several times, and
@@ -42,9 +42,9 @@ class Worker:
     worker dies, each job that it held has used an attempt, started or not, and next runs alone in
     its worker. So run one worker in a process. See `docs/explanation/leases.md`.
 
-    After `stop`, SIGTERM or SIGINT, jobs that have not started go back at once, and running jobs
-    find `Context.cancelled` set. A running job that raises an error, or exceeds `grace`, goes back
-    without counting an attempt. A second signal ends the process at once.
+    After `stop`, SIGTERM or SIGINT, jobs that have not started go back, and running jobs find
+    `Context.cancelled` set. One that raises an error, or exceeds `grace`, goes back without
+    counting an attempt. A second signal ends the process at once.
 
     Args:
         db: A database.
@@ -52,21 +52,18 @@ class Worker:
         handler: The function to call for each job.
         concurrency: The number of jobs that run at a time, from 1, each in a thread.
         lease: The time until other workers may take over the jobs of a worker that died.
-        prefetch: The maximum number of jobs to claim ahead; 0 for none.
-        store_results: Whether to store the handler's result, a JSON value of up to 90,000 bytes, if
-            the queue keeps done items. Any other result makes the job a dead letter.
+        prefetch: The maximum number of jobs to claim ahead.
+        store_results: Whether to store the handler's result, if the queue keeps done items. A
+            result that is not JSON of up to 90,000 bytes makes the job a dead letter.
         name: The name that `workers` and claims show, text of up to 255 bytes; `None` for the host
             and the process id.
         timeout: The time after which a job is told to stop: a coroutine is cancelled, a function
-            finds `Context.cancelled` set. `None` for no limit. It does not apply to a handler with
-            `tr`.
+            finds `Context.cancelled` set. It does not apply to a handler with `tr`.
         grace: The time that a job has to end once it is told to stop. After a time-out, its attempt
-            then fails with its stack, and another thread runs the next job; Python cannot end the
-            thread.
+            then fails with its stack, and another thread runs the next job.
 
     Raises:
-        TypeError: An argument has the wrong type, or the handler cannot be called for a job.
-        ValueError: `concurrency`, `lease` or `prefetch` is out of range.
+        TypeError: The handler cannot be called for a job.
 
     Example:
         >>> import fdbqueue
@@ -104,7 +101,7 @@ class Worker:
         client = None if name is None else validate_client_name(name)
         if not isinstance(grace, Shutdown):
             grace = Shutdown(validate_seconds("grace", grace))
-        self._db, self._shutdown = db, grace
+        self._shutdown = grace
         self._handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
         self._pool = Pool(Pace(concurrency, validate_number(prefetch, "prefetch", 0)))
         shared = db, self._handler, self._pool, grace
@@ -121,7 +118,7 @@ class Worker:
         self._shutdown.begin()
 
     def run(self, *, drain: bool = False, health: int | str | None = None) -> WorkerReport:
-        """Run jobs until `stop` is called or, in the main thread, until SIGTERM or SIGINT.
+        """Run jobs until `stop` is called, or until SIGTERM or SIGINT in the main thread.
 
         Args:
             drain: Whether to stop also once no job can be claimed and none is running.
@@ -134,9 +131,9 @@ class Worker:
         pool, shutdown = self._pool, self._shutdown
         shutdown.errors.clear()
         with (
-            serving_health(health, self._trouble),
+            serving_health(health, self._claiming.trouble),
             self._handler.living(),
-            stopping_on_signals(self.stop, "claimed jobs", lambda: len(pool), shutdown.kill),
+            stopping_on_signals(self.stop, "claimed jobs", lambda: len(pool.held), shutdown.kill),
             self._upkeep.kept(),
             self._endings.acknowledging(),
         ):
@@ -156,11 +153,6 @@ class Worker:
         if shutdown.errors:
             raise shutdown.errors[0]
         return self.report
-
-    def _trouble(self) -> str | None:
-        if self._shutdown.stop.is_set:
-            return "the worker is about to stop"
-        return self._claiming.trouble() or trouble_of_database(self._db)
 
 
 def _turns_of(queue: Any, store_results: bool) -> Turns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from fdbqueue import PriorityQueue
 from fdbqueue.jobs import App
 from fdbqueue.jobs.errors import AppNotFound
+from fdbqueue.worker.processes import Supervisor
+from tests.support.waiting import MAX_WAIT, wait_until
 
 PROGRAM = """
 import os, sys, fdbqueue
@@ -67,3 +70,16 @@ def test_a_wrong_number_is_refused(option: str, number: Any) -> None:
     app = App("memory:")
     with pytest.raises(ValueError, match=f"{option} is a number of"):
         app.work("jobs", drain=True, **{option: number})
+
+
+def test_a_program_that_keeps_dying_is_started_again_however_often_it_has_died(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    supervisor = Supervisor([sys.executable, "-c", "raise SystemExit(3)"], 1, grace=1)
+    supervisor._slots[0].deaths = 5_000
+    thread = threading.Thread(target=supervisor.run, daemon=True)
+    thread.start()
+    wait_until(lambda: "exit code 3; another one starts in 60 s" in caplog.text)
+    supervisor.stop()
+    thread.join(MAX_WAIT)
+    assert not thread.is_alive()

@@ -59,7 +59,7 @@ def test_a_thread_goes_on_while_a_commit_reaches_the_disk(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, breaks: bool
 ) -> None:
     # However quick the jobs are, it claims both.
-    monkeypatch.setattr("fdbqueue.worker.claiming.Pace.room", lambda pace: 2 - pace.held)
+    monkeypatch.setattr("fdbqueue.worker.claiming.Pace.room", lambda _, held: 2 - held)
     with fdbqueue.open(tmp_path / "db") as db:
         jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         jobs.push_many(db, range(2))

@@ -33,7 +33,7 @@ class Long:
 
     def __call__(self, item: Any) -> None:
         self.began.append(item.value)
-        self.held.append(len(self.worker._pool))
+        self.held.append(len(self.worker._pool.held))
         if item.value == "long":
             assert self.go.wait(MAX_WAIT)
 
@@ -54,7 +54,7 @@ def test_what_waits_for_a_long_job_goes_back_in_its_order(db: Any, queue: Priori
     queue.push_many(db, ["long", *range(150)])
     handler, other = Long(), Long()
     with working(db, queue, handler) as worker:
-        wait_until(lambda: handler.began == ["long"] and len(worker._pool) == 1)
+        wait_until(lambda: handler.began == ["long"] and len(worker._pool.held) == 1)
         # Another worker gets them all, in their order, and no attempt was counted.
         with working(db, PriorityQueue(queue.subspace), other, is_quick=False) as idle:
             wait_until(lambda: idle.report.done == 150)

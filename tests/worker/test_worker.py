@@ -142,7 +142,7 @@ def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
     def handler(item: Any) -> None:
         seen.append(item.value)
         if item.value == "first":  # as if the process had been stopped in the middle of it
-            wait_until(lambda: len(worker._pool) == 2)
+            wait_until(lambda: len(worker._pool.held) == 2)
             lapse(db, queue)
             other = PriorityQueue(queue.subspace)
             claim = other.claim(db, n=2)
@@ -187,7 +187,7 @@ def test_nothing_is_claimed_ahead_that_would_lose_by_it(
     queue.push_many(db, range(30), groups=["g"] * 30)
     LIMITS[limit](db, queue)
     held: list[int] = []
-    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._pool)), concurrency=2)
+    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._pool.held)), concurrency=2)
     assert worker.run(drain=True).done == 30
     assert max(held) <= 2
     assert queue.stats(db).dead == 0

@@ -39,9 +39,8 @@ class Connection(sqlite3.Connection):
 
     Attributes:
         version: The version of the newest commit that the snapshot sees.
-        expires: When reads begin to fail, by `time.monotonic()`: `math.inf` while unused,
-            `-math.inf` once closed.
-        over: The code of the error with which they fail.
+        expires: When reads begin to fail with the code `over`, by `time.monotonic()`: `math.inf`
+            while unused, `-math.inf` once closed.
         busy: A lock, held while a thread reads, commits or closes the connection.
     """
 

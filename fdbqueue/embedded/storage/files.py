@@ -162,8 +162,8 @@ def _copy(path: Path) -> None:
     """Replace the database and its log by a readable copy that is certainly on disk.
 
     If the system lost unwritten pages, SQLite ends the log there, by their checksums: nobody was
-    told of anything later. The complete copy takes the name of the note of the failed sync, an
-    empty file, and then the name of the database; if this process dies, the next continues.
+    told of anything later. The complete copy replaces the note of the failed sync, an empty file,
+    and then the database; if this process dies, the next continues.
     """
     copy, failed = path / COPY_FILE, path / FAILED_FILE
     if not failed.stat().st_size:

@@ -43,8 +43,6 @@ class WritersLock:
     Code that needs the lock is a *section*, a function that `run` calls. `inside` excludes other
     threads, `flock` other processes. An interrupt may leave `flock` behind: then the next section
     already has it, or a regular `release` frees it.
-
-    A section with a deadline retries after random pauses; others block in `flock`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,9 +58,8 @@ class WritersLock:
     ) -> _T:
         """Call a section while holding the lock, and `before_wait` before each wait.
 
-        Raises:
-            LockTimeout: The deadline, by `time.monotonic()`, passed.
-            FdbqueueError: The lock was closed with this error.
+        Raise `LockTimeout` after the deadline, by `time.monotonic()`. A section with a deadline
+        retries after random pauses; others block in `flock`.
         """
         file = self._file
         while file is not None:

@@ -118,10 +118,7 @@ class Storage:
     # Closing and forks
 
     def close(self) -> None:
-        """Close every connection and remove a `memory:` directory.
-
-        After an interrupt, another call completes this.
-        """
+        """Close everything. After an interrupt, another call completes this."""
         if self in _inherited:
             return
         if self.is_open:
@@ -193,7 +190,6 @@ class Storage:
 
         Raises:
             FDBError: 1009, `version` is in the future. 1007, it is before the last commit.
-                1031, the deadline passed.
         """
         if self.sync.failure is not None:
             raise copy(self.sync.failure)
@@ -243,9 +239,9 @@ class Storage:
     def read_version(self, snapshot: Connection) -> int:
         """Return a version at which the database was as the snapshot sees it.
 
-        It is below each commit that the snapshot does not see. It is not older than the newest
-        commit, nor than ten milliseconds, unless another process stops in its commit. While nobody
-        commits, it can be the present: later commits take theirs from the clock.
+        It is below each commit that the snapshot does not see, and not older than ten milliseconds,
+        unless another process stops in its commit. While nobody commits, it can be the present:
+        later commits take theirs from the clock.
         """
         seen = snapshot.version
 
@@ -321,7 +317,7 @@ class Storage:
     def _write(self, connection: Connection, changes: Changes) -> int:
         """Write the mutations and the row of the commit if nothing conflicts; return its version.
 
-        After commits since the snapshot, SQLite refuses to continue by writing ("locked").
+        After other commits, SQLite refuses to continue by writing ("locked").
         """
         reads, mutations, writes = changes
         last = connection.version

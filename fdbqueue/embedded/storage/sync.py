@@ -44,7 +44,7 @@ class Sync:
 
         Raises:
             StorageError: This sync or an earlier one failed, or the files were replaced.
-            FDBError: 1031, the deadline (by `time.monotonic()`) passed.
+            FDBError: 1031, the deadline passed.
         """
         if version <= self.covered:
             return

@@ -42,12 +42,12 @@ class Attempt:
     Errors are kept as codes: an error's traceback would keep the transaction alive.
 
     Attributes:
-        watches: Keys, the values seen, and the futures of watches set by its commit.
+        watches: The watches to set by the commit.
         version: The read version, once the program knows it.
         is_unrestricted: False once `check` may raise.
         deferred: The error of a write, which the next read or the commit raises.
-        over: The error that every further operation raises.
-        read_error: The error of the first failed read; the commit also fails with it.
+        over: The error of every further operation.
+        read_error: The error of the first failed read, and of the commit.
         deadline: When to stop waiting for the lock or the disk, by `time.monotonic()`.
         reads_ahead: Whether only the commit waits until what was read is on disk.
     """
@@ -143,8 +143,7 @@ class Attempt:
     ) -> bytes:
         """Return a selector's key, or an end of the key space.
 
-        As in FoundationDB, a key that an own `compare_and_clear` left without a value counts,
-        unless `with_value`.
+        A key that an own `compare_and_clear` left without a value counts, unless `with_value`.
         """
         key, offset = as_key(selector.key), selector.offset
         if key > END_OF_KEYS:
@@ -229,12 +228,7 @@ class Attempt:
     # Committing
 
     def commit(self, size_limit: int) -> tuple[int, int]:
-        """Commit; return the version (-1 without writes) and the newest commit to wait for.
-
-        Raises:
-            FDBError: As for `Storage.commit`; 1031, the deadline passed; 2101, the operations
-                are too large.
-        """
+        """Commit; return the version (-1 without writes) and the newest commit to wait for."""
         storage, snapshot = self.storage, self.snapshot
         if not self.mutations and not self.writes:
             seen = 0 if snapshot is None else snapshot.version

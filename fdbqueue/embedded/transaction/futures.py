@@ -1,7 +1,7 @@
 """The results of a transaction's calls, as the official binding's futures.
 
-A read is complete when its call returns; `wait()` or the first use raises its error. Only durable
-commits, watches and delays after errors take time.
+A read is complete when its call returns. Only durable commits, watches and delays after errors take
+time.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@ Options that change results take effect; all others are accepted and ignored.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fdb import fdboptions
@@ -30,8 +32,9 @@ _INT_MAX = 2**31 - 1
 class Settings:
     """The options that change results, as of a new transaction.
 
-    Times are in milliseconds. `timeout` 0 and `retry_limit` -1 mean no limit. Snapshot reads see
-    own writes if `snapshot_ryw` is positive.
+    Times are in milliseconds, the timeout from the creation or reset of the transaction. `timeout`
+    0 and `retry_limit` -1 mean no limit. Snapshot reads see own writes if `snapshot_ryw` is
+    positive.
     """
 
     timeout: int = 0
@@ -46,13 +49,17 @@ class Settings:
         return created + self.timeout / 1000
 
 
-def _number(value: int, low: int, high: int) -> int:
-    if not low <= value <= high:
-        raise FDBError(2006)
-    return value
+_RANGES = {
+    "max_watches": (0, MAX_WATCHES_LIMIT),
+    "timeout": (0, _INT_MAX),
+    "retry_limit": (-1, _INT_MAX),
+    "max_retry_delay": (0, _INT_MAX),
+    "size_limit": (32, TRANSACTION_SIZE_LIMIT),
+}
+"""The lowest and the highest value of each setting that is a number."""
 
 
-class _Options:
+class _Options(ABC):
     """A `set_...` method for every option of the binding in this scope."""
 
     _scope: dict[str, Any]
@@ -67,13 +74,26 @@ class _Options:
         self._counted.snapshot_ryw -= 1
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        if name.startswith("set_") and name[4:] in self._scope:
-            return _accept
-        raise AttributeError(f"{type(self).__name__} has no option {name!r}")
+        option = name.removeprefix("set_")
+        if option == name or option not in self._scope:
+            raise AttributeError(f"{type(self).__name__} has no option {name!r}")
+        setting = option.removeprefix("transaction_")
+        return partial(self._set, setting) if setting in _RANGES else _accept
+
+    @abstractmethod
+    def _set(self, name: str, value: int) -> None:
+        """Change a setting."""
 
 
 def _accept(value: object = None) -> None:
     """Accept an option without an effect here."""
+
+
+def _number(name: str, value: int) -> int:
+    low, high = _RANGES[name]
+    if not low <= value <= high:
+        raise FDBError(2006)
+    return value
 
 
 class DatabaseOptions(_Options):
@@ -82,35 +102,17 @@ class DatabaseOptions(_Options):
     _scope = fdboptions.DatabaseOption
 
     def __init__(self, defaults: Settings) -> None:
-        self._settings = self._counted = defaults
+        self._counted = defaults
 
-    def set_max_watches(self, watches: int) -> None:
-        """Set the number of outstanding watches; existing watches are unaffected."""
-        self._settings.max_watches = _number(watches, 0, MAX_WATCHES_LIMIT)
-
-    def set_transaction_timeout(self, milliseconds: int) -> None:
-        """Set the timeout, in milliseconds; 0 for none."""
-        self._settings.timeout = _number(milliseconds, 0, _INT_MAX)
-
-    def set_transaction_retry_limit(self, retries: int) -> None:
-        """Set the number of retries; -1 for no limit."""
-        self._settings.retry_limit = _number(retries, -1, _INT_MAX)
-
-    def set_transaction_max_retry_delay(self, milliseconds: int) -> None:
-        """Set the maximum delay between attempts, in milliseconds."""
-        self._settings.max_retry_delay = _number(milliseconds, 0, _INT_MAX)
-
-    def set_transaction_size_limit(self, size: int) -> None:
-        """Set the size limit, in bytes, from 32 to 10,000,000."""
-        self._settings.size_limit = _number(size, 32, TRANSACTION_SIZE_LIMIT)
+    def _set(self, name: str, value: int) -> None:
+        setattr(self._counted, name, _number(name, value))
 
 
 class TransactionOptions(_Options):
     """The options of one transaction, with FoundationDB's semantics.
 
-    Timeout, retry limit and maximum delay persist through `on_error`; the others last for one
-    attempt. The next read or the commit reports an invalid value. After a write's error, options
-    have no effect until the next attempt.
+    Timeout, retry limit and maximum delay persist through `on_error`. The next read or the commit
+    reports an invalid value. After a write's error, options have no effect until the next attempt.
     """
 
     _scope = fdboptions.TransactionOption
@@ -119,29 +121,13 @@ class TransactionOptions(_Options):
         self._transaction = transaction
         self._attempt = self._counted = attempt
 
-    def _set(self, name: str, value: int, low: int, high: int) -> None:
+    def _set(self, name: str, value: int) -> None:
         if self._attempt.deferred:
             return
         try:
-            self._transaction.change_settings(**{name: _number(value, low, high)})
+            self._transaction.change_settings(**{name: _number(name, value)})
         except FDBError as error:
             self._attempt.fail(error.code)
-
-    def set_timeout(self, milliseconds: int) -> None:
-        """Set the timeout, in milliseconds from creation or reset; 0 for none."""
-        self._set("timeout", milliseconds, 0, _INT_MAX)
-
-    def set_retry_limit(self, retries: int) -> None:
-        """Set the number of retries; -1 for no limit."""
-        self._set("retry_limit", retries, -1, _INT_MAX)
-
-    def set_max_retry_delay(self, milliseconds: int) -> None:
-        """Set the maximum delay between attempts, in milliseconds."""
-        self._set("max_retry_delay", milliseconds, 0, _INT_MAX)
-
-    def set_size_limit(self, size: int) -> None:
-        """Set the size limit, in bytes, from 32 to 10,000,000."""
-        self._set("size_limit", size, 32, TRANSACTION_SIZE_LIMIT)
 
     def set_read_your_writes_disable(self) -> None:
         """Hide own writes from reads. Too late (2000) after a read or a write."""

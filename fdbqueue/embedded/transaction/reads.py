@@ -180,13 +180,12 @@ class TransactionRead:
         """Return the rows from `begin` (inclusive) to `end` (exclusive).
 
         Args:
-            begin: A key or key selector; `None` for the first key.
-            end: A key or key selector; `None` for the end of the keys.
+            begin: A key or key selector.
+            end: A key or key selector.
             limit: Maximum number of rows; 0 or -1 for no limit.
             reverse: Whether to return the last row first.
-            streaming_mode: How many rows to read first; later batches are larger. The
-                transaction conflicts with all rows read, even if the caller has not reached them.
-                `exact` requires a limit (2210).
+            streaming_mode: How many rows to read first. The transaction conflicts with all rows
+                read, even if the caller has not reached them.
         """
         return FDBRange(
             self,

@@ -56,9 +56,8 @@ class _Database(types.Database, Protocol):
 class Transaction(TransactionRead, Writes):
     """A transaction on an embedded database.
 
-    It reads at the version of its first read and sees its own writes. It commits only if no other
-    transaction has since written a key that it read (1020). The next read or the commit reports a
-    write's invalid key or value.
+    It reads at the version of its first read and sees its own writes. The next read or the commit
+    reports a write's invalid key or value.
     """
 
     def __init__(self, database: _Database) -> None:
@@ -154,14 +153,10 @@ class Transaction(TransactionRead, Writes):
         return as_key(self.get_key(key) if is_selector(key) else key)
 
     def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
-        """Set a key with the commit's versionstamp at the offset in its last four bytes."""
-        self.mutate(STAMPED_KEY, key, param)
+        """Set a key with the versionstamp; hide the keys that it may become."""
+        super().set_versionstamped_key(key, param)
         if not self._attempt.ryw_disabled:
             self._attempt.own_writes()  # now: the unreadable keys depend on the read version
-
-    def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
-        """Set a value with the commit's versionstamp at the offset in its last four bytes."""
-        self.mutate(STAMPED_VALUE, key, param)
 
     # Conflict ranges
 
@@ -197,10 +192,7 @@ class Transaction(TransactionRead, Writes):
     # Versions
 
     def set_read_version(self, version: int) -> None:
-        """Read at this version, for example another transaction's committed version.
-
-        A version before the last commit fails with 1007, because the engine keeps no history.
-        """
+        """Read at this version; 1007 before the last commit: the engine keeps no history."""
         if self._attempt.version is not None or self._attempt.snapshot is not None:
             self._attempt.fail(2010)
         elif version <= 0:
@@ -209,10 +201,7 @@ class Transaction(TransactionRead, Writes):
             self._attempt.version = version
 
     def get_committed_version(self) -> int:
-        """Return the version of the last commit; -1 before it, and if nothing was written.
-
-        `reset` and `on_error` keep it.
-        """
+        """Return the version of the last commit; -1 before it, and if nothing was written."""
         return self._committed_version
 
     def get_versionstamp(self) -> Key:
@@ -242,9 +231,7 @@ class Transaction(TransactionRead, Writes):
     def confirm_reads(self) -> None:
         """Wait until everything that was read is on disk.
 
-        Raises:
-            SyncFailed: The disk did not confirm it.
-            FDBError: 1031, the timeout is over.
+        Raises `SyncFailed`, or 1031 once the timeout is over.
         """
         attempt = self._attempt
         if attempt.snapshot is not None:
@@ -254,8 +241,7 @@ class Transaction(TransactionRead, Writes):
         """Return a future that is ready once the key's value differs from the value seen here.
 
         This read can conflict. A later write of this transaction that changes the value, or is
-        atomic, makes the future ready; changes by others do so after the commit. If the commit
-        fails, so does the watch.
+        atomic, makes the future ready. If the commit fails, so does the watch.
         """
         future = WatchFuture(self._database)
         try:
@@ -280,10 +266,9 @@ class Transaction(TransactionRead, Writes):
     def commit(self) -> Future[None]:
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
-        The writes are visible when this returns. If the database is durable, the writes and
-        everything read are on disk once the future is ready; the first call that asks for its
-        result waits. The result is known unless the disk fails or is slower than the timeout
-        (`CommitUnknownResult`, 1021). Such a transaction is not retried.
+        The writes are visible when this returns. If the database is durable, they and everything
+        read are on disk once the future is ready. If the disk fails or is slower than the timeout,
+        the result is unknown (`CommitUnknownResult`, 1021), and the transaction is not retried.
         """
         attempt = self._attempt
         try:
@@ -326,8 +311,8 @@ class Transaction(TransactionRead, Writes):
     def on_error(self, error: BaseException | int) -> Future[None]:
         """Prepare the next attempt after a retryable error, or fail with the error.
 
-        The first call that asks for the future's result sleeps. The delay is FoundationDB's, from
-        10 ms to a second; after a conflict, it grows from the attempt's duration, if shorter.
+        The first call that asks for the result sleeps: from 10 ms to a second, or after a conflict
+        from the attempt's duration, if shorter.
         """
         if isinstance(error, int):
             error = FDBError(error)

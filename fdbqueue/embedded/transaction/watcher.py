@@ -1,7 +1,7 @@
 """Watches: futures that become ready when a key changes.
 
-Each commit ends with a write to the lock's file. While there are watches, one thread waits for such
-writes (on Linux; elsewhere it polls) and reads the watched keys.
+Each commit ends with a write to the lock's file, for which one thread waits (on Linux; elsewhere it
+polls), to read the watched keys.
 """
 
 from __future__ import annotations

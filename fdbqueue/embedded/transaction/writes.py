@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from fdbqueue.embedded.arguments import as_key, strinc
-from fdbqueue.embedded.mutations import SET, MutationType
+from fdbqueue.embedded.mutations import SET, STAMPED_KEY, STAMPED_VALUE, MutationType
 from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
 
 
@@ -14,7 +14,7 @@ class Writes(ABC):
 
     @abstractmethod
     def mutate(self, kind: int, key: KeyLike, param: ValueLike) -> None:
-        """Write a mutation of one key, without a versionstamp."""
+        """Write a mutation of one key."""
 
     @abstractmethod
     def clear(self, key: KeyOrSelector) -> None:
@@ -34,6 +34,14 @@ class Writes(ABC):
         self.mutate(SET, key, value)
 
     __setitem__ = set
+
+    def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
+        """Set a key with the commit's versionstamp at the offset in its last four bytes."""
+        self.mutate(STAMPED_KEY, key, param)
+
+    def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
+        """Set a value with the commit's versionstamp at the offset in its last four bytes."""
+        self.mutate(STAMPED_VALUE, key, param)
 
     def __delitem__(self, key: KeyLike | slice) -> None:
         if isinstance(key, slice):

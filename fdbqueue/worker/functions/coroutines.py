@@ -25,12 +25,11 @@ _BLOCKED = 1.0  # seconds after which a loop that does not answer is blocked
 
 
 class _Job(Protocol):
+    began: float
+    loop_thread: int
+
     @property
     def job_name(self) -> str: ...
-
-    def wait_for_loop(self) -> None: ...
-
-    def begin(self) -> None: ...
 
     def note(self, future: futures.Future[Any]) -> None: ...
 
@@ -54,7 +53,7 @@ class Coroutines:
         async def settled() -> tuple[Any, BaseException | None]:
             if not is_claimed.acquire(blocking=False):
                 return None, None  # another loop has begun it
-            job.begin()
+            job.loop_thread, job.began = threading.get_ident(), time.perf_counter()
             # An exit or interrupt would end the loop, and with it all other running coroutines.
             try:
                 with InThisProcess(job.job_name):
@@ -66,7 +65,7 @@ class Coroutines:
         if (loop := self.loop) is None:
             own = self._begin_loop()
             loop = own.loop
-            job.wait_for_loop()
+            job.began = math.inf  # its time is stopped until the loop begins it
         future = asyncio.run_coroutine_threadsafe(settled(), loop)
         job.note(future)
         while not futures.wait([future], _LOOK).done:

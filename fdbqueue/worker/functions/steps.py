@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -76,7 +75,7 @@ class Policy(Protocol):
 
 
 class Results:
-    """A function's results and their JSON forms, which are the same unless a subclass converts."""
+    """A function's results and their JSON forms: the same, unless a subclass converts."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         del name, function  # a subclass converts by the annotations of the function
@@ -129,48 +128,37 @@ class AttemptSteps:
 
 
 class ChildPushes:
-    """The pushes of the jobs of some steps, as one batch.
+    """The pushes of the jobs of some steps, as one batch."""
 
-    Args:
-        owner: The queue prefix of the job that runs them.
-        job: The first position of that job.
-        children: The jobs by the names of their steps.
-    """
-
-    def __init__(self, owner: bytes, job: bytes, children: Mapping[str, Child[Any]]) -> None:
+    def __init__(self, claimed: ClaimedSteps, children: Mapping[str, Child[Any]]) -> None:
         (self.batch,) = uuids(1)
         self.names = [*children]
-        self._owner, self._job = owner, job
-        self._children = children
+        self._claimed, self._children = claimed, children
 
     @cached_property
-    def _members(self) -> list[Members]:  # only the first run of the job pushes
-        return [child.members for child in self._children.values()]
-
-    @cached_property
-    def _new(self) -> list[Any]:
-        new: list[Any] = []
-        for name, members in zip(self.names, self._members):
-            new += members.join(self._owner, self.batch, step=name, job=self._job)
+    def _new(self) -> list[tuple[Members, Any]]:  # only the first run of the job pushes
+        owner, job = self._claimed.owner, self._claimed.job
+        new: list[tuple[Members, Any]] = []
+        for name, child in self._children.items():
+            members = child.members
+            (item,) = members.join(owner, self.batch, step=name, job=job)
+            new.append((members, item))
         return new
 
     def push(self, tr: Transaction, numbers: list[int]) -> list[tuple[bytes, str]]:
         """Push the jobs of the steps with these numbers; return their queue prefixes and ids."""
         of_queue: dict[BaseQueue[Any], list[int]] = {}
         for number in numbers:
-            of_queue.setdefault(self._members[number].queue, []).append(number)
-        ids: dict[int, str] = {}
-        for some in of_queue.values():
-            pushed = self._members[some[0]].push(tr, [self._new[number] for number in some])
-            for number, item in zip(some, pushed):
+            of_queue.setdefault(self._new[number][0].queue, []).append(number)
+        pushed: dict[int, tuple[bytes, str]] = {}
+        for queue, some in of_queue.items():
+            prefix = queue.subspace.key()
+            items = self._new[some[0]][0].push(tr, [self._new[number][1] for number in some])
+            for number, item in zip(some, items):
                 if not item.is_new:
                     raise ChildNotPushed(self.names[number], item.id)
-                ids[number] = item.id
-        prefixes = [self._members[number].prefix for number in numbers]
-        return [
-            (b"" if prefix == self._owner else prefix, ids[number])
-            for prefix, number in zip(prefixes, numbers)
-        ]
+                pushed[number] = (b"" if prefix == self._claimed.owner else prefix, item.id)
+        return [pushed[number] for number in numbers]
 
 
 class Stepper:
@@ -179,9 +167,9 @@ class Stepper:
     _retry: Policy | None = None
 
     @cached_property
-    @abstractmethod
     def _attempt(self) -> AttemptSteps:
         """The steps of the attempt."""
+        raise NotImplementedError
 
     def step(
         self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
@@ -192,8 +180,8 @@ class Stepper:
         converted to JSON and back by the return annotation, also the first time.
 
         An exception of the function raises `StepFailed`. A job that catches it finds the same
-        failure when it runs again; otherwise the next attempt tries the step again. `Snooze`,
-        `RetryIn`, `Discard` and `Dead` end the attempt.
+        failure when it runs again; otherwise the next attempt tries the step again. An outcome,
+        such as `Snooze`, ends the attempt.
 
         Args:
             name: The name of the step, text of 1 to 255 bytes.
@@ -207,7 +195,7 @@ class Stepper:
             Dead: The result does not fit the annotation, is not JSON, or exceeds 90,000 bytes.
             JobCancelled: The job is cancelled. Every kind of step raises it, once in an attempt.
             TooManySteps: The job has 10,000 steps.
-            LeaseLost: Another worker may have the job.
+            LeaseLost: Another worker may have the job; nothing is stored.
         """
         step, results = self._begun("step", name, function)
         if step.state != "done":
@@ -235,13 +223,7 @@ class Stepper:
 
         Its writes take effect exactly once: data, pushes and signals. The transaction may run
         several times: the function must not sleep, commit or create identities, and must end within
-        five seconds. Errors and result are as for `step`.
-
-        Args:
-            name: The name of the step.
-            function: The function.
-            args: Its arguments after the transaction.
-            kwargs: Its keyword arguments.
+        five seconds. Arguments, errors and result are as for `step`.
         """
         step, results = self._begun("commit", name, function)
         tries = Tries()
@@ -306,7 +288,7 @@ class Stepper:
     def _failed(self, name: str, step: StoredStep, error: BaseException) -> Exception:
         """Suspend the job until the step is tried again, or return the error to raise.
 
-        The failure is stored with the next step, which shows that the job has caught the error.
+        The next step, which shows that the job has caught the error, stores the failure, too.
         """
         text = error_text(error) or ""
         now, retry = milliseconds(), self._retry
@@ -324,11 +306,7 @@ class StepperWithOptions(Stepper):
     def __init__(self, attempt: AttemptSteps, retry: Policy | None) -> None:
         if retry is not None and not hasattr(retry, "decide"):
             raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {retry!r}")
-        self._of_attempt, self._retry = attempt, retry
-
-    @cached_property
-    def _attempt(self) -> AttemptSteps:
-        return self._of_attempt
+        self._attempt, self._retry = attempt, retry
 
 
 class Steps(Stepper):
@@ -361,8 +339,8 @@ class Steps(Stepper):
         """Suspend the job until a signal comes. An earlier signal counts while it is kept.
 
         Args:
-            name: The name of the step, and of the signal unless `signal` is given.
-            signal: The name of the signal.
+            name: The name of the step.
+            signal: The name of the signal; by default that of the step.
             key: The key of the signal; by default the id of the job.
             timeout: The maximum time; `None` for no limit.
 
@@ -392,17 +370,17 @@ class Steps(Stepper):
     def run(self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Push another job, suspend this one until that has ended, and return its result.
 
-        The other job is pushed once. It has its own attempts, delays and time-outs, and runs also
-        if this job is cancelled, unless `cancel(children=True)` cancels both.
+        The other job is pushed once. It runs also if this job is cancelled, unless
+        `cancel(children=True)` cancels both.
 
         Args:
             name: The name of the step.
-            job: The job, or what its `using` returned, without a transaction.
+            job: The job, or what its `using` returned.
             args: The arguments of its function.
             kwargs: Its keyword arguments.
 
         Raises:
-            ChildFailed: The other job has died, was discarded or cancelled, or has expired.
+            ChildFailed: The other job has failed.
             ChildNotPushed: An unfinished job has its unique key.
             InvalidArguments: The function does not take these arguments.
             QueueFull: Its queue is full.
@@ -442,12 +420,12 @@ class Steps(Stepper):
         """Run up to 1,000 other jobs at the same time, as `run`; return their results in order.
 
         Args:
-            name: The beginning of the names of the steps: `f"{name} 0"`, `f"{name} 1"`, and so on.
+            name: The beginning of the names of the steps: `f"{name} 0"`, `f"{name} 1"`.
             jobs: The jobs with arguments, from `Job.bind`.
             return_errors: Whether to return errors in the list instead of raising one.
 
         Raises:
-            ChildFailed: One of the jobs has failed; it is raised once all have ended.
+            ChildFailed: One of the jobs has failed; all have ended.
         """
         children = {f"{name} {number}": job for number, job in enumerate(jobs)}
         if len(children) > _MAX_GATHERED:
@@ -460,7 +438,7 @@ class Steps(Stepper):
     def _run(self, children: Mapping[str, Child[Any]], *, return_errors: bool = False) -> list[Any]:
         for name in children:
             self._attempt.take_name(name)
-        pushes = ChildPushes(self._attempt.claimed.owner, self._attempt.claimed.job, children)
+        pushes = ChildPushes(self._attempt.claimed, children)
         ended = self._attempt.claimed.run(pushes.names, pushes.batch, pushes.push)
         if ended is None:
             raise Suspended(next(iter(children)))
