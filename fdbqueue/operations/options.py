@@ -60,6 +60,7 @@ class StoredOptions:
     def __init__(self, layout: Layout, given: Options) -> None:
         self._layout = layout
         self._given = given
+        self._accepted: dict[str, Any] = {}  # options of which any stored value is accepted
         self._agree_on(given, None)
         self._seen: Options | None = None
         self.max_attempts: int | None = None
@@ -104,7 +105,8 @@ class StoredOptions:
             if self._layout.name is not None:
                 register(tr, self._layout.name, self._layout.subspace)
         else:
-            self._agree_on(reconcile_options(self._given, decode_options(stored)), stored)
+            given = replace(self._given, **self._accepted)
+            self._agree_on(reconcile_options(given, decode_options(stored)), stored)
 
     def _agree_on(self, options: Options, stored: bytes | None) -> None:
         self.agreed = options
@@ -116,8 +118,7 @@ class StoredOptions:
 
         Until the next read, it assumes that done items are kept.
         """
-        given: dict[str, Any] = dict.fromkeys({*changed} & {*_FLEXIBLE})
-        self._given = replace(self._given, **given)
+        self._accepted |= dict.fromkeys({*changed} & {*_FLEXIBLE})
         self.stored = self._seen = None
         self.keeps_done = True
 

@@ -147,3 +147,19 @@ def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
     for each in (reopened, other, early):  # this one was opened before there was a limit
         assert getattr(each.options(db), limit) == 1
     assert limit != "max_size" or unless_full(early.push, db, "b") is None
+
+
+def test_a_bound_given_to_a_new_queue_survives_an_aborted_change(
+    db: Any, queue: PriorityQueue
+) -> None:
+    bounded = PriorityQueue(queue.subspace, max_size=5)
+
+    @fdbqueue.transactional
+    def change_and_fail(tr: Any) -> None:
+        bounded.configure(tr, max_size=10)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        change_and_fail(db)
+    bounded.push(db, 1)
+    assert bounded.options(db).max_size == 5
