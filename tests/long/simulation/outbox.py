@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.admin import drop
 from fdbqueue.contrib.outbox import Outbox, Relay, Row, new_row
-from fdbqueue.errors import error_classes
+from fdbqueue.errors import QueueNotFound, error_classes
 from fdbqueue.jobs import App
 from tests.long.simulation.simulated import Simulated
 
-QUEUES = ("a", "b", "c")
+QUEUES = ("simulated a", "simulated b", "simulated c")
 
 
 class SqlError(Exception):
@@ -48,7 +50,7 @@ class OutboxSimulation(Simulated):
 
     def __init__(self, db: Any, space: Subspace, seed: int) -> None:
         super().__init__(db, space, seed)
-        db.clear_range(b"", b"\xff")
+        self._drop()
         self.batch = self.random.choice([1, 3, 100])
         self.app = App(self.db)
         self.table = Table(self.app, self)
@@ -71,7 +73,14 @@ class OutboxSimulation(Simulated):
             self.db.deliver_late(1.0)
             self.db.faults = self.db.read_faults = 0.0
             self.table.relay()
-            return [*self._problems()]
+            problems = [*self._problems()]
+        self._drop()
+        return problems
+
+    def _drop(self) -> None:
+        for queue in QUEUES:
+            with suppress(QueueNotFound):
+                drop(self._raw, queue)
 
     def _problems(self) -> Any:
         if self.table.rows:
