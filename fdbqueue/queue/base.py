@@ -854,8 +854,9 @@ def new_item(
     store: Store[Any], value: Any, priority: Any, kind: type, options: Mapping[str, Any]
 ) -> NewItem:
     """Return what a push of one value stores; `kind` is the type of its options."""
-    validate_options(kind, options)
     each: Any = options
+    if options:
+        validate_options(kind, options)
     if (unique := options.get("unique")) is not None:
         each = {**options, "unique": (unique,)}
     (item,) = new_items(store, (value,), (priority,), **each)
