@@ -77,7 +77,7 @@ class Server:
         self.version = next((word for word in shown.split() if word[0].isdigit()), "?")
 
     def __enter__(self) -> Server:
-        self._address = f"127.0.0.1:{_free_port()}"
+        self._address = f"127.0.0.1:{free_port()}"
         self.cluster_file.write_text(f"test:test@{self._address}\n")
         self.start()
         try:
@@ -138,7 +138,8 @@ def _in_docker() -> Iterator[Cluster]:
         container.stop()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback interface that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,0 +1,140 @@
+"""Jobs while one of three servers is killed and started again, every few seconds.
+
+`FDBQ_MINUTES` is the length of the run. The line that it prints has the longest stop.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from tests.support.cluster import find_programs, free_port
+
+MINUTES = float(os.environ.get("FDBQ_MINUTES", "0.75"))
+EVERY = 10.0  # seconds between two kills
+PAGE = 10_000  # jobs that one transaction checks
+DEAD = 4.0  # seconds until a killed server starts again
+
+PUSHER = """
+import sys, time
+import fdbqueue
+
+db = fdbqueue.open(sys.argv[1])
+queue = fdbqueue.PriorityQueue.named(db, "jobs")
+ends = time.monotonic() + float(sys.argv[2])
+pushed, longest, last = 0, 0.0, time.monotonic()
+while time.monotonic() < ends:
+    queue.push_many(db, range(pushed, pushed + 10), priorities=[n % 3 for n in range(10)])
+    pushed += 10
+    longest, last = max(longest, time.monotonic() - last), time.monotonic()
+print(pushed, longest)
+"""
+
+WORKER = """
+import sys
+import fdbqueue
+
+db = fdbqueue.open(sys.argv[1])
+queue = fdbqueue.PriorityQueue.named(db, "jobs")
+runs = fdbqueue.Subspace(("runs",))
+
+def handle(tr, item):
+    tr.add(runs.pack((item.value,)), (1).to_bytes(8, "little"))
+
+fdbqueue.Worker(db, queue, handle, lease=5).run()
+"""
+
+
+class Servers:
+    """Three servers with two copies of everything, of which one may be dead."""
+
+    def __init__(self, directory: Path, fdbserver: str, fdbcli: str) -> None:
+        self._directory, self._fdbserver = directory, fdbserver
+        self._ports = [free_port() for _ in range(3)]
+        self.file = directory / "fdb.cluster"
+        addresses = ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        self.file.write_text(f"test:test@{addresses}\n")
+        self._processes = [self._start(port) for port in self._ports]
+        command = [fdbcli, "-C", str(self.file), "--timeout", "10"]
+        command += ["--exec", "configure new double ssd"]
+        while subprocess.run(command, capture_output=True).returncode:
+            time.sleep(0.5)
+
+    def _start(self, port: int) -> subprocess.Popen[bytes]:
+        data, logs = self._directory / f"data{port}", self._directory / f"logs{port}"
+        logs.mkdir(exist_ok=True)
+        return subprocess.Popen(
+            [
+                *(self._fdbserver, "--public-address", f"127.0.0.1:{port}"),
+                *("--locality-zoneid", str(port), "--locality-machineid", str(port)),
+                *("--cluster-file", str(self.file), "--datadir", str(data)),
+                *("--logdir", str(logs)),
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+
+    def kill(self, number: int) -> None:
+        """Kill a server with -9."""
+        self._processes[number].kill()
+        self._processes[number].wait()
+
+    def start(self, number: int) -> None:
+        """Start a killed server on its data."""
+        self._processes[number] = self._start(self._ports[number])
+
+    def close(self) -> None:
+        """Kill all servers."""
+        for number in range(3):
+            self.kill(number)
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("no fdbserver and fdbcli on PATH or under FDB_HOME")
+    servers = Servers(tmp_path, *programs)
+    yield servers
+    servers.close()
+
+
+def test_each_job_runs_once_while_servers_are_killed(servers: Servers, rng: random.Random) -> None:
+    def program(text: str, *arguments: object) -> subprocess.Popen[str]:
+        given = [str(servers.file), *map(str, arguments)]
+        return subprocess.Popen([sys.executable, "-c", text, *given], stdout=-1, text=True)
+
+    workers = [program(WORKER) for _ in range(2)]
+    pusher = program(PUSHER, 60 * MINUTES)
+    kills = 0
+    while pusher.poll() is None:
+        number = rng.randrange(3)
+        servers.kill(number)
+        time.sleep(DEAD)
+        servers.start(number)
+        kills += 1
+        time.sleep(EVERY - DEAD)
+    output, _ = pusher.communicate()
+    assert pusher.returncode == 0
+    pushed, longest = int(output.split()[0]), float(output.split()[1])
+    db = fdbqueue.open(servers.file)
+    queue = fdbqueue.PriorityQueue.existing(db, "jobs")
+    while (stats := queue.stats(db)).ready or stats.claimed or stats.delayed:
+        time.sleep(0.1)
+    for worker in workers:
+        worker.terminate()
+        assert worker.wait(60) == 0
+    runs = fdbqueue.Subspace(("runs",))
+    for begin in range(0, pushed + 1, PAGE):
+        rows = db[runs.pack((begin,)) : runs.pack((begin + PAGE,))]
+        found = {runs.unpack(row.key)[0]: row.value[0] for row in rows}
+        assert found == dict.fromkeys(range(begin, min(begin + PAGE, pushed)), 1)
+    assert stats.dead == 0
+    print(f"{pushed:,} jobs, {kills} servers killed; longest stop of pushes {longest:.1f} s")
