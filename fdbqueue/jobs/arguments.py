@@ -23,7 +23,6 @@ from datetime import date, datetime, time, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from enum import Enum
 from functools import cached_property, partial
-from itertools import chain, repeat
 from pathlib import PurePath
 from types import MappingProxyType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -35,7 +34,7 @@ from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, Unsuppo
 from fdbqueue.jobs.handle import Handle, handle_of
 from fdbqueue.queue.arguments import validate_json
 from fdbqueue.worker.functions.steps import Results
-from fdbqueue.worker.invocation import globals_of
+from fdbqueue.worker.invocation import globals_of, signature_of
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.job import Job
@@ -47,7 +46,6 @@ Jobs: TypeAlias = "Mapping[str, Job[Any, Any, Any, Any]]"
 _RETURN = "return"
 _encoder = json.JSONEncoder(allow_nan=False)
 _UNIONS = (typing.Union, UnionType)
-_UNKNOWN = inspect.signature(lambda *args, **kwargs: None)
 _ITERABLES = (Iterable, Reversible, Container)
 _USE = (
     "use text, numbers, booleans, None, lists and dicts, or annotate a type that has a JSON form, "
@@ -248,15 +246,6 @@ def _is_json(kind: Any) -> bool:
     return (origin is list or origin in _UNIONS) and all(map(_is_json, arguments))
 
 
-class _Converters(NamedTuple):
-    """The converters of a function, by the ways to pass an argument."""
-
-    positional: list[tuple[str, _Converter]]
-    named: dict[str, _Converter]
-    rest: tuple[str, _Converter]
-    extra: _Converter
-
-
 class Arguments(Results):
     """The arguments and the result of a function, and their JSON forms.
 
@@ -283,31 +272,15 @@ class Arguments(Results):
     ) -> None:
         self._owner = Owner(name, kind, jobs)
         self._names = globals_of(function)
-        try:
-            signature = inspect.signature(function)
-        except ValueError:  # some functions that are not written in Python have none
-            signature = _UNKNOWN
+        signature = signature_of(function)
         self._signature = signature.replace(parameters=[*signature.parameters.values()][skip:])
 
     @cached_property
-    def _converters(self) -> _Converters:
-        positional: list[tuple[str, _Converter]] = []
-        named: dict[str, _Converter] = {}
-        extra = _Converter(self._owner, Any)
-        rest = "", extra
-        for name, parameter in self._signature.parameters.items():
-            converter = self._converter(name, parameter.annotation)
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                rest = name, converter
-            elif parameter.kind is parameter.VAR_KEYWORD:
-                extra = converter
-            else:
-                if parameter.kind is not parameter.KEYWORD_ONLY:
-                    positional.append((name, converter))
-                if parameter.kind is not parameter.POSITIONAL_ONLY:
-                    named[name] = converter
+    def _converters(self) -> dict[str, _Converter]:
+        given = self._signature.parameters
+        converters = {name: self._converter(name, given[name].annotation) for name in given}
         _ = self._result  # an annotation that cannot be used is found at the first push
-        return _Converters(positional, named, rest, extra)
+        return converters
 
     @cached_property
     def _result(self) -> _Converter:
@@ -350,7 +323,7 @@ class Arguments(Results):
         forms: dict[str, str] = {}
         for name, parameter in self._signature.parameters.items():
             if parameter.default is not parameter.empty:
-                converter = self._converter(name, parameter.annotation)
+                converter = self._converters[name]
                 with suppress(InvalidArguments, UndecodableArguments):
                     stored = converter.encode(name, parameter.default)
                     forms[name] = repr(canonical(converter.decode(name, stored)))
@@ -382,16 +355,22 @@ class Arguments(Results):
         convert: Callable[[_Converter, str, Any], Any],
         invalid: type[InvalidArguments | UndecodableArguments],
     ) -> tuple[list[Any], dict[str, Any]]:
-        positional, named, rest, extra = self._converters
+        converters = self._converters
         try:
-            self._signature.bind(*args, **kwargs)
+            bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise self._owner.error(invalid, None, str(error)) from None
-        by_position = zip(chain(positional, repeat(rest)), args)
-        return (
-            [convert(converter, name, value) for (name, converter), value in by_position],
-            {name: convert(named.get(name, extra), name, kwargs[name]) for name in kwargs},
-        )
+        extra: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            one, kind = partial(convert, converters[name]), self._signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                bound.arguments[name] = [one(name, each) for each in value]
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                extra = {key: one(key, each) for key, each in value.items()}
+            else:
+                bound.arguments[name] = one(name, value)
+        named = {**bound.arguments, **extra}
+        return [*bound.args[: len(args)]], {name: named[name] for name in kwargs}
 
     def encode_result(self, value: Any) -> Any:
         """Return the JSON form of a result, or raise `InvalidArguments`."""

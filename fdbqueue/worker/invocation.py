@@ -41,10 +41,6 @@ def outcome_of(error: Exception) -> Outcome | None:
     return validate_outcome(error) if isinstance(error, Outcome) else None
 
 
-def _as_it_is(returned: Any) -> Any:
-    return returned
-
-
 class Invocation(NamedTuple):
     """The call of a handler for one job.
 
@@ -59,7 +55,7 @@ class Invocation(NamedTuple):
     function: Callable[..., object]
     in_transaction: bool
     outcome: Callable[[Exception], Outcome | None] = outcome_of
-    encode: Callable[[Any], Any] = _as_it_is
+    encode: Callable[[Any], Any] = lambda returned: returned
     timeout: float | None = None
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     pushed: Mapping[str, Any] | None = None
@@ -119,11 +115,7 @@ class FunctionHandler(Handler):
             raise TypeError(f"a handler must be a function, not {function!r}")
         self._function = function
         self._takes_context = supplied(function) == "Context"
-        try:
-            signature = inspect.signature(function)
-        except ValueError:  # some functions that are not written in Python have no signature
-            self._in_transaction = False
-            return
+        signature = signature_of(function)
         self._in_transaction = next(iter(signature.parameters), None) == "tr"
         if self._in_transaction and inspect.iscoroutinefunction(function):
             raise TypeError("a handler that takes a transaction must be a plain function")
@@ -139,13 +131,11 @@ class FunctionHandler(Handler):
     def call(self, context: Context) -> Invocation:
         """Return the call for a job."""
         given = context if self._takes_context else context.item
-        if not self._in_transaction:
-            return Invocation("", partial(self._function, given), False)
 
-        def body(tr: Transaction) -> Any:
-            return self._function(tr, given)
+        def function(*tr: Transaction) -> object:
+            return self._function(*tr, given)
 
-        return Invocation("", body, True)
+        return Invocation("", function, self._in_transaction)
 
 
 _OURS = ("fdb", "fdbqueue")
@@ -160,10 +150,7 @@ def supplied(function: Callable[..., Any]) -> Supplied:
 
     If the class is imported for type checkers only, the last part of its name decides.
     """
-    try:
-        first = next(iter(inspect.signature(function).parameters.values()), None)
-    except ValueError:  # some functions that are not written in Python have no signature
-        return ""
+    first = next(iter(signature_of(function).parameters.values()), None)
     if first is None or first.annotation is first.empty:
         return ""
     holder = SimpleNamespace(__annotations__={"first": first.annotation})
@@ -182,6 +169,14 @@ def supplied(function: Callable[..., Any]) -> Supplied:
         if is_ours and (name := _NAMES.get(getattr(each, "__name__", ""))):
             return name
     return ""
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function; any arguments if it is unknown."""
+    try:
+        return inspect.signature(function)
+    except ValueError:  # some functions that are not written in Python have none
+        return inspect.signature(lambda *args, **kwargs: None)
 
 
 def globals_of(function: Any) -> dict[str, Any]:
