@@ -182,11 +182,8 @@ class Running(Part):
             is_body and job.is_retry and self.shutdown.stop.is_set
         ):
             raise _Stopped
-        job.begin_try()
-        try:
+        with job.trying():
             return self._guarded(job, function)
-        finally:
-            job.end_try()
 
     def _guarded(self, job: HeldJob, function: Callable[[], _T]) -> _T:
         """Call a function of the program; raise `_Stopped` if the worker has given up on it."""

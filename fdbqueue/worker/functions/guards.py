@@ -6,6 +6,8 @@ import math
 import os
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from fdbqueue.errors import HandlerTooSlow
 from fdbqueue.worker.telemetry import Log
@@ -31,15 +33,16 @@ class Tries:
         """True once a try has ended."""
         return self.seconds > 0
 
-    def begin_try(self) -> None:
-        """Begin a try; raise `HandlerTooSlow` if the previous one was too slow."""
+    @contextmanager
+    def trying(self) -> Generator[None]:
+        """Time a try; raise `HandlerTooSlow` if the previous one was too slow."""
         if self.seconds > TRANSACTION:
             raise HandlerTooSlow(self.seconds)
         self.tried = time.perf_counter()
-
-    def end_try(self) -> None:
-        """End a try."""
-        self.seconds, self.tried = time.perf_counter() - self.tried, math.inf
+        try:
+            yield
+        finally:
+            self.seconds, self.tried = time.perf_counter() - self.tried, math.inf
 
 
 class InThisProcess:

@@ -229,11 +229,8 @@ class Stepper:
         tries = Tries()
 
         def body(tr: Transaction) -> bytes:
-            tries.begin_try()
-            try:
+            with tries.trying():
                 return _encoded(name, results, function(tr, *args, **kwargs))
-            finally:
-                tries.end_try()
 
         if step.state != "done":
             # The transaction is not the function's own, so its errors are none of the step.
