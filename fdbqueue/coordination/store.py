@@ -394,24 +394,20 @@ class Store(Generic[_T]):
         nack = partial(self.claimed.nack, claim=claim, delays=delays, error=text, dead=dead)
         self.change(tr, partial(nack, traceback=traceback, log=log))
 
-    def extend(self, tr: Transactor, extension: Extension, lease: float, **fields: Any) -> None:
+    def extend(self, tr: Transactor, extension: Extension, **fields: Any) -> None:
         """Renew a claim's lease; `fields` change the headers."""
-        self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease, **fields))
+        self.change(tr, partial(self.claimed.extend, extension=extension, **fields))
 
     def ack_each(self, db: Database, requests: Sequence[AckRequest]) -> list[LeaseLost | None]:
         """Acknowledge claims; return the errors."""
         return self.change(db, partial(self.claimed.ack_each, requests=requests))
 
-    def extend_each(
-        self, db: Database, extensions: Sequence[Extension], lease: float
-    ) -> list[LeaseLost | None]:
+    def extend_each(self, db: Database, extensions: Sequence[Extension]) -> list[LeaseLost | None]:
         """Renew the leases of claims in batches; return the errors."""
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(extensions), MAX_ITEMS):
             some = extensions[begin : begin + MAX_ITEMS]
-            errors += self.change(
-                db, partial(self.claimed.extend_each, extensions=some, lease=lease)
-            )
+            errors += self.change(db, partial(self.claimed.extend_each, extensions=some))
         return errors
 
     def release(self, tr: Transactor, claim: Claim, delay: float | None = None) -> None:

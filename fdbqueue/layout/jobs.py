@@ -65,13 +65,6 @@ class StoredSignal(NamedTuple):
 encode_signal, decode_signal = record_codec(StoredSignal)
 
 
-class NamedStep(NamedTuple):
-    """A step with its name."""
-
-    name: str
-    stored: StoredStep
-
-
 def is_over(due: int | None, now: int) -> bool:
     """Return whether a suspended job may continue; `SKEW` allows for a slow clock.
 

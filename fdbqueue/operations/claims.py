@@ -68,8 +68,8 @@ BegunOptions: TypeAlias = Callable[[], Options]
 EndWith: TypeAlias = Callable[[bytes | None], None]
 """Stores a handler's result and notes the ends of its items."""
 
-Extension: TypeAlias = tuple[Claim, Report | None]
-"""A claim to extend, and its client's new report, if changed."""
+Extension: TypeAlias = tuple[Claim, Report | None, float]
+"""A claim to extend, its client's new report, if changed, and the seconds of its new lease."""
 
 
 class ClaimRequest(NamedTuple):
@@ -365,29 +365,22 @@ class ClaimedItems:
 
     # Extend
 
-    def extend(
-        self, tr: Transaction, now: int, extension: Extension, *, lease: float, **fields: Any
-    ) -> None:
-        """Renew a lease for `lease` seconds from now; `fields` change the headers."""
-        (lost,) = self.extend_each(tr, now, [extension], lease=lease, **fields)
+    def extend(self, tr: Transaction, now: int, extension: Extension, **fields: Any) -> None:
+        """Renew a lease from now; `fields` change the headers."""
+        (lost,) = self.extend_each(tr, now, [extension], **fields)
         if lost is not None:
             raise lost
 
     def extend_each(
-        self,
-        tr: Transaction,
-        now: int,
-        extensions: Sequence[Extension],
-        *,
-        lease: float,
-        **fields: Any,
+        self, tr: Transaction, now: int, extensions: Sequence[Extension], **fields: Any
     ) -> list[LeaseLost | None]:
         """Extend several claims; return `None` or `LeaseLost` for each."""
-        end = tr.get_read_version().wait() + int(lease * VERSIONS)
+        version = tr.get_read_version().wait()
         results: list[LeaseLost | None] = []
         changes: list[Change] = []
-        pending = [self._begin(tr, claim) for claim, _ in extensions]
-        for (claim, report), begun in zip(extensions, pending):
+        pending = [self._begin(tr, claim) for claim, _, _ in extensions]
+        for (claim, report, lease), begun in zip(extensions, pending):
+            end = version + int(lease * VERSIONS)
             try:
                 rows = self._claimed(claim, begun)
                 results.append(None)

@@ -334,7 +334,7 @@ class BaseQueue(Generic[_T]):
             >>> jobs.extend(db, jobs.claim(db), lease="1m", log="page 4")
         """
         report = validate_report(progress, log, milliseconds())
-        self._store.extend(tr, (validate_claim(claim), report), validate_lease(lease))
+        self._store.extend(tr, (validate_claim(claim), report, validate_lease(lease)))
 
     def release(
         self, tr: Transactor, claim: Claim | _T | str, *, delay: Duration | None = None

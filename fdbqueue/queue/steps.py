@@ -7,15 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.database.retrying import read
+from fdbqueue.errors import FdbqueueError
 from fdbqueue.layout.codecs import encode_returned
 from fdbqueue.layout.jobs import JobCancelled as JobCancelled
-from fdbqueue.layout.jobs import NamedStep, StepKind, StepState, StoredSignal, StoredStep
+from fdbqueue.layout.jobs import StepKind, StepState, StoredSignal, StoredStep
 from fdbqueue.layout.jobs import TooManyWaiting as TooManyWaiting
-from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
+from fdbqueue.layout.values import LAST_MILLISECOND, NO_REPORT, Report, utc_time
 from fdbqueue.operations.maintainers.batches import read_steps
 from fdbqueue.operations.names import name_of
 from fdbqueue.queue.arguments import MAX_SECONDS, validate_by, validate_key, validate_seconds
@@ -33,6 +34,9 @@ from fdbqueue.types import (
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
+    from fdbqueue.operations.items import NewItem
+    from fdbqueue.operations.jobs.steps import PushChildren, Steps
+    from fdbqueue.queue.batches import Members
 
 _R = TypeVar("_R")
 
@@ -80,9 +84,6 @@ class Signal:
 KEPT = "30d"
 """How long a signal is kept by default."""
 
-PushChildren: TypeAlias = Callable[[Transaction, list[int]], list[tuple[bytes, str]]]
-"""Pushes the jobs of the steps with these numbers; returns the prefixes of their queues and ids."""
-
 
 class JobSteps(Generic[V]):
     """The steps of the jobs of one queue, and the signals that they wait for.
@@ -111,9 +112,9 @@ class JobSteps(Generic[V]):
                 return []
             layout = self._store.layout
             own, steps = layout.subspace.key(), read_steps(tr, layout, layout.position(found.key))
-            runs = [step.stored.queue or own for step in steps if step.stored.kind == "run"]
-            names = {queue: name_of(tr, queue) for queue in {*runs}}
-            return [_public(step, names.get(step.stored.queue or own)) for step in steps]
+            runs = {step.queue or own for step in steps.values() if step.kind == "run"}
+            names = {queue: name_of(tr, queue) for queue in runs}
+            return [_public(*each, names.get(each[1].queue or own)) for each in steps.items()]
 
         return read(tr, body)
 
@@ -166,44 +167,107 @@ class JobSteps(Generic[V]):
         return self._store.retry_from(tr, item, step, validate_by(by))
 
 
+class Suspended(BaseException):
+    """A job has given up its claim, and goes on later. No `except Exception` catches it."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        super().__init__(f"suspended in the step {step!r}")
+
+
+class DuplicateStep(FdbqueueError, ValueError):
+    """Two steps of a job have the same name."""
+
+    name: str
+
+    _template = (
+        "the job has a step named {self.name!r} already; each needs a name of its own, in a loop "
+        'with the key of the loop: context.step(f"charge {{order}}", ...)'
+    )
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """The lease of a claim, and the last report of its job.
+
+    A context refers to it, not to the job: a cycle would wait for the garbage collector.
+    """
+
+    store: Store[Any]
+    db: Database
+    claim: Claim[Any]
+    seconds: float
+    since: Since
+    report: Report = NO_REPORT
+
+    def seconds_left(self) -> float:
+        """Return the seconds until its end; below 0 afterwards."""
+        return self.seconds - self.since.seconds()
+
+    @property
+    def extension(self) -> tuple[Claim[Any], Report, float]:
+        """The claim to extend, the report, and the seconds."""
+        return self.claim, self.report, self.seconds
+
+    def extend(self, **fields: Any) -> None:
+        """Restart it, store the report, and change the item's header; raise `LeaseLost`."""
+        since = Since()
+        self.store.extend(self.db, self.extension, **fields)
+        self.since = since
+
+    def steps(self, is_told: Callable[[], bool]) -> ClaimedSteps:
+        """Return the steps of the job."""
+        return ClaimedSteps(self, is_told)
+
+
 class ClaimedSteps:
     """The steps of one claimed job; each call is a transaction.
 
-    Each stored step restarts the `lease`, in seconds, with the job's current `report`.
+    Each stored step restarts the lease, with the job's current report.
     """
 
-    def __init__(
-        self,
-        store: Store[Any],
-        db: Database,
-        claim: Claim,
-        lease: float,
-        report: Callable[[], Report],
-        is_told: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._store = store
-        self._db = db
-        self._claim = claim
+    def __init__(self, lease: HeldLease, is_told: Callable[[], bool] = lambda: False) -> None:
         self._lease = lease
-        self._report = report
+        self._store = lease.store
         self._is_told = is_told
         self._left: int | None = None  # stored steps that this run has not come to
-        self._unstored: list[NamedStep] = []
+        self._unstored: dict[str, StoredStep] = {}
+        self.names: dict[str, object] = {}
+        """The names of the steps that the job has come to."""
         self.is_suspended = False
         """True once the job has given up its claim."""
         self.has_raised = False
         """True once this attempt has raised `JobCancelled`."""
 
+    @property
+    def id(self) -> str:
+        """The id of the job."""
+        id: str = self._lease.claim.item.id
+        return id
+
     def find(self, name: str) -> StoredStep | None:
-        """Return the step of this name, or `None`; raise `LeaseLost` or `JobCancelled`."""
+        """Return the step of this name, or `None`.
+
+        Raises `DuplicateStep`, `LeaseLost` or `JobCancelled`.
+        """
+        self._take_name(name)
+        return self._find(name)
+
+    def _take_name(self, name: str) -> None:
+        validate_key("the name of a step", name)
+        mine = object()
+        if self.names.setdefault(name, mine) is not mine:  # steps of a coroutine have threads
+            raise DuplicateStep(name)
+
+    def _find(self, name: str) -> StoredStep | None:
         if self._left == 0 and not self._is_told():
             return None
-        found, n = self._telling(lambda: read(self._db, lambda tr: self._look(tr, name)))
+        found, n = self._telling(lambda: read(self._lease.db, lambda tr: self._look(tr, name)))
         self._left = (n if self._left is None else self._left) - (found is not None)
         return found
 
     def _look(self, tr: ReadTransaction, name: str) -> tuple[StoredStep | None, int]:
-        found, header = self._store.steps.begin(tr, self._claim, name)
+        found, header = self._store.steps.begin(tr, self._lease.claim, name)
         if header.cancelled is not None and not self.has_raised:
             is_over = found is not None and found.state != "waiting"
             if not is_over or name == header.cancelled_step:
@@ -215,24 +279,23 @@ class ClaimedSteps:
         try:
             return act()
         except JobCancelled as cancelled:
-            extension = (self._claim, self._report())
-            self._store.extend(self._db, extension, self._lease, cancelled_step=cancelled.step)
+            self._lease.extend(cancelled_step=cancelled.step)
             self.has_raised = True
             raise
 
     def _change(self, body: Callable[[Transaction, int], _R]) -> _R:
-        """Run `body(tr, now=now)`, which stores the steps of `add`, too."""
-        result = self._telling(partial(self._store.change, self._db, body))
-        self._unstored.clear()
-        return result
+        """Run `body(tr, now=now)`."""
+        return self._telling(partial(self._store.change, self._lease.db, body))
 
     def add(self, name: str, step: StoredStep) -> None:
         """Store a step together with the next one."""
-        self._unstored.append(NamedStep(name, step))
+        self._unstored[name] = step
 
-    def store(self, name: str, step: StoredStep) -> None:
-        """Store a step; raise `LeaseLost` if another worker may have the job."""
-        self._change(lambda tr, now: self._put(tr, now, NamedStep(name, step)))
+    def store(self, name: str, begun: StoredStep, value: bytes) -> StoredStep:
+        """Store the result of a step; raise `LeaseLost` if another worker may have the job."""
+        step = self._change(lambda tr, now: self._end(tr, now, name, begun, value))
+        self._unstored.clear()
+        return step
 
     def commit(
         self, name: str, body: Callable[[Transaction], bytes], begun: StoredStep
@@ -243,75 +306,75 @@ class ClaimedSteps:
             known, _ = self._look(tr, name)
             if known is not None and known.state == "done":
                 return known
-            value = body(tr)
-            step = begun._replace(state="done", ended_at=now, due=None, value=value)
-            self._put(tr, now, NamedStep(name, step))
-            return step
+            return self._end(tr, now, name, begun, body(tr))
 
-        return self._change(once)
+        step = self._change(once)
+        self._unstored.clear()
+        return step
 
-    def suspend(self, name: str, step: StoredStep) -> None:
-        """Store a step that waits, and give up the claim until it is due."""
+    def _end(
+        self, tr: Transaction, now: int, name: str, begun: StoredStep, value: bytes
+    ) -> StoredStep:
+        step = begun._replace(state="done", ended_at=now, due=None, value=value)
+        steps = {**self._unstored, name: step}
+        if self._store.steps.store(tr, now, self._lease.extension, steps):
+            self._left = -1  # so each later step is looked for
+        return step
+
+    def suspend(self, name: str, step: StoredStep) -> NoReturn:
+        """Store a step that waits, give up the claim until it is due, and raise `Suspended`."""
 
         def body(tr: Transaction, now: int) -> None:
-            steps = [*self._unstored, NamedStep(name, step)]
-            self._store.steps.suspend(tr, now, self._claim, steps, name, step.due)
+            steps = {**self._unstored, name: step}
+            self._store.steps.suspend(tr, now, self._lease.claim, steps, name, step.due)
 
         self._change(body)
-        self.is_suspended = True
+        self._suspended(name)
 
-    def wait(self, name: str, step: StoredStep, signal: str) -> StoredStep | None:
+    def _suspended(self, name: str) -> NoReturn:
+        self.is_suspended = True
+        raise Suspended(name)
+
+    def wait(self, name: str, step: StoredStep, signal: str) -> StoredStep:
         """Return a wait for a signal if it has ended; otherwise suspend the job."""
 
         def body(tr: Transaction, now: int) -> StoredStep | None:
-            steps = [*self._unstored, NamedStep(name, step)]
-            extension = (self._claim, self._report())
-            return self._store.steps.wait(tr, now, extension, steps, signal, lease=self._lease)
+            steps = {**self._unstored, name: step}
+            return self._store.steps.wait(tr, now, self._lease.extension, steps, name, signal)
 
         ended = self._change(body)
-        self.is_suspended = ended is None
-        return ended
+        self._unstored.clear()
+        return ended or self._suspended(name)
 
-    @property
-    def owner(self) -> bytes:
-        """The prefix of the queue of the job."""
-        return self._store.layout.subspace.key()
-
-    @property
-    def job(self) -> bytes:
-        """The first position of the job."""
-        reference: bytes = self._store.codec.reference(self._claim.item)
-        return reference
-
-    def run(self, names: list[str], batch: bytes, push: PushChildren) -> list[StoredStep] | None:
+    def run(self, names: list[str], batch: bytes, push: PushChildren) -> Steps:
         """Return the steps that run other jobs if all have ended; otherwise suspend the job.
 
-        `push` pushes these jobs, as part of the same transaction.
+        `push(tr, names)` pushes these jobs, as part of the same transaction.
         """
 
-        def body(tr: Transaction, now: int) -> list[StoredStep] | None:
-            push_in = partial(push, tr)
-            return self._store.steps.run(
-                tr, now, self._claim, self._unstored, names, batch, push_in
-            )
+        def body(tr: Transaction, now: int) -> Steps | None:
+            claim = self._lease.claim
+            return self._store.steps.run(tr, now, claim, self._unstored, names, batch, push)
 
+        for name in names:
+            self._take_name(name)
         if names and self._is_told():
-            self.find(names[0])
-        ended = self._telling(partial(self._store.change, self._db, body))
-        self.is_suspended = ended is None
-        if ended is not None and self._left is not None:
+            self._find(names[0])
+        ended = self._change(body)
+        if ended is None:
+            self._suspended(names[0])
+        if self._left is not None:
             self._left -= len(ended)
         return ended
 
-    def _put(self, tr: Transaction, now: int, step: NamedStep) -> None:
-        steps = [*self._unstored, step]
-        extension = (self._claim, self._report())
-        if self._store.steps.store(tr, now, extension, steps, lease=self._lease):
-            self._left = -1  # so each later step is looked for
+    def child(self, members: Members, batch: bytes, step: str) -> NewItem:
+        """Return the item of the job that a step runs."""
+        own, job = self._store.layout.subspace.key(), self._store.codec.reference(self.id)
+        (new,) = members.join(own, batch, step=step, job=job)
+        return new
 
 
-def _public(step: NamedStep, queue: str | None) -> Step:
-    name, stored = step
+def _public(name: str, stored: StoredStep, queue: str | None) -> Step:
     ended, due = stored.ended_at, stored.due
     state = stored.state
     if stored.kind == "sleep" and due is not None and due <= milliseconds():

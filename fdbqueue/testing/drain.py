@@ -23,12 +23,12 @@ from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.jobs.job import Job
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.steps import JobCancelled
+from fdbqueue.queue.steps import JobCancelled, Suspended
 from fdbqueue.testing.clock import Clock
 from fdbqueue.types import ENDED, Database, Item, ItemInfo, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.invocation import Invocation, outcome_of
-from fdbqueue.worker.outcomes import Discard, Outcome, Snooze, Suspended
+from fdbqueue.worker.outcomes import Discard, Outcome, Snooze
 from fdbqueue.worker.worker import Worker
 
 if TYPE_CHECKING:

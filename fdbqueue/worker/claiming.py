@@ -17,8 +17,8 @@ from fdbqueue.database.retrying import run
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.values import Header, runs_alone
 from fdbqueue.queue.base import WITHIN, BaseQueue, Stop, drive, store_of
+from fdbqueue.queue.steps import HeldLease
 from fdbqueue.types import Transaction
-from fdbqueue.worker.context import HeldLease
 from fdbqueue.worker.endings import Endings, unclaim
 from fdbqueue.worker.pool import HeldJob, Part
 from fdbqueue.worker.presence import ask_database

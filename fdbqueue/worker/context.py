@@ -6,19 +6,17 @@ import asyncio
 from collections.abc import Callable, Generator
 from concurrent import futures
 from contextvars import copy_context
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, cast
 
 from fdbqueue.database.binding import Guard
-from fdbqueue.database.clock import Since, milliseconds
-from fdbqueue.layout.values import NO_REPORT, Report, header_of_item, utc_time
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.layout.values import NO_REPORT, header_of_item, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
-from fdbqueue.queue.steps import ClaimedSteps
-from fdbqueue.types import Claim, Database, Progress, Transaction
-from fdbqueue.worker.functions.steps import AioSteps, AttemptSteps, Results, Steps
+from fdbqueue.queue.steps import HeldLease
+from fdbqueue.types import Progress, Transaction
+from fdbqueue.worker.functions.steps import AioSteps, Results, Steps
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -36,34 +34,6 @@ _guard = Guard()  # of all contexts, because most jobs never need one
 Reason: TypeAlias = Literal["cancelled", "timeout", "shutdown"]
 
 Ending = Callable[[Transaction], object]
-
-
-@dataclass(slots=True)
-class HeldLease:
-    """The lease of a claim.
-
-    A context refers to it, not to the job: a cycle would wait for the garbage collector.
-    """
-
-    store: Any
-    db: Database
-    claim: Claim[Any]
-    seconds: float
-    since: Since
-
-    def seconds_left(self) -> float:
-        """Return the seconds until its end; below 0 afterwards."""
-        return self.seconds - self.since.seconds()
-
-    def extend(self, report: Report) -> None:
-        """Restart it, and store a report; raise `LeaseLost` if it is lost."""
-        since = Since()
-        self.store.extend(self.db, (self.claim, report), self.seconds)
-        self.since = since
-
-    def steps(self, report: Callable[[], Report], is_told: Callable[[], bool]) -> ClaimedSteps:
-        """Return the steps of the job."""
-        return ClaimedSteps(self.store, self.db, self.claim, self.seconds, report, is_told)
 
 
 class Cancelled:
@@ -144,9 +114,8 @@ class Context(Steps, Generic[_State_co]):
         if self._header.cancelled is not None:  # in an earlier attempt, or while it waited
             self.cancelled.set("cancelled")
         self._lease = lease
-        self._results = results
         self.endings: list[Ending] = []
-        self.report = NO_REPORT
+        super().__init__(lease.steps(self.cancelled.is_set), results)
 
     def __repr__(self) -> str:
         return f"<Context of {self.item!r}, attempt {self.attempt}>"
@@ -159,27 +128,21 @@ class Context(Steps, Generic[_State_co]):
     @property
     def is_suspended(self) -> bool:
         """True once the job has given up its claim."""
-        return "_attempt" in self.__dict__ and self._attempt.claimed.is_suspended
+        return self._claimed.is_suspended
 
     @property
     def has_steps(self) -> bool:
         """True once the job has come to a step, in any attempt."""
-        return self._header.has_begun or "_attempt" in self.__dict__
+        return self._header.has_begun or bool(self._claimed.names)
 
     @property
     def has_learned(self) -> bool:
         """True once a step has raised `JobCancelled`."""
-        return "_attempt" in self.__dict__ and self._attempt.claimed.has_raised
+        return self._claimed.has_raised
 
-    @cached_property
-    def _attempt(self) -> AttemptSteps:  # most jobs have no steps
-        steps = self._lease.steps(lambda: self.report, self.cancelled.is_set)
-        return AttemptSteps(steps, self.item.id, self._results)
-
-    @cached_property
+    @property
     def aio(self) -> AioSteps:
         """The same steps for a coroutine, to be awaited."""
-        _ = self._attempt  # made here, not by one of the threads in which the steps run
         return AioSteps(self)
 
     def limit_attempts(self, attempts: int | None) -> None:
@@ -196,7 +159,7 @@ class Context(Steps, Generic[_State_co]):
         Raises:
             LeaseLost: Another worker may have the job.
         """
-        self._lease.extend(self.report)
+        self._lease.extend()
 
     def progress(self, fraction: float, message: str = "") -> None:
         """Report how far the work is, for `ItemInfo.progress`.
@@ -209,7 +172,9 @@ class Context(Steps, Generic[_State_co]):
         """
         with _guard:
             progress = Progress(fraction, message)
-            self.report = validate_report(progress, self.report.log, milliseconds()) or NO_REPORT
+            self._lease.report = (
+                validate_report(progress, self._lease.report.log, milliseconds()) or NO_REPORT
+            )
 
     def log(self, message: str) -> None:
         """Add a line to the log of the attempt, with the time.
@@ -221,8 +186,8 @@ class Context(Steps, Generic[_State_co]):
             raise TypeError(f"a line of the log is text, not {message!r}")
         time = utc_time(milliseconds()).strftime("%H:%M:%S.%f")[:-3]
         with _guard:
-            log = validate_log(f"{self.report.log}{time} {message}\n")
-            self.report = self.report._replace(log=log)
+            log = validate_log(f"{self._lease.report.log}{time} {message}\n")
+            self._lease.report = self._lease.report._replace(log=log)
 
     def at_end(
         self,

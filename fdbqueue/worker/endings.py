@@ -140,7 +140,7 @@ class Endings(Part):
 
     def _acknowledge(self, source: Source, jobs: list[HeldJob]) -> None:
         request = source.store.ack_request
-        requests = [request(job.claim, job.returned, log=job.report.log) for job in jobs]
+        requests = [request(job.claim, job.returned, log=job.lease.report.log) for job in jobs]
         try:
             losses = source.store.ack_each(self.db, requests)
         except Exception as error:
@@ -185,7 +185,12 @@ class Endings(Part):
         self, job: HeldJob, failure: BaseException
     ) -> tuple[str, Callable[[], object], BaseException]:
         """Return the outcome of a failed attempt, a call that gives back its job, and its error."""
-        queue, store, claim, log = job.source.queue, job.source.store, job.claim, job.report.log
+        queue, store, claim, log = (
+            job.source.queue,
+            job.source.store,
+            job.claim,
+            job.lease.report.log,
+        )
         if isinstance(failure, JobCancelled):
             return "cancelled", partial(end_cancelled, queue, self.db, claim, log), failure
         outcome, error = _outcome_of(job, failure)

@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from fdbqueue.errors import FdbqueueError, error_text
-from fdbqueue.queue.arguments import validate_seconds
+from fdbqueue.queue.arguments import MAX_SECONDS, validate_seconds
 from fdbqueue.types import Duration
-
-_MAX_SECONDS = 10**10
-
-
-class Suspended(BaseException):
-    """A job has given up its claim, and goes on later. No `except Exception` catches it."""
-
-    def __init__(self, step: str) -> None:
-        self.step = step
-        super().__init__(f"suspended in the step {step!r}")
 
 
 class Outcome(Exception):
@@ -29,7 +19,7 @@ class Outcome(Exception):
 def validate_outcome(outcome: Outcome) -> Outcome:
     """Return an outcome; raise an error if it has invalid values."""
     if isinstance(outcome, (Snooze, RetryIn)):
-        validate_seconds("after", outcome.after, below=_MAX_SECONDS)
+        validate_seconds("after", outcome.after, below=MAX_SECONDS)
     for text in (outcome.reason, str(outcome)):
         if not isinstance(text, str):
             raise TypeError(f"the reason of an outcome must be a text, not {text!r}")
@@ -49,7 +39,7 @@ class Snooze(Outcome):
     """
 
     def __init__(self, after: Duration) -> None:
-        self.after = validate_seconds("after", after, below=_MAX_SECONDS)
+        self.after = validate_seconds("after", after, below=MAX_SECONDS)
         super().__init__(f"again in {self.after:g} seconds")
 
 
@@ -64,7 +54,7 @@ class RetryIn(Outcome):
     """
 
     def __init__(self, after: Duration, reason: str = "") -> None:
-        self.after = validate_seconds("after", after, below=_MAX_SECONDS)
+        self.after = validate_seconds("after", after, below=MAX_SECONDS)
         self.reason = reason
         super().__init__(reason or f"again in {self.after:g} seconds")
 
@@ -110,17 +100,6 @@ class ChildNotPushed(FdbqueueError):
     _template = (
         "the job of the step {self.name!r} was not pushed: its unique key is that of the job "
         "{self.id}, which has not ended; run it without a key, with job.using(unique=False)"
-    )
-
-
-class DuplicateStep(FdbqueueError, ValueError):
-    """Two steps of a job have the same name."""
-
-    name: str
-
-    _template = (
-        "the job has a step named {self.name!r} already; each needs a name of its own, in a loop "
-        'with the key of the loop: context.step(f"charge {{order}}", ...)'
     )
 
 

@@ -23,8 +23,9 @@ from fdbqueue.worker.functions.guards import TRANSACTION, Tries
 from fdbqueue.worker.invocation import Handler, Invocation
 
 if TYPE_CHECKING:
+    from fdbqueue.queue.steps import HeldLease
     from fdbqueue.worker.claiming import Pace, Source
-    from fdbqueue.worker.context import Context, HeldLease
+    from fdbqueue.worker.context import Context
     from fdbqueue.worker.shutdown import Shutdown
 
 _LOOK = 0.1  # seconds from one look at whether jobs or threads have ended to the next
@@ -110,11 +111,6 @@ class HeldJob(Tries):
         """True if a client has cancelled it, and it has no steps."""
         of = self.context
         return of is not None and of.cancelled.reason == "cancelled" and not of.has_steps
-
-    @property
-    def report(self) -> Report:
-        """The last report of its handler."""
-        return NO_REPORT if self.context is None else self.context.report
 
     @property
     def job_name(self) -> str:

@@ -19,12 +19,12 @@ from fdbqueue.layout.batches import may_be_member
 from fdbqueue.layout.values import NOW
 from fdbqueue.queue.arguments import validate_result
 from fdbqueue.queue.batches import was_cancelled
-from fdbqueue.queue.steps import JobCancelled
+from fdbqueue.queue.steps import JobCancelled, Suspended
 from fdbqueue.types import Transaction
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.invocation import Invocation
-from fdbqueue.worker.outcomes import Dead, HandlerExited, Suspended
+from fdbqueue.worker.outcomes import Dead, HandlerExited
 from fdbqueue.worker.pool import HeldJob, Part
 from fdbqueue.worker.telemetry import Log, span
 
@@ -101,7 +101,7 @@ class Running(Part):
             raise JobCancelled
         call = job.call = self.handler.call(context)
         if job.is_lone:
-            source.store.extend(self.db, (job.claim, None), job.lease.seconds, alone=NOW)
+            source.store.extend(self.db, job.lease.extension, alone=NOW)
         with span(source.name, context.item.id, context.attempt, call.name, call.pushed):
             handle = partial(self._call_handler, job, context, call)
             if call.in_transaction:
@@ -159,7 +159,7 @@ class Running(Part):
         store = job.source.store
 
         def body(tr: Transaction) -> None:
-            end_with = store.ack_first(tr, job.claim, job.report.log)
+            end_with = store.ack_first(tr, job.claim, job.lease.report.log)
             end_with(self._tried(job, partial(call, tr)))
 
         if not engine_of(self.db).commits_are_certain:

@@ -178,7 +178,7 @@ class Upkeep(Part):
             self._extended = now
             extended = held
         else:
-            extended = [job for job in held if job.report != job.reported]
+            extended = [job for job in held if job.lease.report != job.reported]
         for source, jobs in by_source(extended).items():
             self._extend_each(source, jobs, now)
         if self.presence.is_due(len(held)):
@@ -186,14 +186,14 @@ class Upkeep(Part):
             self._try("cannot be listed among the workers", write)
 
     def _extend_each(self, source: Source, jobs: list[HeldJob], now: Since) -> None:
-        extensions = [(job.claim, job.report) for job in jobs]
+        extensions = [job.lease.extension for job in jobs]
         try:
-            errors = source.store.extend_each(self.db, extensions, self.lease)
+            errors = source.store.extend_each(self.db, extensions)
         except Exception as error:
             message = "%s: the leases of %d jobs cannot be extended: %s"
             _log.error(message, source.name, len(jobs), error)
             return
-        for job, (_, report), lost in zip(jobs, extensions, errors):
+        for job, (_, report, _), lost in zip(jobs, extensions, errors):
             if lost is None:  # else the job just ended, or its end will report the loss
                 job.lease.since, job.reported = now, report
 

@@ -14,10 +14,9 @@ from fdbqueue.errors import LeaseLost, QueueFull
 from fdbqueue.jobs import App, Context, Dead, Handle, Retry, StepFailed, WaitTimedOut
 from fdbqueue.layout.jobs import TooManySteps, TooManyWaiting
 from fdbqueue.operations.jobs import steps as operations
-from fdbqueue.queue.steps import Step
+from fdbqueue.queue.steps import ClaimedSteps, DuplicateStep, Step
 from fdbqueue.testing import Clock
 from fdbqueue.types import Transaction
-from fdbqueue.worker.outcomes import DuplicateStep
 from tests.support.keys import rows_in
 from tests.support.waiting import MAX_WAIT, wait_until
 
@@ -222,6 +221,36 @@ def test_a_signal_is_kept_for_jobs_that_come_to_wait_for_it(
     assert late.state() == "delayed"  # the signal was forgotten
     app.signal(app.db, "other")  # deletes what is over
     assert len(rows_in(app.db, app.queue(name), "signal_ends")) == 1
+
+
+def test_a_caught_failure_is_stored_although_the_signal_comes_meanwhile(
+    app: App, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_changed = False
+
+    def fail() -> None:
+        raise OSError("broken")
+
+    @app.job(queue=name, name="wait")
+    def wait(context: Context) -> object:
+        if is_changed:
+            with pytest.raises(StepFailed):
+                context.step("new", fail)
+        return context.wait("go", timeout="1d").value
+
+    handle = wait.push()
+    app.work(drain=True)
+    is_changed, wait_for = True, ClaimedSteps.wait
+
+    def signalled(*arguments: Any) -> Any:
+        app.signal(app.db, "go", key=handle.id, value=1)
+        return wait_for(*arguments)
+
+    monkeypatch.setattr(ClaimedSteps, "wait", signalled)
+    app.queue(name).retry(app.db, handle.id)
+    app.work(drain=True)
+    assert handle.result() == 1
+    assert states(app, name, handle) == [("go", "done"), ("new", "failed")]
 
 
 @pytest.mark.parametrize("is_noticed", [False, True])

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.database.clock import Since
 from fdbqueue.errors import LayoutVersionMismatch
 from fdbqueue.layout.jobs import StoredStep
 from fdbqueue.layout.keys import Layout
@@ -23,7 +24,6 @@ from fdbqueue.layout.names import default_subspace, name_key, renames_key
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.values import (
     NEVER,
-    NO_REPORT,
     SLOT_OF_QUEUE,
     decode_metadata,
     decode_options,
@@ -36,7 +36,7 @@ from fdbqueue.queue.arguments import declared_settings
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.batches import Batches, Members, StoredAlert, encode_alert, push_after
 from fdbqueue.queue.schedules import Declared, declare
-from fdbqueue.queue.steps import ClaimedSteps
+from fdbqueue.queue.steps import ClaimedSteps, HeldLease, Suspended
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
 from recipes.queue import Queue as QueueRecipe
 from tests.support.keys import layout_of
@@ -88,9 +88,10 @@ def store_everything(db: Any, space: Subspace) -> None:
     jobs.schedules.add(db, "hourly", b"tick", 3, every="1h", group="ada", overlap="queue")
     for signal in ("parcel", "refund"):
         jobs.push(db, b"x")
-        steps = ClaimedSteps(store_of(jobs), db, jobs.claim(db), 30, lambda: NO_REPORT)
-        steps.store("charge", StoredStep("step", "done", 1000, 2000, 3, error="e", value=b'"paid"'))
-        steps.wait("sent", StoredStep("wait", "waiting", 3000, due=NEVER, key="k"), signal)
+        steps = ClaimedSteps(HeldLease(store_of(jobs), db, jobs.claim(db), 30, Since()))
+        steps.add("charge", StoredStep("step", "done", 1000, 2000, 3, error="e", value=b'"paid"'))
+        with pytest.raises(Suspended):
+            steps.wait("sent", StoredStep("wait", "waiting", 3000, due=NEVER, key="k"), signal)
     jobs.steps.signal(db, "parcel", key="k", value={"n": 1}, keep="1h")
     jobs.push(db, b"done", -1)
     jobs.ack(db, jobs.claim(db, within=1), result={"n": 1})

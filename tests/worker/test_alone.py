@@ -233,7 +233,7 @@ def test_the_error_says_whether_it_ran_alone(db: Any, space: Subspace) -> None:
     for number in range(4):
         claim = queue.claim(db)
         if number == 2:
-            store_of(queue).extend(db, (claim, None), 30, alone=NOW)
+            store_of(queue).extend(db, (claim, None, 30), alone=NOW)
         lapse(db, queue)
     assert queue.claim(db) is not None
     errors = [attempt.error for attempt in queue.get(db, item).failed_attempts]
@@ -245,7 +245,7 @@ def test_a_dead_letter_that_is_retried_runs_alone(db: Any, space: Subspace) -> N
     queue = PriorityQueue(space["queue"], max_attempts=1)
     item = queue.push(db, "job")
     claim = queue.claim(db)
-    store_of(queue).extend(db, (claim, None), 30, alone=NOW)
+    store_of(queue).extend(db, (claim, None, 30), alone=NOW)
     lapse(db, queue)
     assert queue.state(db, item) == "dead"
     assert "alone" in str(queue.get(db, item).error)

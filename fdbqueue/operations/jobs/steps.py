@@ -5,13 +5,13 @@ Every change of a step requires the job's claim. A job that sleeps or waits is a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from fdbqueue.layout.batches import StoredBatch
 from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.jobs import (
     JobCancelled,
-    NamedStep,
     StoredSignal,
     StoredStep,
     TooManySteps,
@@ -34,6 +34,12 @@ from fdbqueue.types import Claim, ReadTransaction, Transaction
 MAX_STEPS = 10_000
 
 MAX_SIGNALLED = 1_000
+
+Steps: TypeAlias = Mapping[str, StoredStep]
+"""Steps by name, in the order in which they are stored."""
+
+PushChildren: TypeAlias = Callable[[Transaction, list[str]], dict[str, tuple[bytes, str]]]
+"""Pushes the jobs of these steps; returns the prefix of each one's queue, and its id."""
 
 _MAX_DROPPED = 10  # signals that have ended, which a new one deletes
 
@@ -62,19 +68,11 @@ class DurableSteps:
         row = self._claimed.claimed(tr, claim)
         return self._get(tr, self._layout.position(row.key), name), row.item.header
 
-    def store(
-        self,
-        tr: Transaction,
-        now: int,
-        extension: Extension,
-        steps: list[NamedStep],
-        *,
-        lease: float,
-    ) -> bool:
+    def store(self, tr: Transaction, now: int, extension: Extension, steps: Steps) -> bool:
         """Store steps of a claimed job, and renew its lease; return whether it is cancelled."""
         row = self._claimed.claimed(tr, extension[0])
         n = self._put(tr, row, steps)
-        self._claimed.extend(tr, now, extension, lease=lease, steps=n)
+        self._claimed.extend(tr, now, extension, steps=n)
         return row.item.header.cancelled is not None
 
     def suspend(
@@ -82,9 +80,9 @@ class DurableSteps:
         tr: Transaction,
         now: int,
         claim: Claim,
-        steps: list[NamedStep],
+        steps: Steps,
         name: str,
-        due: int | None,
+        due: int | None = None,
         wait: bytes = b"",
     ) -> None:
         """Store a claimed job's steps, and end the claim until it is due; `None` for never.
@@ -106,38 +104,34 @@ class DurableSteps:
         tr: Transaction,
         now: int,
         extension: Extension,
-        steps: list[NamedStep],
+        steps: Steps,
+        name: str,
         signal: str,
-        *,
-        lease: float,
     ) -> StoredStep | None:
         """Take a sent signal, time out, or suspend the job.
 
-        The last of the `steps` is the wait. Return it if it has ended, or `None` if the job is
-        suspended.
+        Return the step of this name if it has ended, or `None` if the job is suspended.
         """
         layout, claim = self._layout, extension[0]
-        *others, (name, begun) = steps
         row = self._claimed.claimed(tr, claim)
         header, position = row.item.header, layout.position(row.key)
         known = self._get(tr, position, name)
-        if known is not None and known.state != "waiting":
-            return known
-        waiting = known or begun
+        waiting = known or steps[name]
         wait = layout.signal_wait(signal, waiting.key, name, header.origin or position)
         stored = tr[layout.entry_key(layout.signals, signal, waiting.key)].value
         sent = None if stored is None else decode_signal(stored)
         ended = None
-        if sent is not None and sent.ends > now:
+        if waiting.state != "waiting":  # a signal has ended it meanwhile
+            ended = waiting
+        elif sent is not None and sent.ends > now:
             ended = waiting._replace(state="done", ended_at=sent.sent_at, value=sent.value)
         elif known is not None and is_over(known.due, now):
             ended = waiting._replace(state="timed out", ended_at=now)
         if ended is not None:
             tr.clear(layout.signal_waits + wait)
-            self.store(tr, now, extension, [*others, NamedStep(name, ended)], lease=lease)
+            self.store(tr, now, extension, {**steps, name: ended})
             return ended
-        steps = [*others, NamedStep(name, waiting)]
-        self.suspend(tr, now, claim, steps, name, waiting.due, wait)
+        self.suspend(tr, now, claim, {**steps, name: waiting}, name, waiting.due, wait)
         return None
 
     def run(
@@ -145,43 +139,45 @@ class DurableSteps:
         tr: Transaction,
         now: int,
         claim: Claim,
-        steps: list[NamedStep],
+        steps: Steps,
         names: list[str],
         batch: bytes,
-        push: Callable[[list[int]], list[tuple[bytes, str]]],
-    ) -> list[StoredStep] | None:
+        push: PushChildren,
+    ) -> Steps | None:
         """Return the steps that run other jobs, or push missing jobs and suspend this one.
 
         The jobs are a batch: each stores its end in its step, and the last makes this job ready.
-        `push(numbers)` pushes the jobs of these steps, and returns their queues' prefixes and ids.
         The result is `None` if this job is suspended.
         """
         row = self._claimed.claimed(tr, claim)
         position = self._layout.position(row.key)
         rows = read_all(tr, [self._layout.step_key(position, name) for name in names])
-        known = [None if value is None else decode_step(value) for value in rows]
-        stored = [step for step in known if step is not None]
-        ended = [step for step in stored if step.state != "waiting"]
-        if len(ended) == len(names) or any(step.kind != "run" for step in stored):
-            return stored
-        missing = [number for number, step in enumerate(known) if step is None]
+        known = {name: decode_step(value) for name, value in zip(names, rows) if value is not None}
+        ended = [step for step in known.values() if step.state != "waiting"]
+        if len(ended) == len(names) or any(step.kind != "run" for step in known.values()):
+            return known
+        new = {**steps}
+        missing = [name for name in names if name not in known]
         if missing:
             first = row.item.header.origin or position
             definition = StoredBatch("continue", kind="run", job=first)
             begin_closed(tr, self._layout, batch, definition, len(missing))
-            for number, (queue, id) in zip(missing, push(missing)):
-                step = StoredStep("run", "waiting", now, key=id, queue=queue)
-                steps = [*steps, NamedStep(names[number], step)]
-        self.suspend(tr, now, claim, steps, names[0], None)
+            own = self._layout.subspace.key()
+            begun = StoredStep("run", "waiting", now)
+            pushed = push(tr, missing)
+            for name in missing:
+                queue, id = pushed[name]
+                new[name] = begun._replace(key=id, queue=b"" if queue == own else queue)
+        self.suspend(tr, now, claim, new, names[0])
         return None
 
-    def _put(self, tr: Transaction, row: ItemRow, steps: list[NamedStep]) -> int:
+    def _put(self, tr: Transaction, row: ItemRow, steps: Steps) -> int:
         position = self._layout.position(row.key)
-        keys = [self._layout.step_key(position, step.name) for step in steps]
+        keys = [self._layout.step_key(position, name) for name in steps]
         n = row.item.header.steps
-        for key, known, step in zip(keys, read_all(tr, keys), steps):
+        for key, known, step in zip(keys, read_all(tr, keys), steps.values()):
             number = n if known is None else decode_step(known).number
-            tr[key] = encode_step(step.stored._replace(number=number))
+            tr[key] = encode_step(step._replace(number=number))
             n += known is None
         if n > MAX_STEPS:
             raise TooManySteps(MAX_STEPS)
@@ -239,7 +235,7 @@ class DurableSteps:
         """
         layout = self._layout
         position = layout.position(dead.key)
-        names = [step.name for step in read_steps(tr, layout, position)]
+        names = [*read_steps(tr, layout, position)]
         if name not in names:
             return None
         forgotten = names[names.index(name) :]

@@ -30,7 +30,7 @@ from fdbqueue.layout.batches import (
     with_memberships,
 )
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.jobs import BatchClosed, NamedStep, decode_step, encode_step
+from fdbqueue.layout.jobs import BatchClosed, StoredStep, decode_step, encode_step
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     NO_HEADER,
@@ -233,11 +233,11 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes
     return last
 
 
-def read_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> list[NamedStep]:
-    """Return an item's steps in the order of their storage."""
+def read_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict[str, StoredStep]:
+    """Return an item's steps by name, in the order of their storage."""
     rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
-    steps = [NamedStep(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
-    return sorted(steps, key=lambda step: step.stored.number)
+    steps = [(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
+    return dict(sorted(steps, key=lambda step: step[1].number))
 
 
 def end_batch(
@@ -252,7 +252,7 @@ def end_batch(
 
 def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> None:
     """Make an item ready that waits for nothing; its waiting steps fail."""
-    for name, step in read_steps(tr, layout, position):
+    for name, step in read_steps(tr, layout, position).items():
         if step.awaits_job:
             _store_result(tr, layout, now, position, name, _GONE)
     delay, value = decode_metadata(tr[layout.delayed + position].value or b"")

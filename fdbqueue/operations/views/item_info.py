@@ -306,7 +306,7 @@ def _waits_in_step(tr: ReadTransaction, own: Layout, found: ItemRow, step: Store
         return WaitsFor("signal", f"it waits for the signal {signal!r}{of}", name, signal, key)
     if step.kind == "run":
         steps = read_steps(tr, own, own.position(found.key))
-        left = [each.stored for each in steps if each.stored.awaits_job]
+        left = [each for each in steps.values() if each.awaits_job]
         queues = {queue: layout_at(queue, own) for queue in {each.queue for each in left}}
         names = {queue: name_of(tr, each.subspace.key()) for queue, each in queues.items()}
         jobs = [JobRef(names[each.queue], each.key) for each in left[:_MAX_JOBS]]

@@ -7,14 +7,12 @@ import inspect
 import json
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, update_wrapper
+from functools import cache, update_wrapper
 from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
     Literal,
-    NoReturn,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -31,20 +29,18 @@ from fdbqueue.errors import (
 )
 from fdbqueue.layout.jobs import JobCancelled, StepKind, StoredStep, is_over
 from fdbqueue.layout.values import utc_time
-from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
-from fdbqueue.queue.steps import ClaimedSteps, Signal
+from fdbqueue.queue.arguments import MAX_SECONDS, validate_key, validate_result, validate_seconds
+from fdbqueue.queue.steps import ClaimedSteps, Signal, Suspended
 from fdbqueue.types import Duration, Transaction
 from fdbqueue.worker.functions.guards import Tries
 from fdbqueue.worker.outcomes import (
     ChildFailed,
     ChildNotPushed,
     Dead,
-    DuplicateStep,
     Outcome,
     RetryIn,
     StepChanged,
     StepFailed,
-    Suspended,
     WaitTimedOut,
     as_exception,
 )
@@ -57,7 +53,6 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)
 
-_MAX_SECONDS = 10**10
 _MAX_GATHERED = 1_000
 _RESULTS: tuple[StepKind, ...] = ("step", "commit")
 _NO_FAILURES: tuple[type[BaseException], ...] = (
@@ -110,66 +105,24 @@ class ChildJob(Protocol[_P, _R_co]):
         ...
 
 
-@dataclass(eq=False)
-class AttemptSteps:
-    """The stored steps of one attempt, and the names that the job has come to."""
-
-    claimed: ClaimedSteps
-    id: str
-    results: Callable[[str, Callable[..., Any]], Results]
-    _names: dict[str, object] = field(default_factory=dict[str, object])
-
-    def take_name(self, name: str) -> None:
-        """Raise `DuplicateStep` if the job has come to another step of this name."""
-        validate_key("the name of a step", name)
-        mine = object()
-        if self._names.setdefault(name, mine) is not mine:  # steps of a coroutine have threads
-            raise DuplicateStep(name)
-
-
-class ChildPushes:
-    """The pushes of the jobs of some steps, as one batch."""
-
-    def __init__(self, claimed: ClaimedSteps, children: Mapping[str, Child[Any]]) -> None:
-        (self.batch,) = uuids(1)
-        self.names = [*children]
-        self._claimed, self._children = claimed, children
-
-    @cached_property
-    def _new(self) -> list[tuple[Members, Any]]:  # only the first run of the job pushes
-        owner, job = self._claimed.owner, self._claimed.job
-        new: list[tuple[Members, Any]] = []
-        for name, child in self._children.items():
-            members = child.members
-            (item,) = members.join(owner, self.batch, step=name, job=job)
-            new.append((members, item))
-        return new
-
-    def push(self, tr: Transaction, numbers: list[int]) -> list[tuple[bytes, str]]:
-        """Push the jobs of the steps with these numbers; return their queue prefixes and ids."""
-        of_queue: dict[BaseQueue[Any], list[int]] = {}
-        for number in numbers:
-            of_queue.setdefault(self._new[number][0].queue, []).append(number)
-        pushed: dict[int, tuple[bytes, str]] = {}
-        for queue, some in of_queue.items():
-            prefix = queue.subspace.key()
-            items = self._new[some[0]][0].push(tr, [self._new[number][1] for number in some])
-            for number, item in zip(some, items):
-                if not item.is_new:
-                    raise ChildNotPushed(self.names[number], item.id)
-                pushed[number] = (b"" if prefix == self._claimed.owner else prefix, item.id)
-        return [pushed[number] for number in numbers]
-
-
 class Stepper:
-    """The steps of a job that call a function."""
+    """The steps of a job that call a function.
 
-    _retry: Policy | None = None
+    Args:
+        claimed: The stored steps.
+        results: Returns how the results of a step's function are converted.
+        retry: When to try a failed step again.
+    """
 
-    @cached_property
-    def _attempt(self) -> AttemptSteps:
-        """The steps of the attempt."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        claimed: ClaimedSteps,
+        results: Callable[[str, Callable[..., Any]], Results],
+        retry: Policy | None = None,
+    ) -> None:
+        self._claimed = claimed
+        self._results = results
+        self._retry = retry
 
     def step(
         self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
@@ -207,7 +160,7 @@ class Stepper:
                         "the function of a step is a coroutine function: await context.aio.step"
                     )
                 value = _encoded(name, results, returned)
-            step = self._stored(name, step, value)
+            step = self._claimed.store(name, step, value)
         result: _R = results.decode_result(json.loads(step.value))
         return result
 
@@ -235,21 +188,16 @@ class Stepper:
         if step.state != "done":
             # The transaction is not the function's own, so its errors are none of the step.
             with self._failing(name, step, *error_classes()):
-                step = self._attempt.claimed.commit(name, body, step)
+                step = self._claimed.commit(name, body, step)
         result: _R = results.decode_result(json.loads(step.value))
         return result
 
     def _begun(
         self, kind: StepKind, name: str, function: Callable[..., Any]
     ) -> tuple[StoredStep, Results]:
-        results = self._attempt.results(name, function)
+        results = self._results(name, function)
         step = self._found(name, _RESULTS)
         return step or StoredStep(kind, "waiting", milliseconds()), results
-
-    def _stored(self, name: str, step: StoredStep, value: bytes) -> StoredStep:
-        done = step._replace(state="done", ended_at=milliseconds(), due=None, value=value)
-        self._attempt.claimed.store(name, done)
-        return done
 
     @contextmanager
     def _failing(
@@ -265,8 +213,7 @@ class Stepper:
 
     def _found(self, name: str, kinds: tuple[StepKind, ...]) -> StoredStep | None:
         """Return the stored step of this name, or `None`; suspend the job until it is due."""
-        self._attempt.take_name(name)
-        found = self._attempt.claimed.find(name)
+        found = self._claimed.find(name)
         if found is None:
             return None
         if found.kind not in kinds:
@@ -275,12 +222,8 @@ class Stepper:
             raise StepFailed(name, found.error)
         waits = found.state == "waiting" and found.kind != "wait"
         if waits and not is_over(found.due, milliseconds()):
-            self._suspend(name, found)
+            self._claimed.suspend(name, found)
         return found
-
-    def _suspend(self, name: str, step: StoredStep) -> NoReturn:
-        self._attempt.claimed.suspend(name, step)
-        raise Suspended(name)
 
     def _failed(self, name: str, step: StoredStep, error: BaseException) -> Exception:
         """Suspend the job until the step is tried again, or return the error to raise.
@@ -292,18 +235,9 @@ class Stepper:
         failed = step._replace(failures=step.failures + 1, error=text)
         outcome = None if retry is None else retry.decide(as_exception(error), failed.failures)
         if isinstance(outcome, RetryIn):
-            self._suspend(name, failed._replace(due=now + round(1000 * outcome.after)))
-        self._attempt.claimed.add(name, failed._replace(state="failed", ended_at=now))
+            self._claimed.suspend(name, failed._replace(due=now + round(1000 * outcome.after)))
+        self._claimed.add(name, failed._replace(state="failed", ended_at=now))
         return StepFailed(name, text)
-
-
-class StepperWithOptions(Stepper):
-    """The steps of a job with options."""
-
-    def __init__(self, attempt: AttemptSteps, retry: Policy | None) -> None:
-        if retry is not None and not hasattr(retry, "decide"):
-            raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {retry!r}")
-        self._attempt, self._retry = attempt, retry
 
 
 class Steps(Stepper):
@@ -316,14 +250,14 @@ class Steps(Stepper):
             name: The name of the step.
             duration: The minimum time, from when the job first comes here.
         """
-        seconds = validate_seconds("duration", duration, below=_MAX_SECONDS)
+        seconds = validate_seconds("duration", duration, below=MAX_SECONDS)
         found = self._found(name, ("sleep",))
         if found is None:
             now = milliseconds()
             step = StoredStep("sleep", "waiting", now, due=now + round(1000 * seconds))
-            self._suspend(name, step)
+            self._claimed.suspend(name, step)
         elif found.state == "waiting":
-            self._attempt.claimed.add(name, found._replace(state="done", ended_at=found.due))
+            self._claimed.add(name, found._replace(state="done", ended_at=found.due))
 
     def wait(
         self,
@@ -345,20 +279,18 @@ class Steps(Stepper):
             WaitTimedOut: No signal has come in time; later ones do not change that.
         """
         signal = name if signal is None else signal
-        key = self._attempt.id if key is None else key
+        key = self._claimed.id if key is None else key
         validate_key("the name of a signal", signal)
         validate_key("the key of a signal", key, may_be_empty=True)
         seconds = None
         if timeout is not None:
-            seconds = validate_seconds("timeout", timeout, below=_MAX_SECONDS)
+            seconds = validate_seconds("timeout", timeout, below=MAX_SECONDS)
         found = self._found(name, ("wait",))
         if found is None or found.state == "waiting":
             now = milliseconds()
             due = None if seconds is None else now + round(1000 * seconds)
             begun = StoredStep("wait", "waiting", now, due=due, key=key)
-            found = self._attempt.claimed.wait(name, begun, signal)
-            if found is None:
-                raise Suspended(name)
+            found = self._claimed.wait(name, begun, signal)
         if found.state == "timed out":
             raise WaitTimedOut(name, found.key)
         sent_at = utc_time(found.ended_at or 0)
@@ -433,19 +365,35 @@ class Steps(Stepper):
         return self._run(children, return_errors=return_errors)
 
     def _run(self, children: Mapping[str, Child[Any]], *, return_errors: bool = False) -> list[Any]:
-        for name in children:
-            self._attempt.take_name(name)
-        pushes = ChildPushes(self._attempt.claimed, children)
-        ended = self._attempt.claimed.run(pushes.names, pushes.batch, pushes.push)
-        if ended is None:
-            raise Suspended(next(iter(children)))
-        for name, step in zip(children, ended):
+        claimed = self._claimed
+        (batch,) = uuids(1)
+
+        @cache  # each try pushes the same items
+        def new(name: str) -> tuple[Members, Any]:
+            members = children[name].members
+            return members, claimed.child(members, batch, name)
+
+        def push(tr: Transaction, names: list[str]) -> dict[str, tuple[bytes, str]]:
+            of_queue: dict[BaseQueue[Any], list[str]] = {}
+            for name in names:
+                of_queue.setdefault(new(name)[0].queue, []).append(name)
+            pushed: dict[str, tuple[bytes, str]] = {}
+            for queue, some in of_queue.items():
+                items = new(some[0])[0].push(tr, [new(name)[1] for name in some])
+                for name, item in zip(some, items):
+                    if not item.is_new:
+                        raise ChildNotPushed(name, item.id)
+                    pushed[name] = queue.subspace.key(), item.id
+            return pushed
+
+        ended = claimed.run([*children], batch, push)
+        for name, step in ended.items():
             if step.kind != "run":
                 raise StepChanged(name, step.kind, "run")
         results: list[Any] = []
-        for (name, child), step in zip(children.items(), ended):
+        for name, step in ended.items():
             if step.state != "failed":
-                results.append(child.decode_result(json.loads(step.value)))
+                results.append(children[name].decode_result(json.loads(step.value)))
             elif return_errors:
                 results.append(ChildFailed(name, step.error, step.key))
             else:
@@ -458,7 +406,9 @@ class Steps(Stepper):
         Args:
             retry: When to try a failed step again. Meanwhile the job is suspended.
         """
-        return StepperWithOptions(self._attempt, retry)
+        if retry is not None and not hasattr(retry, "decide"):
+            raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {retry!r}")
+        return Stepper(self._claimed, self._results, retry)
 
 
 def _awaited(
@@ -510,7 +460,7 @@ class AioStepper:
                 raise
             except BaseException as error:
                 raise await asyncio.to_thread(steps._failed, name, step, error) from error
-            step = await asyncio.to_thread(steps._stored, name, step, value)
+            step = await asyncio.to_thread(steps._claimed.store, name, step, value)
         return results.decode_result(json.loads(step.value))
 
     commit = _awaited(Stepper.commit)

@@ -360,16 +360,14 @@ def _step_without_token() -> None:
     from fdbqueue.operations.jobs.steps import DurableSteps
 
     def store(store: Callable[..., None]) -> Callable[..., None]:
-        def without_token(
-            self: Any, tr: Any, now: int, extension: Any, steps: Any, *, lease: float
-        ) -> None:
-            claim, _ = extension
+        def without_token(self: Any, tr: Any, now: int, extension: Any, steps: Any) -> None:
+            claim = extension[0]
             position = self._layout.position(claim.keys[0])
             stored = tr[self._layout.claims + position].value
             if stored is None:
                 raise LeaseLost(claim.item.id)
             if decode_metadata(stored)[0][0] == claim.token:
-                store(self, tr, now, extension, steps, lease=lease)
+                store(self, tr, now, extension, steps)
             else:
                 item = self._items.levels.row("claimed", claim.keys[0], stored)
                 self._put(tr, item, steps)
@@ -402,9 +400,7 @@ def _commit_apart() -> None:
 
     def commit(_: object) -> Callable[..., Any]:
         def apart(self: Any, name: str, body: Callable[..., bytes], begun: Any) -> Any:
-            step = begun._replace(state="done", due=None, value=run(self._db, body))
-            self.store(name, step)
-            return step
+            return self.store(name, begun, run(self._lease.db, body))
 
         return apart
 

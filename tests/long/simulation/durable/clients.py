@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 from fdb.subspace_impl import Subspace
 
@@ -23,7 +23,6 @@ from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.errors import LeaseLost, QueueNotFound, error_classes
 from fdbqueue.jobs import Context, Dead
 from fdbqueue.layout.jobs import BatchClosed, JobCancelled, StoredSchedule, StoredStep
-from fdbqueue.layout.values import Report
 from fdbqueue.operations.jobs.schedules import PUNCTUAL
 from fdbqueue.queue.base import end_cancelled, store_of
 from fdbqueue.queue.batches import (
@@ -34,10 +33,8 @@ from fdbqueue.queue.batches import (
     push_after,
     was_cancelled,
 )
-from fdbqueue.queue.steps import ClaimedSteps
+from fdbqueue.queue.steps import ClaimedSteps, HeldLease, Suspended
 from fdbqueue.types import Claim, ItemInfo, OnDead, State, Transaction
-from fdbqueue.worker.context import HeldLease
-from fdbqueue.worker.outcomes import Suspended
 from tests.long.simulation.durable.programs import (
     SHARED_KEYS,
     SIGNAL,
@@ -139,12 +136,11 @@ class _LoggedStore:
 
         return self._store.change(db, logged, *options)
 
-    def extend(self, db: Any, extension: Any, lease: float, *, cancelled_step: str) -> None:
+    def extend(self, db: Any, extension: Any, *, cancelled_step: str) -> None:
         """Store the step at which a job learns that it is cancelled."""
-        fields = {"extension": extension, "lease": lease, "cancelled_step": cancelled_step}
 
         def told(tr: Transaction, now: int) -> None:
-            self._store.claimed.extend(tr, now, **fields)
+            self._store.claimed.extend(tr, now, extension, cancelled_step=cancelled_step)
             self._log.note(tr, "told", step=cancelled_step, **self._owner)
 
         self._store.change(db, told)
@@ -158,47 +154,50 @@ def _shown(name: str, step: StoredStep) -> list[Any]:
 class LoggedLease(HeldLease):
     """A lease that is not extended, and whose steps write entries to the log."""
 
-    def __init__(self, log: Log, *fields: Any) -> None:
-        super().__init__(*fields)
-        self.log = log
+    def __init__(self, log: Log, store: Any, db: Any, claim: Claim, *fields: Any) -> None:
+        self.owner = {"item": claim.item.id, "token": claim.token.hex()}
+        self.logged = _LoggedStore(store, log, self.owner)
+        super().__init__(self.logged, db, claim, *fields)
 
-    def extend(self, report: Report) -> None:
-        """Do nothing."""
+    def extend(self, **fields: Any) -> None:
+        """Store the step at which a job learns that it is cancelled; otherwise do nothing."""
+        if fields:
+            super().extend(**fields)
 
-    def steps(self, report: Callable[[], Report], is_told: Callable[[], bool]) -> ClaimedSteps:
+    def steps(self, is_told: Callable[[], bool]) -> ClaimedSteps:
         """Return the steps of the job."""
-        return LoggedSteps(self.log, self.store, self.db, self.claim, self.seconds, report, is_told)
+        return LoggedSteps(self, is_told)
 
 
 class LoggedSteps(ClaimedSteps):
     """The steps of a claimed job, each change of which writes an entry to the log."""
 
-    def __init__(self, log: Log, store: Any, db: Any, claim: Claim, *options: Any) -> None:
-        self._owner = {"item": claim.item.id, "token": claim.token.hex()}
-        self._logged = _LoggedStore(store, log, self._owner)
-        super().__init__(self._logged, db, claim, *options)
+    def __init__(self, lease: LoggedLease, is_told: Callable[[], bool]) -> None:
+        super().__init__(lease, is_told)
+        self._logged = lease.logged
+        self._owner = lease.owner
 
     def _note(self, result: Callable[[Any], dict[str, Any]], **facts: Any) -> None:
-        before = [_shown(name, step) for name, step in self._unstored]
+        before = [_shown(*each) for each in self._unstored.items()]
         self._logged.facts = {**self._owner, "before": before, **facts}
         self._logged.result = result
 
-    def store(self, name: str, step: StoredStep) -> None:
-        """Store a step."""
-        self._note(lambda _: {"steps": [_shown(name, step)]}, call="store")
-        super().store(name, step)
+    def store(self, name: str, begun: StoredStep, value: bytes) -> StoredStep:
+        """Store the result of a step."""
+        self._note(lambda step: {"steps": [_shown(name, step)]}, call="store")
+        return super().store(name, begun, value)
 
     def commit(self, name: str, body: Any, begun: StoredStep) -> StoredStep:
         """Run a function in the transaction that stores the step."""
         self._note(lambda step: {"steps": [_shown(name, step)]}, call="commit")
         return super().commit(name, body, begun)
 
-    def suspend(self, name: str, step: StoredStep) -> None:
+    def suspend(self, name: str, step: StoredStep) -> NoReturn:
         """Store a step that waits."""
         self._note(lambda _: {"steps": [_shown(name, step)], "suspended": True}, call="suspend")
         super().suspend(name, step)
 
-    def wait(self, name: str, step: StoredStep, signal: str) -> StoredStep | None:
+    def wait(self, name: str, step: StoredStep, signal: str) -> StoredStep:
         """End a wait for a signal, or suspend the job."""
         self._note(
             lambda ended: {"steps": [_shown(name, ended or step)], "suspended": ended is None},
@@ -206,11 +205,11 @@ class LoggedSteps(ClaimedSteps):
         )
         return super().wait(name, step, signal)
 
-    def run(self, names: list[str], batch: bytes, push: Any) -> list[StoredStep] | None:
+    def run(self, names: list[str], batch: bytes, push: Any) -> Any:
         """Return the steps that run other jobs, or suspend the job."""
         self._note(
             lambda ended: {
-                "steps": [_shown(*each) for each in zip(names, ended or ())],
+                "steps": [_shown(*each) for each in (ended or {}).items()],
                 "waiting": names,
                 "suspended": ended is None,
             },
