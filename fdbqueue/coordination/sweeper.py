@@ -116,10 +116,14 @@ class Sweeper:
             self._next_catch_up = ended + (ended - began)
 
     def trim_is_due(self, is_pop: bool = False) -> bool:
-        """Return whether to `trim`: always before a process's first pop."""
-        if is_pop and not self._has_trimmed:
+        """Return whether to `trim`: always before a process's first pop, or if it keeps done items.
+
+        Else a process that ends within a second, such as one that `cron` starts, would never trim.
+        """
+        may_have_done = self._options.may_have_done
+        if not self._has_trimmed and (is_pop or may_have_done):
             return True
-        pause = _TRIM if self._options.may_have_done else REQUEST_TIMEOUT
+        pause = _TRIM if may_have_done else REQUEST_TIMEOUT
         return clock.monotonic() >= self._last_trim + pause
 
     def trim(self, db: Database) -> None:

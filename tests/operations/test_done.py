@@ -132,6 +132,12 @@ def test_items_are_kept_for_a_time(
     assert {*done_ids(db, queue)[:1]} <= {*ids}
 
 
+def test_a_process_that_soon_ends_trims_too(db: Any, name: str) -> None:
+    for _ in range(5):
+        finish(db, PriorityQueue.named(db, name, keep=3), 4)  # as a new process
+    assert PriorityQueue.named(db, name).stats(db).done <= 3 + 4
+
+
 # Results
 
 
