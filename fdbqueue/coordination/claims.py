@@ -176,7 +176,9 @@ class _Claiming:
                 return None  # commit this sweep; the next transaction continues
             if swept.wrote or (skipped and not self.must_sweep):
                 first = claims.begin_first(tr, n)
-            found = admit(tr, self.now, n, options, first)
+                found = admit(tr, self.now, n, options, first)
+            elif self.must_sweep:
+                found = admit(tr, self.now, n, options, first)
         if have_joined and len(found) < n:
             # A push that this read version does not show may precede a claim that has joined. The
             # database checks a commit for conflicts only if it has written something.

@@ -17,8 +17,9 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.database.clock import uuids
 from fdbqueue.operations.claims import ClaimRequest
+from fdbqueue.operations.limits.places import Slots
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.counting import CountingDatabase
 
 
@@ -165,6 +166,26 @@ def test_the_claims_of_a_batch_take_turns_as_one_claim_does(db: Any, name: str) 
     assert fdbqueue.admin.check(db, jobs).problems == ()
     jobs.push(db, "new", group="ada")
     assert claim_together(db, jobs, [1, 1]) == [["new"], []]
+
+
+def test_a_claim_that_finds_too_few_items_reads_them_once(
+    db: Any, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = PriorityQueue.named(db, name)
+    jobs.push_many(db, range(4), groups=["ada", "bob", "ada", "bob"])
+    for _ in range(2):
+        assert jobs.claim(db) is not None  # the second one sweeps, so the next one need not
+    admitted = list[int]()
+    admit = Slots.admit
+
+    def noted(*args: Any) -> Any:
+        found = admit(*args)
+        admitted.append(len(found))
+        return found
+
+    monkeypatch.setattr(Slots, "admit", noted)
+    assert len(jobs.claim(db, n=10)) == 2
+    assert admitted == [2]
 
 
 def test_the_claims_of_a_batch_keep_to_the_limits_together(db: Any, name: str) -> None:
