@@ -37,6 +37,8 @@ def batch_with_alert(**fields: Any) -> tuple[str, str, Any]:
         (batch_with_alert(job=""), (422, "on_dead")),
         (batch_with_alert(queue=" "), (422, "a name must be printable")),
         (batch_with_alert(priority=2**63), (422, "priority")),
+        (batch_with_alert(version=0), (422, "version")),
+        (batch_with_alert(version=10**700), (422, "version")),
         (batch_with_alert(group=""), (422, "a group")),
     ],
 )

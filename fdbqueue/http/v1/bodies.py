@@ -33,7 +33,7 @@ from fdbqueue.options import (
     TaskOptions,
     UpdateOptions,
 )
-from fdbqueue.queue.arguments import MAX_TEXT
+from fdbqueue.queue.arguments import MAX_INTEGER, MAX_TEXT
 
 
 class Body(BaseModel):
@@ -65,7 +65,7 @@ class OnDead(Body):
     """The job to push when an item becomes a dead letter."""
 
     job: str = Field(min_length=1, max_length=MAX_TEXT)
-    version: Integer = 1
+    version: Integer = Field(1, ge=1, le=MAX_INTEGER)
     queue: QueueName | None = Field(None, description="By default that of the item.")
     priority: Integer = 0
     group: str | None = None
