@@ -85,7 +85,7 @@ class AppSchedules:
     def remove(self, name: str) -> bool:
         """Remove a schedule; return false if there is none.
 
-        A worker whose code declares it stores it again.
+        A worker whose code declares it stores it again when it starts.
         """
         return any(queue.schedules.remove(self._app.db, name) for queue in self._queues())
 
