@@ -90,7 +90,7 @@ def command(
     """
 
     def declare(function: Callable[..., None]) -> click.Command:
-        run = on_database(function, creates) if opens else function
+        run = on_database(usage_errors()(function), creates) if opens else function
         own = options_of(function, omit={each.name for each in params})
         every = [*params, *own, database_option(*database), *_OF_EVERY_COMMAND]
         help = inspect.cleandoc(function.__doc__ or "").partition("\n\nOptions:\n")[0]
@@ -118,8 +118,7 @@ def on_database(function: Callable[..., None], creates: bool) -> Callable[..., N
         db = open_database(url, creates or bool(given.get("create")))
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
-            with usage_errors():
-                function(db=db, **given)
+            function(db=db, **given)
         except QueueNotFound:
             check_integrity(db)
             raise

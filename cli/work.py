@@ -222,15 +222,16 @@ def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
         return
     limit = limit_of(given["max_jobs"], given["max_memory"])
     shutdown = Shutdown(grace if shell is None else grace + KILLED, kill_commands, limit)
-    worker = Worker(
-        db,
-        target,
-        function,
-        store_results=given["results"],
-        timeout=given["job_timeout"],
-        grace=shutdown,
-        **{name: given[name] for name in ("concurrency", "lease", "prefetch", "name")},
-    )
+    with usage_errors():
+        worker = Worker(
+            db,
+            target,
+            function,
+            store_results=given["results"],
+            timeout=given["job_timeout"],
+            grace=shutdown,
+            **{name: given[name] for name in ("concurrency", "lease", "prefetch", "name")},
+        )
     if not given["quiet"]:
         _log.setLevel(logging.INFO)
     summary = partial(summary_of, db, [queue], [shell or handler])

@@ -140,6 +140,20 @@ def test_an_impossible_clock_is_an_error(local: Shell) -> None:
     assert "jobs" not in local("ls").stdout
 
 
+def test_a_defect_while_a_worker_runs_shows_where_it_is(local: Shell) -> None:
+    """It is no mistake in the arguments."""
+    local.output("push", "jobs", "1")
+    (local.path / "defect.py").write_text(
+        "import fdbqueue.coordination.store as store\n"
+        "def run(item): pass\n"
+        "def claim(*args): raise TypeError('a defect')\n"
+        "store.Store.claim = claim\n"
+    )
+    done = local("work", "jobs", "defect:run", "--drain")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "TypeError: a defect")
+    assert "Traceback" in done.stderr
+
+
 def test_the_standard_error_of_a_command_is_printed_at_once_and_stored(local: Shell) -> None:
     id = local.output("push", "jobs", "1").strip()
     local.output("limit", "jobs", "--attempts", "1")
