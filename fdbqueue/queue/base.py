@@ -209,6 +209,7 @@ class BaseQueue(Generic[_T]):
         priority.
 
         Args:
+            tr: A transaction or a database.
             lease: The length, over 0.
             n: The maximum number of items, from 1.
             within: The number of first items, from 1.
@@ -298,6 +299,7 @@ class BaseQueue(Generic[_T]):
         After `max_attempts` claims, an item becomes a dead letter.
 
         Args:
+            tr: A transaction or a database.
             claim: The claim.
             delay: By default one second, doubled with each further failure up to an hour, less up
                 to a half at random.
@@ -368,6 +370,7 @@ class BaseQueue(Generic[_T]):
         another transaction.
 
         Args:
+            tr: A transaction or a database.
             wait: The time to wait. A push wakes one waiting client; pushes by another
                 implementation of the recipe are noticed within 25 seconds. Waiting writes two or
                 three keys.
@@ -438,6 +441,7 @@ class BaseQueue(Generic[_T]):
         always found. Cost: one read for each 500 items, and with a state up to four for each item.
 
         Args:
+            tr: A transaction or a database.
             state: `None` for the ready items themselves, which must all be decodable.
             which: See `fdbqueue.options.Selecting`.
 
@@ -649,6 +653,7 @@ class BaseQueue(Generic[_T]):
         `children` a read, and as much again for each of them.
 
         Args:
+            tr: A transaction or a database.
             item: The item, or its id.
             force: Whether to end the job now, in any case. Its worker can store nothing more.
             children: Whether to cancel the jobs that it runs in its steps, too. It goes on when

@@ -89,6 +89,7 @@ class ValueQueue(BaseQueue[Item[V]]):
         and the writes of a push.
 
         Args:
+            tr: A transaction or a database.
             item: A ready or delayed item, or its id.
             value: The new value.
             changes: See `fdbqueue.options.UpdateOptions`.
@@ -241,6 +242,7 @@ class PriorityQueue(ValueQueue[V]):
         90,000 bytes of a payload over 10,000 bytes, and one to wake a client.
 
         Args:
+            tr: A transaction or a database.
             value: Up to 8,000,000 bytes when encoded, and up to 100 levels of lists and objects.
             priority: A priority of the queue's type.
             options: See `fdbqueue.options.PushOptions`.

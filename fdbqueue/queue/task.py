@@ -85,6 +85,7 @@ class TaskQueue(BaseQueue[Task[V]]):
         """Push a task, as `PriorityQueue.push`; return its id, or `None` if the queue is full.
 
         Args:
+            tr: A transaction or a database.
             payload: A JSON value of up to 8,000,000 bytes.
             task: See `fdbqueue.options.TaskOptions`.
 
@@ -211,6 +212,7 @@ class TaskQueue(BaseQueue[Task[V]]):
         """Change a task that waits, as `PriorityQueue.update`; it goes behind its new equals.
 
         Args:
+            tr: A transaction or a database.
             task_id: The id of a ready or delayed task.
             changes: See `fdbqueue.options.TaskChanges`.
 
