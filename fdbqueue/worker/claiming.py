@@ -202,8 +202,9 @@ class Claiming(Part):
         """Return why no jobs can be claimed, or `None`."""
         if self.shutdown.stop.is_set:
             return "the worker is about to stop"
+        is_busy = self.pool.pace.room(len(self.pool.held)) == 0  # then it claims as soon as it can
         for source in self.turns.sources:
-            if not self._is_claiming or source.has_failed:
+            if not self._is_claiming or (source.has_failed and not is_busy):
                 return f"the worker cannot claim jobs from {source.name}, or does not yet"
         try:
             run(self.db, ask_database)

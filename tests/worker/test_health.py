@@ -93,6 +93,29 @@ def test_a_queue_from_which_a_worker_cannot_claim_is_named_and_does_not_hold_up_
         wait_until(lambda: is_ready(base))
 
 
+def test_a_busy_worker_is_ready_although_a_claim_has_failed(
+    db: Any, name: str, address: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(2)]
+    queues[1].push_many(db, range(2))
+    go = threading.Event()
+    worker = Worker(
+        db, Turns([*map(Source, queues)], in_order=True), lambda item: go.wait(), concurrency=2
+    )
+    claim: Any = Store.claim
+
+    def fail(store: Any, *args: Any) -> Any:
+        if store is store_of(queues[0]):
+            raise FDBError(1031)
+        return claim(store, *args)
+
+    monkeypatch.setattr(Store, "claim", fail)
+    with running(worker, health="127.0.0.1:0", on_end=go.set):
+        base = address()
+        wait_until(lambda: queues[1].stats(db).claimed == 2)
+        wait_until(lambda: is_ready(base))
+
+
 def test_a_worker_is_not_ready_while_its_database_does_not_answer(
     db: Any, queue: PriorityQueue, address: Callable[[], str]
 ) -> None:
