@@ -135,6 +135,8 @@ class PopRequests:
     def __init__(self, layout: Layout, items: Items) -> None:
         self._layout = layout
         self._items = items
+        # For conflicts with a leader's end; never written.
+        self._leader_ends = layout.entry_key(layout.leader, "ends")
 
     def seconds_to_sweep(self, tr: Transaction) -> float:
         """Return the seconds until a request's process may be dead, or `math.inf`."""
@@ -159,9 +161,10 @@ class PopRequests:
 
     def write(self, tr: Transaction, name: bytes, pops: list[Pop]) -> bytes:
         """Write a request, which conflicts with the end of the leadership; return its key."""
-        key = self._layout.request_key(tr.get_read_version().wait(), name)
+        version = tr.get_read_version().wait()
+        key = self._layout.entry_key(self._layout.requests, version, name)
         tr[key] = encode_request(pops, is_next=False)
-        tr.add_read_conflict_key(self._layout.leader_ends)
+        tr.add_read_conflict_key(self._leader_ends)
         return key
 
     def pass_leadership(self, tr: Transaction, following: PopRequest | None) -> None:
@@ -170,12 +173,12 @@ class PopRequests:
         if following is None:
             # A request written at the same time would have no leader: conflict with it.
             tr.add_read_conflict_range(*layout.range_of(layout.requests))
-            tr.add_write_conflict_key(layout.leader_ends)
+            tr.add_write_conflict_key(self._leader_ends)
             tr.clear(layout.leader)
             return
         tr.add_read_conflict_key(following.key)
         tr[following.key] = encode_request(following.pops, is_next=True)
-        _, tr[layout.leader] = layout.unpack_request_key(following.key)
+        _, tr[layout.leader] = layout.unpack_entry(layout.requests, following.key)
 
     def stage(self, tr: Transaction, request: bytes, pops: Staged) -> None:
         """Replace a request by popped items."""
@@ -229,8 +232,9 @@ class PopRequests:
             _, dead = _ranges_by_life(layout, prefix, version)
             for begin, end in dead:
                 for row in tr.snapshot.get_range(begin, end, limit=MAX_ITEMS):
-                    made_by = layout.unpack_request_key(row.key)
-                    left -= self.delete(tr, now, layout.request_key(*made_by))
+                    written, name, *_ = layout.unpack_entry(prefix, row.key)
+                    request = layout.entry_key(layout.requests, written, name)
+                    left -= self.delete(tr, now, request)
                     if left < 0:
                         return False
         return True

@@ -17,7 +17,7 @@ from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidItemId
-from fdbqueue.layout.values import SLOT_OF_QUEUE, pieces_id, time_of, unpack_staged
+from fdbqueue.layout.values import pieces_id, time_of, unpack_staged
 from fdbqueue.types import KeyValue, Priority, State
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
@@ -48,9 +48,7 @@ MAX_PREFIX = 4_900
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
-_OF_NOTHING = fdb_tuple.pack((None,))
-_NULL = b"\x00"  # the priority of a FIFO queue in the keys of groups
-_NAMED = fdb_tuple.pack((None, ""))[:2]  # the beginning of the reference of a schedule
+_NULL = b"\x00"  # the priority of a FIFO queue in the keys of groups; begins references of timers
 _PACKED_TEXT = re.compile(_TEXT, re.DOTALL)
 
 
@@ -199,6 +197,7 @@ class Layout:
         self.name = name
         self.receipts = subspace[4]
         self.all_items = self.range_of(self.items)
+        self.queue_reference = self.group_reference("")
         self.position: Callable[[bytes], bytes] = itemgetter(slice(len(self.items), None))
         """Return the position of the item with this key."""
         # A push reads both at once, backwards: first the options, then the newest waiters.
@@ -298,21 +297,6 @@ class Layout:
         """Return the names from an `entry_key`."""
         return fdb_tuple.unpack(key[len(index) :])
 
-    @staticmethod
-    def unpack_entry_key(index: bytes, key: bytes) -> Any:
-        """Return the only name from an `entry_key`."""
-        return Layout.unpack_entry(index, key)[0]
-
-    @staticmethod
-    def entries_before(index: bytes, time: int) -> tuple[bytes, bytes]:
-        """Return the range of entries before a time."""
-        return Layout.entry_key(index, 0), Layout.entry_key(index, time)
-
-    @staticmethod
-    def undated_key(dated: bytes, index: bytes, key: bytes) -> bytes:
-        """Return the entry of a key of an index by time."""
-        return Layout.entry_key(index, *Layout.unpack_entry(dated, key)[1:])
-
     def counter_key(self, prefix: bytes) -> bytes:
         """Return the key of a level's counter."""
         return self.counts + prefix[len(self.items) :]
@@ -343,27 +327,9 @@ class Layout:
         """Return the prefix of an item's steps or followers."""
         return index + fdb_tuple.pack((fdb_tuple.unpack(position)[-1],))
 
-    @staticmethod
-    def prefix_of_owned(index: bytes, key: bytes) -> bytes:
-        """Return the prefix of a step, follower or piece and its siblings."""
-        return index + fdb_tuple.pack(fdb_tuple.unpack(key[len(index) :])[:1])
-
     def step_key(self, position: bytes, name: str) -> bytes:
         """Return the key of a step of an item."""
-        return self.owned_prefix(self.steps, position) + fdb_tuple.pack((name,))
-
-    def follower_key(self, position: bytes, number: int) -> bytes:
-        """Return the key of a follower's batch."""
-        return self.owned_prefix(self.followers, position) + fdb_tuple.pack((number,))
-
-    def followers_range(self, position: bytes) -> tuple[bytes, bytes]:
-        """Return the range of an item's followers' batches."""
-        return self.range_of(self.owned_prefix(self.followers, position))
-
-    def unpack_step_key(self, key: bytes) -> str:
-        """Return the name of a step."""
-        name: str = fdb_tuple.unpack(key[len(self.steps) :])[1]
-        return name
+        return self.entry_key(self.owned_prefix(self.steps, position), name)
 
     @staticmethod
     def signal_wait(name: str, key: str, step: str, reference: bytes) -> bytes:
@@ -371,26 +337,20 @@ class Layout:
         return fdb_tuple.pack((name, key, step)) + reference
 
     @staticmethod
-    def unpack_signal_wait(wait: bytes) -> tuple[str, bytes]:
-        """Return the step's name and its item's first position."""
-        _, _, step, *reference = fdb_tuple.unpack(wait)
-        return step, fdb_tuple.pack(tuple(reference))
-
-    @staticmethod
-    def unpack_signal(wait: bytes) -> tuple[str, str]:
-        """Return the signal's name and key from a `signal_wait`."""
-        name, key, *_ = fdb_tuple.unpack(wait)
-        return name, key
+    def unpack_signal_wait(wait: bytes) -> tuple[str, str, str, bytes]:
+        """Return the signal's name and key, the step's name, and its item's first position."""
+        name, key, step, *reference = fdb_tuple.unpack(wait)
+        return name, key, step, fdb_tuple.pack(tuple(reference))
 
     # Pieces of payloads, and unique keys
 
     def pieces_prefix(self, content: bytes) -> bytes:
         """Return the prefix of the pieces of a content."""
-        return self.pieces + fdb_tuple.pack((pieces_id(content),))
+        return self.entry_key(self.pieces, pieces_id(content))
 
     def unique_key(self, key: str) -> bytes:
         """Return the key of a unique key's holder."""
-        return self.unique_keys + fdb_tuple.pack((key,))
+        return self.entry_key(self.unique_keys, key)
 
     # Timers: when leases end, delayed items are due, and items expire
 
@@ -408,60 +368,38 @@ class Layout:
         return int.from_bytes(key[begin:end], "big"), key[end:]
 
     @staticmethod
+    def timers_until(index: bytes, last: int) -> tuple[bytes, bytes]:
+        """Return the range of an index's timers up to a time or version."""
+        return index + b"\x00", Layout.timer_key(index, last + 1, b"")
+
+    @staticmethod
     def schedule_reference(name: str) -> bytes:
         """Return the reference of a schedule's timer."""
         return fdb_tuple.pack((None, name))
 
     @staticmethod
-    def unpack_schedule_reference(reference: bytes) -> str | None:
-        """Return the schedule of a timer's reference, or `None`."""
-        if not reference.startswith(_NAMED):
-            return None
-        name: str = fdb_tuple.unpack(reference)[1]
-        return name
-
-    @staticmethod
     def group_reference(group: str) -> bytes:
-        """Return the reference of a held group's timer."""
+        """Return the reference of a held group's timer; the queue's own timer has group `""`."""
         return fdb_tuple.pack((None, None, group))
 
     @staticmethod
-    def unpack_group_reference(reference: bytes) -> str | None:
-        """Return the group of a timer's reference, or `None`."""
-        if not reference.startswith(_OF_NOTHING + _OF_NOTHING):
-            return None
-        group: str = fdb_tuple.unpack(reference)[2]
-        return group
-
-    @staticmethod
-    def queue_reference() -> bytes:
-        """Return the reference of the queue's timer."""
-        return Layout.group_reference("")
+    def unpack_reference(reference: bytes) -> tuple[str | None, str | None]:
+        """Return the schedule or the group of a timer's reference; neither for a position."""
+        # No position begins with null: neither a priority nor an index can be null.
+        if not reference.startswith(_NULL):
+            return None, None
+        _, schedule, *group = fdb_tuple.unpack(reference)
+        return schedule, next(iter(group), None)
 
     def is_timer_of_queue(self, key: bytes) -> bool:
         """Return whether a key is the queue's own timer."""
         is_timer = key.startswith(self.dues)
-        return is_timer and self.unpack_timer_key(self.dues, key)[1] == self.queue_reference()
-
-    @staticmethod
-    def is_position(reference: bytes) -> bool:
-        """Return whether a timer's reference is a position."""
-        # No position begins with null: neither a priority nor an index can be null.
-        return not reference.startswith(_OF_NOTHING)
-
-    def due_timers(self, version: int, now: int) -> list[tuple[bytes, bytes]]:
-        """Return the ranges of past timers of leases, delays and expiries."""
-        after_version = self.timer_key(b"", version + 1, b"")
-        after_now = self.timer_key(b"", now + 1, b"")
-        return [
-            (self.leases + b"\x00", self.leases + after_version),
-            (self.dues + b"\x00", self.dues + after_now),
-            (self.expiries + b"\x00", self.expiries + after_now),
-        ]
+        return is_timer and self.unpack_timer_key(self.dues, key)[1] == self.queue_reference
 
     # Slots of concurrency limits
 
-    slot_of_queue = SLOT_OF_QUEUE
+    slot_of_queue = fdb_tuple.pack((0,))
+    """The slot of the whole queue, the only one that a claim may hold."""
 
     # Groups. The rest of a level is the prefix of its priority without that of all items.
 
@@ -492,48 +430,16 @@ class Layout:
         return Layout.timer_key(index + rest, number, _packed_group(group))
 
     @staticmethod
-    def turns_before(index: bytes, rest: bytes, number: int) -> tuple[bytes, bytes]:
-        """Return the range of the turns at lower passes."""
-        return index + rest + b"\x00", Layout.timer_key(index + rest, number, b"")
-
-    @staticmethod
     def unpack_turn_key(index: bytes, rest: bytes, key: bytes) -> tuple[int, str]:
         """Return the pass and the group from a `turn_key`."""
         number, group = Layout.unpack_timer_key(index + rest, key)
         return number, fdb_tuple.unpack(group)[0]
 
-    def start_key(self, group: str | None, time: int, version: int) -> bytes:
-        """Return the key of a transaction's starts."""
-        return self.group_key(self.starts, group, fdb_tuple.pack((time, version)))
-
-    def starts_at(self, group: str | None, time: int) -> tuple[bytes, bytes]:
-        """Return the range of a group's starts at a time."""
-        return self.range_of(self.group_key(self.starts, group, fdb_tuple.pack((time,))))
-
-    def unpack_start_key(self, key: bytes) -> tuple[int, int]:
-        """Return a start's time and read version."""
-        *_, time, version = self.subspace.unpack(key)
-        return time, version
-
     # Pops that wait, and the items staged for them
-
-    def request_key(self, version: int, name: bytes) -> bytes:
-        """Return the key of a process's request."""
-        return self.requests + fdb_tuple.pack((version, name))
-
-    def unpack_request_key(self, key: bytes) -> tuple[int, bytes]:
-        """Return the version and name of a request or result."""
-        _, version, name, *_ = self.subspace.unpack(key)
-        return version, name
 
     def result_prefix(self, request: bytes) -> bytes:
         """Return the prefix of a request's result."""
         return self.results + request[len(self.requests) :]
-
-    @property
-    def leader_ends(self) -> bytes:
-        """A key for conflicts with a leader's end, never written."""
-        return self.leader + fdb_tuple.pack(("ends",))
 
     def staged_items(self, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
         """Yield the key and value of each item in complete results."""
@@ -576,4 +482,4 @@ class Layout:
 
         `kind` is 0 for taken places, 1 for places below the number seen taken.
         """
-        return prefix + fdb_tuple.pack((kind, begin)), prefix + fdb_tuple.pack((kind, end))
+        return Layout.entry_key(prefix, kind, begin), Layout.entry_key(prefix, kind, end)

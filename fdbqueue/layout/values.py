@@ -44,9 +44,6 @@ MAX_INLINE = 10_000
 # The size of the metadata or the header of an item, which follows; and then its value.
 _SIZE = struct.Struct(">H")
 
-SLOT_OF_QUEUE = fdb_tuple.pack((0,))
-"""The slot of the whole queue, the only one that a claim may hold."""
-
 _RECEIPT = struct.Struct(">Qi")
 
 UUID_SIZE = 16  # bytes

@@ -87,8 +87,9 @@ class Changes:
         """Let a waiting or claimed item count in its followers' batches when it ends."""
         layout, item = self._layout, with_small_row(tr, self._layout, row.item)
         followers = item.header.followers
+        prefix = layout.owned_prefix(layout.followers, layout.position(row.key))
         for number, batch in enumerate(batches, followers):
-            tr[layout.follower_key(layout.position(row.key), number)] = batch
+            tr[layout.entry_key(prefix, number)] = batch
         if any(map(is_link, batches)):
             tr[layout.linked] = b""
         item = item.with_header(item.header._replace(followers=followers + len(batches)))

@@ -66,11 +66,11 @@ class Sweep:
         if abs(now - self._foreign_look) >= _FOREIGN_LOOK:
             self._foreign_look = now
             wrote = self._claimed.end_foreign(tr, now, limit=_FEW)
+        layout = self._layout
+        indexes = (layout.leases, version), (layout.dues, now), (layout.expiries, now)
         # Read only what is due: a queue may have very many timers.
-        reads = [
-            tr.snapshot.get_range(*due, limit=limit, streaming_mode=WANT_ALL)
-            for due in self._layout.due_timers(version, now)
-        ]
+        due = [layout.timers_until(index, last) for index, last in indexes]
+        reads = [tr.snapshot.get_range(*each, limit=limit, streaming_mode=WANT_ALL) for each in due]
 
         def finish() -> Swept:
             leases, dues, expiries = map(list, reads)
@@ -83,11 +83,10 @@ class Sweep:
                 # Leases last: an item that returns has its unique key again unless another has it.
                 self._end_timers(tr, now, "delayed", dues)
                 self._claimed.end_over(tr, now, leases)
-                layout = self._layout
                 references = [layout.unpack_timer_key(layout.dues, row.key)[1] for row in dues]
                 is_behind = self._schedules.tick_all(tr, now, references)
                 wake(tr, layout.waiters, self._items.groups.end_holds(tr, now, references))
-                if layout.queue_reference() in references:
+                if layout.queue_reference in references:
                     self._items.rate.look_again(tr, now)
             return Swept(
                 all=is_all and len(expiries) < limit and not is_behind,

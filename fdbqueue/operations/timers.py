@@ -86,9 +86,10 @@ def drop_ended(
 
     `entries` is their prefix, `ends` that of their index by end.
     """
-    rows = [*tr.snapshot.get_range(*layout.entries_before(ends, now + 1), limit=limit)]
+    rows = [*tr.snapshot.get_range(*layout.timers_until(ends, now), limit=limit)]
     for each in rows:
+        _, *names = layout.unpack_entry(ends, each.key)
         # Unless another transaction stores the row again meanwhile.
-        tr.compare_and_clear(layout.undated_key(ends, entries, each.key), each.value)
+        tr.compare_and_clear(layout.entry_key(entries, *names), each.value)
         tr.clear(each.key)
     return len(rows)

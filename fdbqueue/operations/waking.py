@@ -86,7 +86,7 @@ class Waiters:
     def _newer_name(self, tr: Transaction, name: bytes) -> bytes:
         """Return the name, with a later time if needed, so that names sort by commit order."""
         for row in tr.get_range(self._begin, self._end, limit=1, reverse=True):
-            newest: bytes = self._layout.unpack_entry_key(self.prefix, row.key)
+            newest: bytes = self._layout.unpack_entry(self.prefix, row.key)[0]
             if newest > name:
                 later = min(int.from_bytes(newest[:_TIME], "big") + 1, _MAX_TIME)
                 return b"%b%b" % (later.to_bytes(_TIME, "big"), name[_TIME:])

@@ -255,7 +255,7 @@ class _Check:
         waiting = {row.key for row in steps if decode_step(row.value).state == "waiting"}
         for job in self._jobs.values():
             wait, position = job.item.header.waits, layout.position(job.key)
-            if wait and layout.step_key(position, layout.unpack_signal_wait(wait)[0]) in waiting:
+            if wait and layout.step_key(position, layout.unpack_signal_wait(wait)[2]) in waiting:
                 self._indexed[layout.signal_waits + wait] = b""
         for row in self._rows(layout.signals):
             name, key = layout.unpack_entry(layout.signals, row.key)
@@ -273,14 +273,14 @@ class _Check:
         handed_over = {
             row.key
             for row in self._rows(at_once)
-            if layout.unpack_schedule_reference(row.key[len(at_once) :]) is not None
+            if layout.unpack_reference(row.key[len(at_once) :])[0] is not None
         }
         self._indexed |= dict.fromkeys(handed_over, b"")
         for row in self._rows(layout.schedules):
             schedule = decode_schedule(row.value)
             if schedule.next is None:
                 continue
-            name = layout.unpack_entry_key(layout.schedules, row.key)
+            name = layout.unpack_entry(layout.schedules, row.key)[0]
             reference, unique = layout.schedule_reference(name), schedule.unique_key(name)
             timer = layout.timer_key(layout.dues, schedule.next, reference)
             may_lack = layout.timer_key(layout.dues, 0, reference) in handed_over
@@ -296,7 +296,7 @@ class _Check:
         may_lack = self._items.groups.is_settling(self._reads)  # a queue that was just cleared
         for row in self._rows(layout.held_groups):
             if row.value:
-                group = layout.unpack_entry_key(layout.held_groups, row.key)
+                group = layout.unpack_entry(layout.held_groups, row.key)[0]
                 reference = layout.group_reference(group)
                 timer = layout.timer_key(layout.dues, decode_count(row.value), reference)
                 if not may_lack or self._reads[timer].present():
@@ -308,7 +308,7 @@ class _Check:
         for row in self._rows(layout.unique_keys):
             ends = decode_holder(row.value)[1]
             if ends is not None and row.key not in self._indexed:
-                name = layout.unpack_entry_key(layout.unique_keys, row.key)
+                name = layout.unpack_entry(layout.unique_keys, row.key)[0]
                 self._indexed[row.key] = row.value
                 self._indexed[layout.entry_key(layout.unique_ends, ends, name)] = row.value
 
@@ -337,7 +337,7 @@ class _Check:
                 (layout.group_delays, "delayed items"),
             ):
                 if counter.startswith(groups):
-                    return f"{what} of group {layout.unpack_entry_key(groups, counter)!r}"
+                    return f"{what} of group {layout.unpack_entry(groups, counter)[0]!r}"
             if counter.startswith(layout.slots):
                 return "claims"
             return f"priority {layout.unpack_counter_key(counter)!r}"
@@ -373,11 +373,11 @@ class _Check:
     def _compare_held_groups(self) -> None:
         layout, groups = self._layout, self._items.groups
         found = {
-            layout.unpack_entry_key(layout.held_groups, row.key): "held back, and may go on"
+            layout.unpack_entry(layout.held_groups, row.key)[0]: "held back, and may go on"
             for row in self._rows(layout.held_groups)
         }
         rows = self._rows(layout.group_settings)
-        limited = {layout.unpack_entry_key(layout.group_settings, row.key) for row in rows}
+        limited = {layout.unpack_entry(layout.group_settings, row.key)[0] for row in rows}
         for group in {level.group for level in self._in_groups if level.group is not None}:
             if None in limited or group in limited:  # no other one has a limit
                 found.setdefault(group, "not held back, and may not go on")
@@ -414,7 +414,7 @@ class _Check:
         """Yield the rows that items own in a space; compare how many each item has."""
         layout, expected, stored = self._layout, self._owned, Counter[bytes]()
         for row in self._rows(space):
-            prefix = layout.prefix_of_owned(space, row.key)
+            prefix = layout.entry_key(space, layout.unpack_entry(space, row.key)[0])
             stored[prefix] += 1
             if prefix in expected:
                 yield row

@@ -21,11 +21,11 @@ WAITS = b"\x16\x01\x02\x01name\x00"
 
 def test_golden_bytes(space: Subspace) -> None:
     layout, prefix = Layout(space), space.key()
-    request = layout.request_key(258, b"name")
+    request = layout.entry_key(layout.requests, 258, b"name")
     assert request == prefix + b"\x15\x07" + WAITS
     assert layout.result_prefix(request) == prefix + b"\x15\x08" + WAITS
     assert layout.leader == prefix + b"\x15\x09"
-    assert layout.leader_ends == prefix + b"\x15\x09\x02ends\x00"
+    assert layout.entry_key(layout.leader, "ends") == prefix + b"\x15\x09\x02ends\x00"
     pops = [(1, False), (20, True)]
     assert encode_request(pops, is_next=False) == b"\x26\x15\x01\x26\x15\x14\x27"
     position = b"\x15\x05\x14\x01r\x00"

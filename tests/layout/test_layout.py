@@ -24,7 +24,6 @@ from fdbqueue.layout.names import default_subspace, name_key, renames_key
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.values import (
     NEVER,
-    SLOT_OF_QUEUE,
     decode_metadata,
     decode_options,
     encode_deployed,
@@ -230,7 +229,7 @@ def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: 
     )
 
 
-@pytest.mark.parametrize("slots", [(), (SLOT_OF_QUEUE,)])
+@pytest.mark.parametrize("slots", [(), (Layout.slot_of_queue,)])
 def test_golden_bytes_of_a_claim(slots: tuple[bytes, ...]) -> None:
     stored = encode_metadata((RANDOM, 300, 2, slots), b"value")
     packed = fdb_tuple.pack((RANDOM, 300, 2, slots))

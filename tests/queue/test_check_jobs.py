@@ -161,7 +161,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Jobs], Rows], str]] = {
     "the end of a signal lost": (LOST, lambda j: {j.only(j.layout.signal_ends): None}, ""),
     "a follower invented": (
         FOLLOWERS,
-        lambda j: {j.layout.follower_key(NOBODY, 0): FOLLOWER},
+        lambda j: {j.layout.owned_prefix(j.layout.followers, NOBODY) + b"\x14": FOLLOWER},
         "",
     ),
     "a batch invented": ("a batch of no item: ", lambda j: j.batch(NOBODY, BATCH, pushed=1), ""),

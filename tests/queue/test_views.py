@@ -87,6 +87,18 @@ def test_views_of_a_transaction_show_what_is_stored_and_write_nothing(db: Any, n
     assert tr.get_committed_version() == -1
 
 
+def test_the_timers_of_schedules_and_rates_are_not_the_next_due_item(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.configure(db, rate=(1, 60))
+    queue.schedules.add(db, "soon", "x", every=60)
+    queue.push_many(db, ["a", "b"])
+    queue.pop_many(db, 2)
+    delayed = queue.push(db, "c", delay=3600)
+    info = queue.get(db, delayed)
+    assert info is not None
+    assert queue.stats(db).next_due == info.due_at
+
+
 CHANGES: list[tuple[str, str, bool]] = [
     *(("remove", each, True) for each in ("ready", "due", "dead")),
     *(("release", "ready", False), ("retry", "due", False), ("retry", "dead", True)),

@@ -75,7 +75,7 @@ class Schedules:
         """Return all schedules, in order of their names."""
         layout = self._layout
         return {
-            layout.unpack_entry_key(layout.schedules, row.key): decode_schedule(row.value)
+            layout.unpack_entry(layout.schedules, row.key)[0]: decode_schedule(row.value)
             for row in tr.get_range(*layout.range_of(layout.schedules))
         }
 
@@ -162,7 +162,7 @@ class Schedules:
 
     def tick_all(self, tr: Transaction, now: int, references: Iterable[bytes]) -> bool:
         """Push due items of the schedules with deleted timers; return whether more is due."""
-        names = filter(None, map(self._layout.unpack_schedule_reference, references))
+        names = filter(None, [self._layout.unpack_reference(each)[0] for each in references])
         left, is_behind = _MAX_BYTES, False
         for name in dict.fromkeys(names):
             before = self.get(tr, name)

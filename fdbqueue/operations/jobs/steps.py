@@ -206,7 +206,7 @@ class DurableSteps:
         for row in rows:
             tr.clear(row.key)
             wait = row.key[len(layout.signal_waits) :]
-            n += self._end_wait(tr, now, *layout.unpack_signal_wait(wait), signal)
+            n += self._end_wait(tr, now, *layout.unpack_signal_wait(wait)[2:], signal)
         drop_ended(tr, layout, now, layout.signal_ends, layout.signals, _MAX_DROPPED)
         return n
 
@@ -242,7 +242,7 @@ class DurableSteps:
         keys = [layout.step_key(position, each) for each in forgotten]
         header = dead.item.header
         header = header._replace(steps=header.steps - len(forgotten))
-        if header.waits and layout.unpack_signal_wait(header.waits)[0] in forgotten:
+        if header.waits and layout.unpack_signal_wait(header.waits)[2] in forgotten:
             keys.append(layout.signal_waits + header.waits)
             header = header._replace(waits=b"")
         return dead.with_header(header), keys

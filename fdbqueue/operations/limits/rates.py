@@ -39,13 +39,15 @@ class Starts:
 
     def add(self, tr: Transaction, now: int, group: str | None, n: int) -> None:
         """Record `n` starts of a group's items."""
-        key = self._layout.start_key(group, now, tr.get_read_version().wait())
+        layout, version = self._layout, tr.get_read_version().wait()
+        key = layout.entry_key(layout.starts, group, now, version)
         tr.add(key, encode_count(n))
         tr.add(self.counter(group), encode_count(n))
 
     def take_back(self, tr: Transaction, group: str | None, time: int) -> None:
         """Forget the start of an item at a time."""
-        for row in tr.snapshot.get_range(*self._layout.starts_at(group, time)):
+        starts = self._layout.entry_key(self._layout.starts, group, time)
+        for row in tr.snapshot.get_range(*self._layout.range_of(starts)):
             if decode_count(row.value) > 0:
                 tr.add_read_conflict_key(row.key)
                 tr.add(row.key, MINUS_ONE)
@@ -72,12 +74,13 @@ class Starts:
     ) -> tuple[int, int]:
         """Forget some old starts; return their number, and when more may be old."""
         version = tr.get_read_version().wait()
-        begin, end = self._layout.range_of(self._layout.group_key(self._layout.starts, group))
+        layout = self._layout
+        begin, end = layout.range_of(layout.group_key(layout.starts, group))
         rows = tr.snapshot.get_range(begin, end, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
         old: list[KeyValue] = []
         due = now + period
         for row in rows:
-            started, began_at = self._layout.unpack_start_key(row.key)
+            _, started, began_at = layout.unpack_entry(layout.starts, row.key)
             left = period - min(_age(began_at, version), now - started)
             if left > 0:  # of a client whose clock is behind: later rows may be older
                 due = min(due, now + left)
@@ -165,7 +168,7 @@ class QueueRate:
             wake(tr, waiting, room)
 
     def _set_timer(self, tr: Transaction, due: int) -> None:
-        set_timer(tr, self._layout, due, self._layout.queue_reference())
+        set_timer(tr, self._layout, due, self._layout.queue_reference)
 
 
 def _rate_of(options: Options) -> Rate | None:

@@ -137,7 +137,7 @@ def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End)
         return
     memberships = all_memberships(tr, own, position, header)
     if header.followers:
-        tr.clear_range(*own.followers_range(position))
+        tr.clear_range(*own.range_of(own.owned_prefix(own.followers, position)))
     count_end(tr, own, now, memberships, position, end)
 
 
@@ -147,7 +147,7 @@ def all_memberships(
     """Return the batches that count an item's end: its own, and its followers'."""
     memberships = memberships_of(header.batch)
     if header.followers:
-        for row in tr.get_range(*own.followers_range(position)):
+        for row in tr.get_range(*own.range_of(own.owned_prefix(own.followers, position))):
             memberships += memberships_of(row.value)
     return memberships
 
@@ -236,7 +236,9 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes
 def read_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict[str, StoredStep]:
     """Return an item's steps by name, in the order of their storage."""
     rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
-    steps = [(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
+    steps = [
+        (layout.unpack_entry(layout.steps, row.key)[1], decode_step(row.value)) for row in rows
+    ]
     return dict(sorted(steps, key=lambda step: step[1].number))
 
 

@@ -224,7 +224,7 @@ class Groups:
         layout = self._layout
         # A pass that is not above the highest one that was taken is no disadvantage any more.
         taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
-        begin, end = layout.turns_before(layout.idle_groups, rest, taken + 1)
+        begin, end = layout.timers_until(layout.idle_groups + rest, taken)
         for row in tr.snapshot.get_range(begin, end, limit=_FORGOTTEN):
             _, idle = layout.unpack_turn_key(layout.idle_groups, rest, row.key)
             if self._starts.number(tr.snapshot, idle):
@@ -303,9 +303,10 @@ class Groups:
         The queue's own timer stands for groups to settle.
         """
         layout = self._layout
-        if layout.queue_reference() in references:
+        if layout.queue_reference in references:
             self._settle_some(tr, now)
-        groups = sorted(filter(None, {*map(layout.unpack_group_reference, references)}))
+        found = {layout.unpack_reference(each)[1] for each in references}
+        groups = sorted(filter(None, found))
         for group in groups:
             tr[self._held(group)]
         return [self._goes_on(tr, now, group) for group in groups].count(True)
@@ -320,7 +321,7 @@ class Groups:
 
     def _settle_from(self, tr: Transaction, due: int, group: bytes) -> None:
         tr[self._progress] = group
-        set_timer(tr, self._layout, due, self._layout.queue_reference())
+        set_timer(tr, self._layout, due, self._layout.queue_reference)
 
     def _settle_some(self, tr: Transaction, now: int) -> None:
         """Settle groups that are held, have claimed or started items, or wait for a failed one."""
@@ -335,7 +336,7 @@ class Groups:
         packed = {row.key[len(space) :] for space, rows in zip(spaces, found) for row in rows}
         groups = sorted(packed)[:_SETTLED]
         for group in groups:
-            self.settle(tr, now, layout.unpack_entry_key(b"", group), True)
+            self.settle(tr, now, layout.unpack_entry(b"", group)[0], True)
         if len(groups) == _SETTLED:
             self._settle_from(tr, now + 1, groups[-1] + b"\x00")
         else:

@@ -290,7 +290,7 @@ def _waits_for_batch(
 
 
 def _is_followed(tr: ReadTransaction, own: Layout, layout: Layout, first: bytes, id: bytes) -> bool:
-    rows = tr.get_range(*layout.followers_range(first))
+    rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.followers, first)))
     return any(
         each.id == id and each.layout(layout).subspace.key() == own.subspace.key()
         for row in rows
@@ -301,7 +301,7 @@ def _is_followed(tr: ReadTransaction, own: Layout, layout: Layout, first: bytes,
 def _waits_in_step(tr: ReadTransaction, own: Layout, found: ItemRow, step: StoredStep) -> WaitsFor:
     header, name = found.item.header, found.item.header.step
     if step.kind == "wait" and header.waits:
-        signal, key = own.unpack_signal(header.waits)
+        signal, key, *_ = own.unpack_signal_wait(header.waits)
         of = f" with the key {key!r}" if key else ""
         return WaitsFor("signal", f"it waits for the signal {signal!r}{of}", name, signal, key)
     if step.kind == "run":

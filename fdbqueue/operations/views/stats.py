@@ -59,7 +59,7 @@ def begin_stats(
 
     def finish() -> QueueStats:
         timers = (layout.unpack_timer_key(layout.dues, row.key) for row in dues)
-        times = (due for due, of in timers if layout.is_position(of))
+        times = (due for due, of in timers if layout.unpack_reference(of) == (None, None))
         next_due = next(map(utc_time, times), None)
         return _stats(counters, _counts_by_priority(layout, counters), oldest(), next_due)
 

@@ -456,6 +456,14 @@ def _rates_are_off_by_one() -> None:
 @_found_by("groups")
 def _versions_decide_what_is_over() -> None:
     """All starts before a recovery are forgotten."""
-    from fdbqueue.layout.keys import Layout
+    from fdbqueue.operations.limits.rates import Starts
 
-    _change(Layout, "unpack_start_key", lambda of: lambda self, key: (0, of(self, key)[1]))
+    def forget_old(of: Callable[..., tuple[int, int]]) -> Callable[..., tuple[int, int]]:
+        def forget(self: Any, tr: Any, now: int, *others: Any) -> tuple[int, int]:
+            number, due = of(self, tr, now + later, *others)
+            return number, due - later
+
+        later = 10**12  # milliseconds; so all starts are old by the clock
+        return forget
+
+    _change(Starts, "_forget_old", forget_old)
