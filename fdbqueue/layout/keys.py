@@ -58,8 +58,8 @@ def _packed_group(group: str | None) -> bytes:
 
 
 def unpack_priority(packed: bytes) -> Any:
-    """Return a priority from the prefix of its level."""
-    return fdb_tuple.unpack(packed)[0]
+    """Return the priority of a level; `packed` is its prefix without that of all items."""
+    return fdb_tuple.unpack(packed or _NULL)[0]
 
 
 def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
@@ -253,10 +253,6 @@ class Layout:
         begin = len(prefix) + 1
         return int.from_bytes(key[begin : begin + key[begin - 1] - 0x14], "big")
 
-    def unpack_level_prefix(self, prefix: bytes) -> Any:
-        """Return the priority of a level; `None` in a FIFO queue."""
-        return None if prefix == self.items else unpack_priority(prefix[len(self.items) :])
-
     def unpack_item_key(self, key: bytes) -> tuple[Any, ...]:
         """Return the parts of an item's key: priority, group, count, random."""
         return fdb_tuple.unpack(key[len(self.items) :])
@@ -300,10 +296,6 @@ class Layout:
     def counter_key(self, prefix: bytes) -> bytes:
         """Return the key of a level's counter."""
         return self.counts + prefix[len(self.items) :]
-
-    def unpack_counter_key(self, key: bytes) -> Any:
-        """Return the priority of a counter's key."""
-        return self.unpack_level_prefix(self.items + key[len(self.counts) :])
 
     # Failed attempts
 
@@ -466,10 +458,6 @@ class Layout:
             ranges.append((begin, prefix))
             begin = prefix + b"\xff"
         return [*ranges, (begin, stop)]
-
-    def newest_waiter(self, waiters: bytes) -> bytes:
-        """Return the key of the newest waiting client's name."""
-        return self.arrivals + waiters[len(self.waiters) :]
 
     @staticmethod
     def range_of(prefix: bytes) -> tuple[bytes, bytes]:

@@ -61,8 +61,8 @@ class Levels:
         return level if group == level.group else self._in_group(level, group)
 
     def _new_level_in(self, level: Level, group: str | None) -> Level:
-        prefix = Layout.group_key(level.of_priority, group) if group else level.of_priority
-        return _level(prefix, *level[3:5], level.rest, level.of_priority, group)
+        packed = Layout.group_key(b"", group) if group else b""
+        return _level(level.of_priority, level.counter, level.priority, level.rest, group, packed)
 
     def _level_in(self, level: Level, key: bytes) -> Level:
         match = GROUPED_ITEM_KEY.fullmatch(key, len(level.of_priority))
@@ -86,17 +86,16 @@ class Levels:
 
 
 def _level(
-    prefix: bytes,
+    of_priority: bytes,
     counter: bytes | None,
     priority: Priority | None,
     rest: bytes,
-    of_priority: bytes | None = None,
     group: str | None = None,
+    packed: bytes = b"",
 ) -> Level:
+    prefix = of_priority + packed
     begin, end = prefix + FIRST_COUNT, Layout.range_of(prefix)[1]
-    whole = of_priority or prefix
-    packed = prefix[len(whole) :]
-    return Level(prefix, begin, end, counter, priority, whole, rest, group, packed)
+    return Level(prefix, begin, end, counter, priority, of_priority, rest, group, packed)
 
 
 class Priorities(Levels):

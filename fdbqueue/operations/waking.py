@@ -56,6 +56,7 @@ class Waiters:
         self._layout = layout
         self.prefix = prefix
         self._begin, self._end = layout.range_of(prefix)
+        self._newest = layout.arrivals + prefix[len(layout.waiters) :]
 
     def wait(
         self, tr: Transaction, key: bytes | None, name: bytes, *, is_first: bool = False
@@ -78,9 +79,9 @@ class Waiters:
         newer = [row.key for row in tr.get_range(key + b"\x00", self._end, limit=1)]
         is_alone = not (older or newer)
         if not newer:
-            newer = [self._layout.newest_waiter(self.prefix)]
+            newer = [self._newest]
             if is_new:
-                tr[newer[0]] = name
+                tr[self._newest] = name
         return Waiter(key, older + newer, is_sentinel=not older, is_alone=is_alone)
 
     def _newer_name(self, tr: Transaction, name: bytes) -> bytes:

@@ -19,7 +19,7 @@ from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck, error_classes
 from fdbqueue.layout.batches import decode_batch, decode_counts, is_link, memberships_of
 from fdbqueue.layout.items import ItemRow, Level
 from fdbqueue.layout.jobs import decode_schedule, decode_signal, decode_step
-from fdbqueue.layout.keys import Index, Number
+from fdbqueue.layout.keys import Index, Number, unpack_priority
 from fdbqueue.layout.values import (
     NEVER,
     NO_HEADER,
@@ -340,7 +340,7 @@ class _Check:
                     return f"{what} of group {layout.unpack_entry(groups, counter)[0]!r}"
             if counter.startswith(layout.slots):
                 return "claims"
-            return f"priority {layout.unpack_counter_key(counter)!r}"
+            return f"priority {unpack_priority(counter[len(layout.counts) :])!r}"
         except Exception:  # of the tuple layer, which has no class of its own
             return f"the key {counter!r}"
 

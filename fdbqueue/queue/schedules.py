@@ -16,8 +16,9 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.jobs import MAX_ROW, Definition, StoredSchedule, Timing, schedule_size
+from fdbqueue.layout.keys import unpack_priority
 from fdbqueue.layout.priorities import priority_as_json
-from fdbqueue.layout.values import as_json, time_as_json, utc_time
+from fdbqueue.layout.values import as_json, utc_time
 from fdbqueue.operations.jobs.schedules import has_stopped
 from fdbqueue.operations.jobs.ticks import next_tick, ticks_from
 from fdbqueue.options import ScheduleOptions
@@ -223,10 +224,9 @@ class Schedules(Generic[V]):
         """Return a schedule; one that has stopped has no next tick, found by a client or not."""
         layout, definition = self._store.layout, stored.definition
         timing = definition.timing
-        prefix = layout.items + definition.level
-        priority = layout.unpack_level_prefix(prefix)
+        priority = unpack_priority(definition.level)
         level = self._store.levels.level(priority)
-        stored_item = StoredItem(prefix, definition.payload, level)
+        stored_item = StoredItem(level.prefix, definition.payload, level)
         value = self._store.codec.decode(stored_item, definition.payload).value
         return Schedule(
             name,
@@ -252,7 +252,7 @@ def schedule_as_json(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule as a JSON object, with up to five of its next ticks."""
     return {
         **as_json(schedule),
-        "next_ticks": [*map(time_as_json, schedule.next_ticks(_SHOWN_TICKS))],
+        "next_ticks": [*map(as_json, schedule.next_ticks(_SHOWN_TICKS))],
         "priority": priority_as_json(schedule.priority),
     }
 

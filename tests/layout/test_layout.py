@@ -19,7 +19,7 @@ from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.database.clock import Since
 from fdbqueue.errors import LayoutVersionMismatch
 from fdbqueue.layout.jobs import StoredStep
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import Layout, unpack_priority
 from fdbqueue.layout.names import default_subspace, name_key, renames_key
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.values import (
@@ -220,7 +220,7 @@ def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: 
     assert key == space.pack((0, priority, count, random))
     assert layout.unpack_count(key, prefix) == count
     assert Priorities(layout, int).level_of(key).prefix == prefix
-    assert layout.unpack_level_prefix(prefix) == priority
+    assert unpack_priority(layout.position(prefix)) == priority
     assert layout.unpack_item_id(layout.item_id(key), 3) == key
     assert layout.timer_key(prefix, count, b"") == prefix + fdb_tuple.pack((count,))
     assert layout.unpack_timer_key(prefix, layout.timer_key(prefix, count, random)) == (
@@ -235,6 +235,20 @@ def test_golden_bytes_of_a_claim(slots: tuple[bytes, ...]) -> None:
     packed = fdb_tuple.pack((RANDOM, 300, 2, slots))
     assert stored == len(packed).to_bytes(2, "big") + packed + b"value"
     assert decode_metadata(stored) == ((RANDOM, 300, 2, slots), b"value")
+
+
+def test_golden_bytes_of_references(space: Subspace) -> None:
+    layout = Layout(space)
+    position = fdb_tuple.pack((5, 0, RANDOM))
+    references = {
+        layout.schedule_reference("nightly"): (b"\x00\x02nightly\x00", ("nightly", None)),
+        layout.group_reference("ada"): (b"\x00\x00\x02ada\x00", (None, "ada")),
+        layout.queue_reference: (b"\x00\x00\x02\x00", (None, "")),
+        position: (position, (None, None)),
+    }
+    for reference, (stored, names) in references.items():
+        assert reference == stored
+        assert layout.unpack_reference(reference) == names
 
 
 def test_golden_bytes_of_a_name(db: Any, name: str) -> None:

@@ -16,6 +16,7 @@ from fdbqueue.layout.jobs import (
     encode_schedule,
     renamed_call,
 )
+from fdbqueue.layout.keys import unpack_priority
 from fdbqueue.layout.values import Header, as_uuid, at_time
 from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem
 from fdbqueue.operations.jobs.ticks import due_ticks, next_tick
@@ -217,8 +218,7 @@ class Schedules:
     ) -> tuple[bytes, StoredSchedule]:
         layout, group = self._layout, schedule.definition.group
         self._bounds.reserve(tr, group)
-        priority = layout.unpack_level_prefix(layout.items + schedule.definition.level)
-        levels = self._items.levels
+        levels, priority = self._items.levels, unpack_priority(schedule.definition.level)
         level = levels.in_group(levels.level(priority), group)
         header = Header(
             unique=schedule.unique_key(name),

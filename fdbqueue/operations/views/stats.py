@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.layout.counters import Counters, counters_range
-from fdbqueue.layout.keys import FIRST_COUNT, Layout
+from fdbqueue.layout.keys import FIRST_COUNT, Layout, unpack_priority
 from fdbqueue.layout.values import PARKED, Moment, utc_time
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.options import NO_OPTIONS
@@ -99,7 +99,7 @@ def _stats(
 
 def _counts_by_priority(layout: Layout, counters: Counters) -> dict[Any, int]:
     levels = counters.levels
-    found = {layout.unpack_level_prefix(prefix): n for prefix, n in levels.items() if n > 0}
+    found = {unpack_priority(layout.position(prefix)): n for prefix, n in levels.items() if n > 0}
     return {priority: found[priority] for priority in sorted(found)}
 
 
