@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fdbqueue.admin import WorkerInfo
 from fdbqueue.admin import workers as found_workers
+from fdbqueue.queue.overview import as_json
 from fdbqueue.types import Database
-from fdbqueue.worker.presence import worker_as_json
 
 from .command import command
 from .output import age_text, show_table
@@ -24,7 +24,7 @@ def workers(db: Database) -> None:
       fdbq workers
     """
     titles = ("queues", "jobs", "concurrency", "runs for", "name")
-    show_table(titles, found_workers(db), worker_as_json, _row, "no workers")
+    show_table(titles, found_workers(db), as_json, _row, "no workers")
 
 
 def _row(worker: WorkerInfo) -> list[str]:

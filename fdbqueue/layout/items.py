@@ -100,12 +100,7 @@ class GroupSettings(NamedTuple):
 _PASS_OF_ONE = 1 << 20  # what an item of cost 1 adds to the pass of a group of weight 1
 
 
-encode_group_settings, _decode_group_settings = record_codec(GroupSettings)
-
-
-def decode_group_settings(value: bytes | None) -> GroupSettings:
-    """Return stored settings; the defaults for `None`."""
-    return _decode_group_settings(value or b"")
+encode_group_settings, decode_group_settings = record_codec(GroupSettings)
 
 
 class StoredItem:

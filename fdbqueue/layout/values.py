@@ -66,11 +66,12 @@ UNDECODABLE = (
 """The errors of reading bytes of another layout."""
 
 
-def record_codec(record: type[_R]) -> tuple[Callable[[_R], bytes], Callable[[bytes], _R]]:
+def record_codec(record: type[_R]) -> tuple[Callable[[_R], bytes], Callable[[bytes | None], _R]]:
     """Return the functions that encode and decode a record of this type.
 
     A field is stored behind its number unless it has its default: a record may get another field at
-    its end. Decoding other bytes raises one of `UNDECODABLE`.
+    its end. Without a value, all fields have their defaults. Decoding other bytes raises one of
+    `UNDECODABLE`.
     """
     kind: Any = record
     # `...` stands for no default; no field has this value.
@@ -83,8 +84,8 @@ def record_codec(record: type[_R]) -> tuple[Callable[[_R], bytes], Callable[[byt
                 stored += (number, value)
         return fdb_tuple.pack(tuple(stored))
 
-    def decode(value: bytes) -> _R:
-        stored = fdb_tuple.unpack(value)
+    def decode(value: bytes | None) -> _R:
+        stored = fdb_tuple.unpack(value or b"")
         fields = [*defaults]
         for number, field in zip(stored[::2], stored[1::2]):
             fields[number] = field
@@ -372,7 +373,7 @@ def encode_lease(seconds: float, now: int, client: str, report: Report = NO_REPO
     return fdb_tuple.pack((length, now + length, client, *reported))
 
 
-def decode_lease(value: bytes) -> Lease | None:
+def decode_lease(value: bytes | None) -> Lease | None:
     """Decode `encode_lease`; `None` after a repair."""
     if not value:
         return None
@@ -454,7 +455,6 @@ def decode_deployed(value: bytes | None) -> dict[str, Any]:
 
 ONE = (1).to_bytes(8, "little")
 ZERO = bytes(8)
-MINUS_ONE = (-1).to_bytes(8, "little", signed=True)
 _FIELD = 2**64
 _FIELD_BYTES = 8
 
@@ -584,15 +584,10 @@ NEVER = LAST_MILLISECOND + 1
 """The due time of an item that waits without a time-out."""
 
 
-def time_as_json(time: datetime | None) -> str | None:
-    """Return a time as ISO 8601 text."""
-    return None if time is None else time.isoformat(timespec="milliseconds")
-
-
 def as_json(value: Any) -> Any:
-    """Return a record by field, with times as text, and durations in seconds."""
+    """Return a record by field, with times as ISO 8601 text, and durations in seconds."""
     if isinstance(value, datetime):
-        return time_as_json(value)
+        return value.isoformat(timespec="milliseconds")
     if isinstance(value, timedelta):
         return value.total_seconds()
     if issubclass(type(value), tuple):  # pyright does not know the items after `isinstance`

@@ -41,7 +41,7 @@ def begin_lease(tr: ReadTransaction, layout: Layout, found: ItemRow) -> Callable
     if not found.token:
         return lambda: None
     timer = tr[layout.timer_key(layout.leases, found.lease_end, layout.position(found.key))]
-    return lambda: decode_lease(timer.value or b"")
+    return lambda: decode_lease(timer.value)
 
 
 def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:

@@ -32,7 +32,6 @@ from fdbqueue.layout.names import NAME_RECEIPTS, decode_name, decode_subspace, n
 from fdbqueue.layout.priorities import priority_as_json as priority_as_json
 from fdbqueue.layout.values import UNDECODABLE, utc_time
 from fdbqueue.layout.values import as_json as as_json
-from fdbqueue.layout.values import time_as_json as time_as_json
 from fdbqueue.operations.maintainers.batches import leave_batches
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.operations.views.stats import begin_stats, unknown_stats
@@ -385,7 +384,7 @@ def by_job(db: Database, queue: BaseQueue[Any]) -> dict[str, Any]:
             }
             for name, found in sorted(counts.items())
         ],
-        "since": None if since is None else time_as_json(utc_time(since)),
+        "since": None if since is None else as_json(utc_time(since)),
         "more": more,
         "limit": SAMPLE,
     }

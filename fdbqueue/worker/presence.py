@@ -8,20 +8,14 @@ import socket
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fdbqueue.database.clock import Since, client_name, milliseconds, uuids
 from fdbqueue.database.retrying import read, run
 from fdbqueue.layout.names import worker_key, workers_range
-from fdbqueue.layout.values import (
-    StoredWorker,
-    decode_worker,
-    encode_worker,
-    time_as_json,
-    utc_time,
-)
+from fdbqueue.layout.values import StoredWorker, decode_worker, encode_worker, utc_time
 from fdbqueue.queue.arguments import validate_address
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction
 from fdbqueue.worker.telemetry import Log
@@ -110,12 +104,6 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
         ]
 
     return read(tr, body)
-
-
-def worker_as_json(worker: WorkerInfo) -> dict[str, Any]:
-    """Return a worker as a JSON object."""
-    times = {"since": time_as_json(worker.since), "seen": time_as_json(worker.seen)}
-    return {**asdict(worker), **times}
 
 
 @dataclass(eq=False)

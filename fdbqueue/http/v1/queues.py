@@ -25,7 +25,7 @@ from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
 from fdbqueue.queue.overview import as_json, by_job, stats_as_json
 from fdbqueue.types import STATES, Options, Transaction
-from fdbqueue.worker.presence import WorkerInfo, worker_as_json
+from fdbqueue.worker.presence import WorkerInfo
 
 router = new_router()
 
@@ -265,7 +265,7 @@ def _shown(request: Request, workers: list[WorkerInfo]) -> Response:
     for each in workers:
         queues = {name: most for name, most in each.queues.items() if grant.includes(name)}
         if queues:
-            shown.append({**worker_as_json(each), "queues": queues})
+            shown.append({**as_json(each), "queues": queues})
     return json_response({"workers": shown})
 
 

@@ -18,7 +18,7 @@ from fdbqueue.options import PushOptions, TaskChanges, TaskOptions, UpdateOption
 from fdbqueue.queue.arguments import MAX_TEXT, validate_scope
 from fdbqueue.queue.base import BaseQueue, change_once, store_of
 from fdbqueue.queue.batches import Members, push_members
-from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
+from fdbqueue.queue.overview import as_json, info_as_json, item_as_json
 from fdbqueue.queue.repeatable import remembered
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.queue.task import push_tasks
@@ -211,7 +211,7 @@ async def once(
 
 def found(queue: AnyQueue, item: Item | Task) -> dict[str, Any]:
     """Return an item as JSON."""
-    pushed_at = time_as_json(queue.pushed_at(item))
+    pushed_at = as_json(queue.pushed_at(item))
     return {"id": item.id, **item_as_json(item), "pushed_at": pushed_at}
 
 

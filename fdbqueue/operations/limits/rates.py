@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fdbqueue.layout.items import Rate
 from fdbqueue.layout.keys import WANT_ALL, Layout
-from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
+from fdbqueue.layout.values import ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.timers import VERSIONS, set_timer
 from fdbqueue.operations.waking import wake
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
@@ -50,8 +50,8 @@ class Starts:
         for row in tr.snapshot.get_range(*self._layout.range_of(starts)):
             if decode_count(row.value) > 0:
                 tr.add_read_conflict_key(row.key)
-                tr.add(row.key, MINUS_ONE)
-                tr.add(self.counter(group), MINUS_ONE)
+                tr.add(row.key, encode_count(-1))
+                tr.add(self.counter(group), encode_count(-1))
                 return
 
     def room(
