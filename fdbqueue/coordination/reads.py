@@ -158,20 +158,16 @@ class Reads(Generic[_T]):
 
         return self.look(tr, body)
 
-    def values(self, tr: ReadTransactor, of: Selection, limit: int) -> Iterator[_T]:
-        """Yield some items."""
-        return self.matching(tr, of, limit, self._values)
-
     def matching(
-        self, tr: ReadTransactor, of: Selection, limit: int = 0, show: _Show[Any] | None = None
-    ) -> Iterator[Any]:
+        self, tr: ReadTransactor, of: Selection, limit: int, show: _Show[_R]
+    ) -> Iterator[_R]:
         """Yield what `show` returns for some items."""
-        scanned = self.scan(tr, of, show or self._infos_of, limit)
+        scanned = self.scan(tr, of, show, limit)
         return islice((shown for _, shown in scanned if shown is not None), limit or None)
 
     def search(self, db: ReadTransactor, of: Selection, limit: int, scan: int) -> SearchPage:
         """Return up to `limit` matches among up to `scan` items."""
-        return SearchPage(*self._first(db, of, self._infos_of, limit, scan))
+        return SearchPage(*self._first(db, of, self.infos, limit, scan))
 
     def count(self, db: ReadTransactor, of: Selection, scan: int) -> MatchCount:
         """Count the matches among up to `scan` items."""
@@ -279,7 +275,8 @@ class Reads(Generic[_T]):
         """Return the jobs in some items."""
         return [job_of(self._infos.decoded_if_possible(tr, found)) for found in items]
 
-    def _infos_of(self, tr: ReadTransaction, items: list[ItemRow]) -> list[ItemInfo]:
+    def infos(self, tr: ReadTransaction, items: list[ItemRow]) -> list[ItemInfo]:
+        """Return everything about some items."""
         return [finish() for finish in [self._infos.begin(tr, found) for found in items]]
 
     def result(
@@ -320,7 +317,8 @@ class Reads(Generic[_T]):
             return item.key  # the last position of an item that was moved and ended
         return self.layout.items + (reference if moved is None else moved)
 
-    def _values(self, tr: ReadTransaction, items: list[ItemRow]) -> list[_T]:
+    def values(self, tr: ReadTransaction, items: list[ItemRow]) -> list[_T]:
+        """Return some items as their user sees them."""
         return [self.decode(tr, found.item) for found in items]
 
     def stats(self, tr: ReadTransactor) -> QueueStats:

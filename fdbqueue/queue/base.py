@@ -457,7 +457,8 @@ class BaseQueue(Generic[_T]):
         """
         of = self._selection("ready" if state is None else state, which)
         reads, limit = self._store.reads, validate_number(which.get("limit", 0), "limit")
-        return reads.values(tr, of, limit) if state is None else reads.matching(tr, of, limit)
+        show: Any = reads.values if state is None else reads.infos
+        return reads.matching(tr, of, limit, show)
 
     def search(
         self,
@@ -928,7 +929,8 @@ def _change_matching(
     store: Store[Any], db: Database, change: _Change, each: list[Selection], limit: int
 ) -> dict[str, bool]:
     results: dict[str, bool] = {}
-    found = (info.id for of in each for info in store.reads.matching(db, of, limit))
+    reads = store.reads
+    found = (info.id for of in each for info in reads.matching(db, of, limit, reads.infos))
     # An item that was changed comes once more if it moves to a later priority or state.
     new = islice((id for id in found if not results.get(id)), limit or None)
     while ids := [*dict.fromkeys(islice(new, _CHANGES))]:
