@@ -110,7 +110,7 @@ def validate_seconds(
             raise ValueError(
                 f"{name} is a number of seconds, or a text such as '90s' or '1h30m', not {given!r}"
             )
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+    if not _is_real(seconds):
         raise TypeError(
             f"{name} is a number of seconds, a timedelta, or a text such as '5m', not {given!r}"
         )
@@ -124,6 +124,10 @@ def validate_seconds(
 
 def _is_integer(number: object, lowest: int, highest: int) -> TypeGuard[int]:
     return isinstance(number, int) and not isinstance(number, bool) and lowest <= number <= highest
+
+
+def _is_real(number: object) -> TypeGuard[float]:
+    return isinstance(number, (int, float)) and not isinstance(number, bool)
 
 
 def _is_text(text: object) -> TypeGuard[str]:
@@ -228,9 +232,7 @@ def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
 
 def validate_share(name: str, number: object) -> float:
     """Return a weight or a cost, from 0.001 to 1,000."""
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        pass
-    elif 0.001 <= number <= 1000:
+    if _is_real(number) and 0.001 <= number <= 1000:
         return float(number)
     raise ValueError(f"{name} is a number from 0.001 to 1,000, not {number!r}")
 
@@ -302,8 +304,8 @@ def validate_report(progress: object, log: object, now: int) -> Report | None:
         return Report(log=text) if text else None
     if not isinstance(progress, Progress):
         raise TypeError(f"progress is a Progress, not {progress!r}")
-    fraction = progress.fraction
-    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
+    fraction: object = progress.fraction
+    if not _is_real(fraction):
         raise TypeError(f"progress is a number from 0 to 1, not {fraction!r}")
     if not 0 <= fraction <= 1:
         raise ValueError(f"progress is a number from 0 to 1, not {fraction!r}")
