@@ -587,12 +587,13 @@ class Model:
         # It has the key with which it was popped, also if it has lost that key meanwhile.
         item.unique = facts.get("unique", item.unique)
         item.lost = None if item.unique else item.freed
-        if any(
-            other.may_be(*UNFINISHED)
-            for other in self._items.values()
-            if item.unique is not None and other.unique == item.unique
-        ):
-            item.unique, item.lost = None, item.unique
+        key = item.unique
+        others = [each for each in self._items.values() if key and each.unique == key]
+        for other in others:
+            if other.may_be(*UNFINISHED):
+                item.unique, item.lost = None, key
+            if other.freed and other.may_be("claimed"):  # the item has taken its key, or has not
+                other.unique, other.lost = None, key
         if "expires" in facts:  # a cancellation may have given it an end meanwhile
             at = facts["expires"]
             item.expires = None if at is None else Span(at, at)
