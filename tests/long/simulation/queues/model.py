@@ -580,6 +580,8 @@ class Model:
         """Let an item that had ended return to where it was popped from."""
         facts = entry.facts
         item = self._known(entry, facts["value"].partition(" ")[0])
+        if item is not None and item.value in self._items and item.states == {_GONE}:
+            self._end(item)  # a cancellation has ended it
         if item is None or item.value in self._items:
             return
         self._rename(item, facts["value"])
