@@ -268,9 +268,11 @@ class Model:
     def _shown(self, entry: Entry, item: Item) -> set[State]:
         """Return the possible states of an item for a look in a transaction.
 
-        The look sweeps nothing, but another client may have swept what is over.
+        The look sweeps nothing, but another client may have swept what is over, perhaps before the
+        item expired.
         """
-        return item.states | self._swept(entry, item, takes=False)
+        earlier = {after for state in item.states for after in self._swept_state(entry, state)}
+        return item.states | earlier | self._swept(entry, item, takes=False)
 
     def _swept_state(self, entry: Entry, state: State) -> set[State]:
         if state.kind == "delayed":
