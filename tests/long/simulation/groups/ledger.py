@@ -307,10 +307,12 @@ class Ledger:
         before: State,
         after: State,
         commit: Commit,
+        may_be_late: bool = False,
     ) -> bool:
         """Note the start of items; return whether no more of them may be started.
 
-        A start is young by the versions, or by the clocks: no client has met a later time.
+        A late pop may find the rate after its items. A start is young by the versions, or by the
+        clocks: no client has met a later time.
         """
         (most, period), started = rate, self._started[group]
         rows, old = after.starts.get(group, {}), before.starts.get(group, {})
@@ -321,7 +323,7 @@ class Ledger:
             for version, clock, n in started
             if commit.read - version < 1000 * period or self._now - clock < period
         )
-        if young > most:
+        if young > most and not may_be_late:
             name = "the queue" if group is None else repr(group)
             self._say(f"{young} of {name} are started in {period} ms, and {most} may be")
         return young == most
@@ -341,7 +343,7 @@ class Ledger:
             return
         may_be_late = act.verb == "pop" and act.at < self._rated_since + _UNTIL_POPS_FOLLOW
         if stored == n:
-            is_over = self._note_start(None, n, before.rate, before, after, commit)
+            is_over = self._note_start(None, n, before.rate, before, after, commit, may_be_late)
             self.events["as many as the rate of the queue"] += is_over
         elif stored or not may_be_late:
             self._say(f"{n} items of the queue are started, and {stored} are stored")

@@ -160,11 +160,14 @@ class Model:
         self._ended: dict[str, Item] = {}
         self._names: dict[str, str] = {}
         """The present names of items that were replaced, by their earlier ones."""
+        self._latest = 0.0
+        """The latest time by the clock of any client."""
         self.problems: list[str] = []
 
     def replay(self, entries: Iterable[Entry]) -> None:
         """Replay operations. Those of one transaction have to be in their order."""
         for entry in sorted(entries, key=lambda each: each.stamp):
+            self._latest = max(self._latest, entry.ended)
             getattr(self, f"_{entry.verb}")(entry)
 
     @property
@@ -269,10 +272,12 @@ class Model:
         """Return the possible states of an item for a look in a transaction.
 
         The look sweeps nothing, but another client may have swept what is over, perhaps before the
-        item expired.
+        item expired, or by a clock that is ahead.
         """
         earlier = {after for state in item.states for after in self._swept_state(entry, state)}
-        return item.states | earlier | self._swept(entry, item, takes=False)
+        shown = item.states | earlier | self._swept(entry, item, takes=False)
+        has_expired = item.expires is not None and item.expires.low <= self._latest
+        return shown | {_GONE} if has_expired else shown
 
     def _swept_state(self, entry: Entry, state: State) -> set[State]:
         if state.kind == "delayed":
@@ -592,7 +597,7 @@ class Model:
         item.unique = facts.get("unique", item.unique)
         item.lost = None if item.unique else item.freed
         key = item.unique
-        others = [each for each in self._items.values() if key and each.unique == key]
+        others = [each for each in self._items.values() if key and key in (each.unique, each.lost)]
         for other in others:
             if other.may_be(*UNFINISHED):
                 item.unique, item.lost = None, key
