@@ -20,7 +20,7 @@ app.queue("reports", concurrency=4, keep="30d")
 
 @dataclass
 class State:
-    """What the jobs of a worker process share: `Context[State].state`."""
+    """The resources that the jobs of a worker process share: `Context[State].state`."""
 
     bank: Bank
     mails: MailServer
