@@ -8,6 +8,7 @@ import inspect
 import random
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
@@ -15,6 +16,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
+from fdbqueue.coordination import event_loop
 from fdbqueue.testing import FaultyDatabase
 from tests.support.asleep import Asleep
 from tests.support.waiting import run_what_is_ready, until, wait_until
@@ -176,9 +178,11 @@ def test_a_cancelled_call_returns_its_items_before_it_ends_despite_repeated_canc
 
 
 def test_closing_a_loop_with_running_pops_loses_no_items(
-    db: Any, name: str, rng: random.Random
+    db: Any, name: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An item is back once Python has collected the task that was to have it."""
+    pool = ThreadPoolExecutor(8)
+    monkeypatch.setattr(event_loop, "pool", pool)
     queue = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
     queue.push_many(db, range(100))
     jobs = aio.PriorityQueue(queue)
@@ -196,6 +200,8 @@ def test_closing_a_loop_with_running_pops_loses_no_items(
         gc.collect()
         return queue.size(db) == 100 - taken
 
+    wait_until(is_whole)
+    pool.shutdown()  # pops that have begun may still take items, and give them back
     wait_until(is_whole)
 
 
