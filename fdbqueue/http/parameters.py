@@ -73,7 +73,7 @@ WriteOf: TypeAlias = Annotated[str, name_for("write", NAME)]
 """The name of a queue to which the request pushes."""
 
 AdminOf: TypeAlias = Annotated[str, name_for("admin", NAME)]
-"""The name of a queue that may not exist."""
+"""The name of a queue that need not exist."""
 
 Page: TypeAlias = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="How many at most.")]
 Wait: TypeAlias = Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait.")]
