@@ -27,6 +27,7 @@ FLAGS = {
     "kept_attempts": "--keep-attempts",
     "traceback_bytes": "--keep-traceback",
     "rate": "--rate",
+    "shards": "--shards",
 }
 
 

@@ -589,6 +589,15 @@ class QueueFull(FdbqueueError):
         )
 
 
+class InvalidShards(FdbqueueError, ValueError):
+    """A queue cannot have so many shards, or not with its other options."""
+
+    def __init__(self, shards: int, why: str) -> None:
+        super().__init__(f"shards={shards}: {why}")
+        self.shards = shards
+        self.why = why
+
+
 class LeaseLost(FdbqueueError):
     """A claim that is over; another worker may have its item. Nothing was changed."""
 

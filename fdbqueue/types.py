@@ -204,6 +204,9 @@ class Options:
         rate: Maximum number of items claimed or popped in a time, and that time in seconds.
         limited_groups: Whether a group has or had a bound, which pushes check.
         has_groups: Whether a group has or had items, which take turns.
+        shards: The number of shards; `None` for one.
+        shards_before: The number before its first change, if the queue had groups then: where
+            groups are to which nobody has pushed since.
     """
 
     kind: str
@@ -220,6 +223,8 @@ class Options:
     rate: tuple[int, float] | None = None
     limited_groups: bool = False
     has_groups: bool = False
+    shards: int | None = None
+    shards_before: int | None = None
 
     @property
     def keeps_done(self) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from operator import attrgetter
+from time import monotonic
 
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.sweeper import Sweeper
@@ -19,14 +22,18 @@ from fdbqueue.layout.values import NEVER
 from fdbqueue.operations.claims import ClaimedItems, ClaimRequest
 from fdbqueue.operations.items import ITEM_BYTES, Items
 from fdbqueue.operations.limits.places import First, Slots
+from fdbqueue.operations.shards import begin_first
 from fdbqueue.operations.sweep import Sweep
-from fdbqueue.types import Claim, Database, Options, Transaction
+from fdbqueue.types import Claim, Database, Options, ReadTransaction, Transaction
 
 _n_of, _within_of = attrgetter("n"), attrgetter("within")
 _expires_of = attrgetter("header.expires")
 
 _WIDER = 4  # a conflict multiplies the range of first items by this
 _NARROWER = 0.98  # a claim without a conflict multiplies the range of the next claim by this
+_WEIGHED = 1.0  # seconds for which the weight of a shard's groups is taken as known
+_NEVER_WEIGHED = -math.inf, 0.0
+_MAX_WEIGHED = 1_000  # priorities and shards
 _MAX_BYTES = 3_000_000  # total size of the rows that one transaction claims
 
 
@@ -52,6 +59,10 @@ class Claims:
     """How many first items to choose from."""
     place: float = 0.0
     """The start in this range, as a fraction."""
+    weights: dict[bytes, tuple[float, float]] = field(
+        default_factory=dict[bytes, tuple[float, float]]
+    )
+    """When the groups of a priority in a shard were weighed, and their weight."""
 
     def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Claim | None]:
         """Perform a batch of claims, which others may join."""
@@ -93,6 +104,8 @@ class Claims:
         Without items, the transaction conflicts with pushes.
         """
         begin, end = self.items.layout.all_items
+        if self.items.options.shards > 1:
+            return self._begin_first_of_shards(tr, skipped)
         start = first_greater_or_equal(begin, skipped) if skipped else None
         begun = self.items.begin_read(tr.snapshot, begin, end, n, start, skipped)
 
@@ -105,6 +118,34 @@ class Claims:
             return found
 
         return finish
+
+    def _begin_first_of_shards(self, tr: Transaction, skipped: int) -> First:
+        start = partial(first_greater_or_equal, offset=skipped)
+        begun = begin_first(self.items, tr.snapshot, self._draw, start=start, skipped=skipped)
+
+        def finish(n: int) -> Sequence[StoredItem]:
+            found = begun(n)
+            if not found:
+                tr.add_read_conflict_range(*self.items.layout.all_items)
+            return found
+
+        return finish
+
+    def _draw(self, tr: ReadTransaction, heads: list[StoredItem]) -> StoredItem:
+        """Draw a shard by the weights of the groups that have items of its first priority."""
+        now, grouped = monotonic(), [head.level for head in heads if head.level.group is not None]
+        if len(self.weights) > _MAX_WEIGHED:
+            self.weights.clear()
+        begun = {
+            level.of_priority: self.items.turns.begin_weight(tr, level)
+            for level in grouped
+            if self.weights.get(level.of_priority, _NEVER_WEIGHED)[0] < now - _WEIGHED
+        }
+        self.weights |= {each: (now, weight()) for each, weight in begun.items()}
+        # Groups come before the other items of their priority: a shard without any weighs 1.
+        weights = [self.weights.get(head.level.of_priority, (now, 1.0))[1] for head in heads]
+        (drawn,) = random.choices(heads, weights)
+        return drawn
 
 
 def _fitting(found: Sequence[StoredItem]) -> Sequence[StoredItem]:
@@ -152,6 +193,7 @@ class _Claiming:
         version = tr.get_read_version()
         n, within = sum(map(_n_of, batch)), min(map(_within_of, batch))
         # A claim that has no choice has to know which items are the first ones.
+        in_turn = self.must_sweep
         self.must_sweep |= within <= n
         begun_options = claims.items.options.begin_read(tr)
         if self.conflicts:
@@ -161,14 +203,16 @@ class _Claiming:
         skipped = n * int(claims.place * (claims.among // n))
         first = claims.begin_first(tr, n, skipped)
         self.is_marked, self.is_behind, self.has_written = True, False, False
-        options, admit = begun_options(), claims.slots.admit
+        shards, options, admit = claims.items.options.shards, begun_options(), claims.slots.admit
+        if claims.items.options.shards != shards:
+            first = claims.begin_first(tr, n, skipped)
         found: Sequence[StoredItem] = ()
         if not self.must_sweep:
             found = admit(tr, self.now, n, options, first)
         expiries = filter(None, map(_expires_of, found))
         self.has_swept = len(found) < n or min(expiries, default=NEVER) <= self.now
         if self.has_swept:
-            sweep = claims.sweep.begin_sweep(tr, self.now, version.wait())
+            sweep = claims.sweep.begin_sweep(tr, self.now, version.wait(), in_turn=in_turn)
             mark = tr.snapshot.get(claims.items.layout.scheduled)
             swept, self.is_marked = sweep(), mark.present()
             self.is_behind, self.has_written = not swept.all, swept.wrote

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import merge
 from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -16,6 +17,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidItemId, NoResult
 from fdbqueue.layout.codecs import decode_json
 from fdbqueue.layout.items import Filter, ItemRow, Selection
+from fdbqueue.layout.keys import shard_of, shard_prefix
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.items import Items, NewItem
@@ -145,8 +147,21 @@ class Reads(Generic[_T]):
         found = self._located(tr, item)
         if found is None or found.state != "ready":
             return None
-        begin, end = self.layout.all_items[0], found.key
-        return sum(read_pages(tr, begin, end, lambda _, rows: len(rows), size=10 * PAGE))
+        levels, level, ahead = self.items.levels, found.item.level, 0
+        for shard, (begin, end) in self._shards(tr, self.layout.items):
+            if shard == level.shard:
+                end = found.key
+            else:
+                end = self.layout.range_of_priority(levels.in_shard(level, shard))[0]
+            ahead += sum(read_pages(tr, begin, end, lambda _, rows: len(rows), size=10 * PAGE))
+        return ahead
+
+    def _shards(self, tr: ReadTransactor, prefix: bytes) -> list[tuple[bytes, tuple[bytes, bytes]]]:
+        """Return each shard with the range of its keys below a prefix."""
+        options = self.items.options
+        shards = options.shards or read(tr, options.read).shards or 1
+        ranges = self.layout.shard_ranges(prefix, shards)
+        return [(shard_prefix(number), each) for number, each in enumerate(ranges)]
 
     # All items
 
@@ -223,13 +238,28 @@ class Reads(Generic[_T]):
             return [(each, shown.get(each.key)) for each in found]
 
         n, is_backward = limit if all_match else scan, of.reverse != by_time
-        for begin, end in self._ranges(tr, of, by_keys):
-            if by_time or is_database(tr):
-                pages = read_pages(tr, begin, end, page, limit=n, reverse=is_backward, rows=rows)
-                yield from chain.from_iterable(pages)
-            else:
-                for row in rows(tr, begin, end, n, is_backward):
-                    yield from page(tr, [row])
+
+        def in_shard(
+            shard: bytes, whole: tuple[bytes, bytes]
+        ) -> Iterator[tuple[ItemRow, _R | None]]:
+            for begin, end in self._ranges(tr, of, by_keys, shard, *whole):
+                if by_time or is_database(tr):
+                    pages = read_pages(
+                        *(tr, begin, end, page), limit=n, reverse=is_backward, rows=rows
+                    )
+                    yield from chain.from_iterable(pages)
+                else:
+                    for row in rows(tr, begin, end, n, is_backward):
+                        yield from page(tr, [row])
+
+        def place(scanned: tuple[ItemRow, _R | None]) -> tuple[int, bytes]:
+            row = scanned[0]
+            position = self.layout.position(row.key)[len(row.item.level.shard) :]
+            return row.finished_at if by_time else 0, position
+
+        prefix = self.layout.done_times if by_time else self.layout.items
+        shards = [in_shard(*each) for each in self._shards(tr, prefix)]
+        yield from shards[0] if len(shards) == 1 else merge(*shards, key=place, reverse=is_backward)
 
     def _by_keys(self, of: Selection) -> Filter:
         kind, wanted = self.given_options.kind, of.wanted
@@ -242,18 +272,21 @@ class Reads(Generic[_T]):
         )
 
     def _ranges(
-        self, tr: ReadTransactor, of: Selection, by_keys: Filter
+        self,
+        tr: ReadTransactor,
+        of: Selection,
+        by_keys: Filter,
+        shard: bytes,
+        begin: bytes,
+        end: bytes,
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the ranges of keys, or of done items' times, that can match."""
-        begin, end = self.layout.all_items
+        """Yield the ranges of a shard's keys, or of done items' times, that can match."""
         by_time = of.state == "done"
-        if by_time:
-            begin, end = self.layout.range_of(self.layout.done_times)
-        elif by_keys.priority is not None:
-            level = self.items.levels.level(by_keys.priority)
-            begin, end = self.layout.range_of(level.of_priority)
+        if not by_time and by_keys.priority is not None:
+            level = self.items.levels.in_shard(self.items.levels.level(by_keys.priority), shard)
+            begin, end = self.layout.range_of_priority(level)
         if of.after is not None:
-            passed = self._time_of(tr, of) if by_time else self._key_of(tr, of.after)
+            passed = self._time_of(tr, of, shard) if by_time else self._key_of(tr, of.after, shard)
             if of.reverse == by_time:
                 begin = max(begin, passed + b"\x00")
             else:
@@ -268,7 +301,7 @@ class Reads(Generic[_T]):
         while begin < end and (found := read(tr, partial(first, begin=begin, end=end))):
             level = self.items.levels.in_group(found.item.level, by_keys.group or None)
             yield max(begin, level.begin), min(end, level.end)
-            before, after = self.layout.range_of(level.of_priority)
+            before, after = self.layout.range_of_priority(level)
             begin, end = (begin, before) if of.reverse else (after, end)
 
     def jobs(self, tr: ReadTransaction, items: list[ItemRow]) -> list[StoredJob | None]:
@@ -301,21 +334,23 @@ class Reads(Generic[_T]):
 
         return self._at(tr, item, show)
 
-    def _time_of(self, tr: ReadTransactor, of: Selection) -> bytes:
+    def _time_of(self, tr: ReadTransactor, of: Selection, shard: bytes) -> bytes:
         found = self._located(tr, of.after)
         if found is None and not of.reverse:
-            return self.layout.done_times  # it is not kept any more, nor are the older ones
-        timer = found and found.state == of.state and found.timer(self.layout)
-        if not timer:
+            return self.layout.done_times + shard  # it is not kept any more, nor are the older ones
+        if found is None or found.state != of.state:
             raise InvalidItemId(of.after)
-        return timer[0]
+        position = self.layout.position(found.key)[len(found.item.level.shard) :]
+        return self.layout.timer_key(self.layout.done_times, found.finished_at, shard + position)
 
-    def _key_of(self, tr: ReadTransactor, item: _T | str) -> bytes:
+    def _key_of(self, tr: ReadTransactor, item: _T | str, shard: bytes) -> bytes:
+        """Return an item's key, or one at the same place of another shard."""
         reference = self.codec.reference(item)
         moved = read(tr, lambda tr: tr[self.layout.moved + reference].value)
         if moved is None and not isinstance(item, str):
-            return item.key  # the last position of an item that was moved and ended
-        return self.layout.items + (reference if moved is None else moved)
+            moved = self.layout.position(item.key)  # of an item that was moved and ended
+        position = reference if moved is None else moved
+        return self.layout.items + shard + position.removeprefix(shard_of(position))
 
     def values(self, tr: ReadTransaction, items: list[ItemRow]) -> list[_T]:
         """Return some items as their user sees them."""

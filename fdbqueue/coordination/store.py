@@ -25,6 +25,7 @@ from fdbqueue.database.retrying import read, run
 from fdbqueue.errors import LeaseLost, WrongState, error_text
 from fdbqueue.layout.batches import may_be_member
 from fdbqueue.layout.items import ItemRow, Level
+from fdbqueue.layout.keys import shard_prefix
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, Header
 from fdbqueue.operations.changes import Changes, Update
@@ -285,14 +286,16 @@ class Store(Generic[_T]):
 
     def keys_to_watch_claims(self, tr: Transaction) -> list[bytes]:
         """Return the keys to watch until an item can be claimed."""
+        options = self.options.read(tr)  # before the first items, which depend on the shards
         first = self._claims.begin_first(tr, 1)
-        if self._slots.admit(tr, milliseconds(), 1, self.options.read(tr), first):
+        if self._slots.admit(tr, milliseconds(), 1, options, first):
             return []
         return self._keys_of_change(tr)
 
     def _keys_of_change(self, tr: Transaction) -> list[bytes]:
         """Return the keys to watch; a ready item may lack a slot."""
-        keys = [self.layout.total_in]
+        shards = range(self.options.shards or 1)
+        keys = [self.layout.total_in + shard_prefix(shard) for shard in shards]
         return [*keys, self.layout.wake_counter] if has_items(tr, self.layout) else keys
 
     # Claim

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import LATER_SHARDS, MAX_SHARDS, Layout
 from fdbqueue.layout.values import TALLIES, decode_count, decode_tallies
 from fdbqueue.types import KeyValue
 
@@ -31,9 +31,19 @@ class Counters:
         taken: The number of items popped or claimed.
         completed: The number popped or acknowledged.
         claimed: The number claimed or staged now.
+        shards: A number of shards that includes all with items.
     """
 
-    __slots__ = ("claimed", "completed", "levels", "pushed", "rejected", "taken", "tallies")
+    __slots__ = (
+        "claimed",
+        "completed",
+        "levels",
+        "pushed",
+        "rejected",
+        "shards",
+        "taken",
+        "tallies",
+    )
 
     def __init__(self, subspace: Subspace, rows: Iterable[KeyValue]) -> None:
         """Decode the rows of `counters_range` or `totals_range`."""
@@ -41,13 +51,17 @@ class Counters:
         items = prefix + Layout.items
         levels: dict[bytes, int] = {}
         total_in = self.rejected = 0
-        tallies = _NO_TALLIES
+        tallies = {**_NO_TALLIES}
+        self.shards = 1
         for row in rows:
             key = row.key[len(prefix) :]
-            if key == Layout.total_in:
-                total_in = decode_count(row.value)
-            elif key == Layout.tallies:
-                tallies = decode_tallies(row.value)
+            if key.startswith(Layout.totals) and key.endswith(LATER_SHARDS):
+                self.shards = MAX_SHARDS  # a transaction may count for several shards in one
+            if key.startswith(Layout.total_in):  # of each shard
+                total_in += decode_count(row.value)
+            elif key.startswith(Layout.tallies):
+                for tally, number in decode_tallies(row.value).items():
+                    tallies[tally] += number
             elif key == Layout.total_rejected:
                 self.rejected = decode_count(row.value)
             elif key.startswith(Layout.counts):

@@ -30,6 +30,7 @@ class Level(NamedTuple):
         of_priority: The prefix of the priority's items, of all groups.
         rest: The priority in the keys of groups; null in a FIFO queue.
         packed_group: The group in the keys of groups; empty without one.
+        shard: The beginning of its items' positions; empty in the first shard.
     """
 
     prefix: bytes
@@ -41,6 +42,7 @@ class Level(NamedTuple):
     rest: bytes
     group: str | None = None
     packed_group: bytes = b""
+    shard: bytes = b""
 
 
 class Filter(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdb import fdboptions
 from fdb import tuple as fdb_tuple
@@ -19,6 +19,9 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.errors import InvalidItemId
 from fdbqueue.layout.values import pieces_id, time_of, unpack_staged
 from fdbqueue.types import KeyValue, Priority, State
+
+if TYPE_CHECKING:
+    from fdbqueue.layout.items import Level
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 """The streaming mode that returns all rows at once."""
@@ -41,6 +44,26 @@ INTEGER_ITEM_KEY = re.compile(
 FIRST_COUNT = b"\x14"
 """The first byte of a packed count, which sorts after all groups."""
 
+MAX_SHARDS = 64
+IN_SHARD = b"\x27"
+"""The first byte of a packed shard: true. It sorts after all priorities, groups and counts."""
+_SHARD_SIZE = 3  # bytes of a packed shard: true, and its number from 1
+
+
+@functools.lru_cache(MAX_SHARDS)
+def shard_prefix(number: int) -> bytes:
+    """Return the beginning of all positions in a shard; empty for the first one."""
+    return fdb_tuple.pack((True, number)) if number else b""
+
+
+LATER_SHARDS = tuple(map(shard_prefix, range(1, MAX_SHARDS)))
+"""The beginnings of positions in all shards but the first."""
+
+
+def shard_of(position: bytes) -> bytes:
+    """Return the beginning of a position that names its shard; empty for the first one."""
+    return position[:_SHARD_SIZE] if position.startswith(IN_SHARD) else b""
+
 
 MAX_PREFIX = 4_900
 """Maximum size of a queue's prefix, in bytes."""
@@ -59,7 +82,7 @@ def _packed_group(group: str | None) -> bytes:
 
 def unpack_priority(packed: bytes) -> Any:
     """Return the priority of a level; `packed` is its prefix without that of all items."""
-    return fdb_tuple.unpack(packed or _NULL)[0]
+    return fdb_tuple.unpack(packed.removeprefix(shard_of(packed)) or _NULL)[0]
 
 
 def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
@@ -181,6 +204,7 @@ class Layout:
     group_delays = Number(37, 11)
     group_places = _Prefix(37, 12)
     settling = OfItems(37, 13)
+    group_homes = OfItems(37, 14)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -271,6 +295,8 @@ class Layout:
             # Errors of base64, of the character set, or of the tuple layer, which has no class.
             raise InvalidItemId(item_id) from None
         key = self.items + packed
+        if packed.startswith(LATER_SHARDS):
+            position = position[2:]
         is_grouped = len(position) == parts + 1 and isinstance(position[-3], str)
         has_parts = len(position) == parts or is_grouped
         if not has_parts or not position[-1] or self.item_id(key) != item_id:
@@ -280,6 +306,11 @@ class Layout:
     def pushed_at(self, key: bytes) -> datetime | None:
         """Return when an item was pushed, if its key has a time."""
         return time_of(self.unpack_item_key(key)[-1])
+
+    @staticmethod
+    def range_of_priority(level: Level) -> tuple[bytes, bytes]:
+        """Return the range of the items of a level's priority and shard, of all groups."""
+        return level.of_priority + b"\x00", level.of_priority + IN_SHARD
 
     # Entries and counters
 
@@ -348,20 +379,27 @@ class Layout:
 
     @staticmethod
     def timer_key(index: bytes, when: int, position: bytes) -> bytes:
-        """Return the key of a timer at a time, or a lease's version."""
+        """Return the key of a timer at a time, or a lease's version.
+
+        Each shard has its own timers: those of all shards would be one hot range.
+        """
         size = (when.bit_length() + 7) // 8
+        if position[:1] == IN_SHARD:
+            index += position[:_SHARD_SIZE]
         return b"%b%c%b%b" % (index, 0x14 + size, when.to_bytes(size, "big"), position)
 
     @staticmethod
     def unpack_timer_key(index: bytes, key: bytes) -> tuple[int, bytes]:
         """Return a timer's time or version, and position."""
         begin = len(index) + 1
+        if key[begin - 1 : begin] == IN_SHARD:
+            begin += _SHARD_SIZE
         end = begin + key[begin - 1] - 0x14
         return int.from_bytes(key[begin:end], "big"), key[end:]
 
     @staticmethod
     def timers_until(index: bytes, last: int) -> tuple[bytes, bytes]:
-        """Return the range of an index's timers up to a time or version."""
+        """Return the range of an index's timers, or of a shard of it, up to a time or version."""
         return index + b"\x00", Layout.timer_key(index, last + 1, b"")
 
     @staticmethod
@@ -458,6 +496,12 @@ class Layout:
             ranges.append((begin, prefix))
             begin = prefix + b"\xff"
         return [*ranges, (begin, stop)]
+
+    @staticmethod
+    def shard_ranges(prefix: bytes, shards: int) -> list[tuple[bytes, bytes]]:
+        """Return the range of the keys of each shard below a prefix."""
+        first = prefix + b"\x00", prefix + IN_SHARD
+        return [first, *(Layout.range_of(prefix + shard_prefix(n)) for n in range(1, shards))]
 
     @staticmethod
     def range_of(prefix: bytes) -> tuple[bytes, bytes]:

@@ -14,8 +14,10 @@ from fdbqueue.layout.items import ItemRow, Level, StoredItem
 from fdbqueue.layout.keys import (
     FIRST_COUNT,
     GROUPED_ITEM_KEY,
+    IN_SHARD,
     INTEGER_ITEM_KEY,
     Layout,
+    shard_of,
     unpack_priority,
 )
 from fdbqueue.layout.tasks import RANK
@@ -40,6 +42,7 @@ class Levels:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._in_group = lru_cache(_CACHED)(self._new_level_in)
+        self._in_shard = lru_cache(_CACHED)(self._new_level_in_shard)
         self._only = _level(layout.items, None, None, _NULL)
 
     def level(self, priority: Priority | None) -> Level:
@@ -62,13 +65,40 @@ class Levels:
 
     def _new_level_in(self, level: Level, group: str | None) -> Level:
         packed = Layout.group_key(b"", group) if group else b""
-        return _level(level.of_priority, level.counter, level.priority, level.rest, group, packed)
+        of_priority = level.of_priority, level.counter, level.priority, level.rest
+        return _level(*of_priority, group, packed, level.shard)
 
     def _level_in(self, level: Level, key: bytes) -> Level:
         match = GROUPED_ITEM_KEY.fullmatch(key, len(level.of_priority))
         if match is None:
-            raise ForeignKey(key)
+            return self._level_in_shard(key)
         return level if match[1] is None else self._in_group(level, unpack_priority(match[1]))
+
+    # Shards
+
+    def in_shard(self, level: Level, shard: bytes) -> Level:
+        """Return a level's counterpart in another shard."""
+        return level if shard == level.shard else self._in_shard(level, shard)
+
+    def _new_level_in_shard(self, level: Level, shard: bytes) -> Level:
+        layout, begin = self._layout, len(level.shard)
+        packed = layout.position(level.of_priority)[begin:]
+        counter = level.counter
+        if counter is not None:
+            counter = layout.counts + shard + counter[len(layout.counts) + begin :]
+        of_priority = layout.items + shard + packed
+        rest = shard + packed or _NULL
+        return _level(
+            *(of_priority, counter, level.priority, rest),
+            *(level.group, level.packed_group, shard),
+        )
+
+    def _level_in_shard(self, key: bytes) -> Level:
+        items = self._layout.items
+        shard = shard_of(key[len(items) :])
+        if not shard:
+            raise ForeignKey(key)
+        return self.in_shard(self.level_of(items + key[len(items) + len(shard) :]), shard)
 
     def item(self, key: bytes, value: bytes) -> StoredItem:
         """Return the item with this key and value; raise `ForeignKey`."""
@@ -92,10 +122,11 @@ def _level(
     rest: bytes,
     group: str | None = None,
     packed: bytes = b"",
+    shard: bytes = b"",
 ) -> Level:
     prefix = of_priority + packed
-    begin, end = prefix + FIRST_COUNT, Layout.range_of(prefix)[1]
-    return Level(prefix, begin, end, counter, priority, of_priority, rest, group, packed)
+    begin, end = prefix + FIRST_COUNT, prefix + IN_SHARD
+    return Level(prefix, begin, end, counter, priority, of_priority, rest, group, packed, shard)
 
 
 class Priorities(Levels):
@@ -165,7 +196,7 @@ class Priorities(Levels):
         else:
             with suppress(Exception):  # the tuple layer raises various classes
                 return self._level_in(self.level(self._layout.unpack_item_key(key)[0]), key)
-        raise ForeignKey(key)
+        return self._level_in_shard(key)
 
     def from_json(self, value: PriorityJson) -> Priority:
         """Return the priority of `priority_as_json`; raise `InvalidPriority`."""

@@ -103,17 +103,19 @@ class Changes:
         It goes to the end of another level, or keeps its place.
         """
         layout, item = self._layout, row.item
-        key, content, due = item.key, item.content, row.due
+        key, content, due, level = item.key, item.content, row.due, new.level
+        if level is not item.level:
+            level = self._items.shards.level_for(tr, level, item.level.shard)
         header = item.header._replace(**fields)
         self._rely_on(tr, row)
         attempts: list[KeyValue] = []
-        if new.level.prefix != item.level.prefix:
+        if level.prefix != item.level.prefix:
             position = layout.position(key)
             if header.failed_attempts:
                 attempts += tr.get_range(*layout.attempts_range(position))
             header = header._replace(origin=header.origin or position)
-            count = Tail(tr.snapshot, new.level).take_count(tr.get_read_version().wait())
-            key = layout.item_key(new.level.prefix, count, layout.unpack_item_key(key)[-1])
+            count = Tail(tr.snapshot, level).take_count(tr.get_read_version().wait())
+            key = layout.item_key(level.prefix, count, layout.unpack_item_key(key)[-1])
         if new.payload is not None:
             content = write_payload(tr, layout, new.id, new.payload)
             header = header._replace(unknown=None)
@@ -121,7 +123,7 @@ class Changes:
             due = new.due if new.due > now else 0
         if row.state == "delayed" and not due:
             header = header._replace(since=now, unknown=None)
-        stored = StoredItem(key, with_header(header, content), new.level)
+        stored = StoredItem(key, with_header(header, content), level)
         updated = ItemRow("delayed" if due else "ready", stored, row.attempts, due)
         self._perform(tr, now, [Change("updated", row, updated)])
         for each in attempts:

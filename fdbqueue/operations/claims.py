@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -502,9 +503,11 @@ class ClaimedItems:
 
     def end_foreign(self, tr: Transaction, now: int, limit: int) -> bool:
         """End or renew leases of another cluster; return whether there were any."""
-        leases = self._layout.leases
+        leases, shards = self._layout.leases, self._items.options.shards or 1
+        ranges = self._layout.shard_ranges(leases, shards)
+        reads = [tr.snapshot.get_range(*each, limit=limit, reverse=True) for each in ranges]
         swept = False
-        for row in tr.snapshot.get_range(*self._layout.range_of(leases), limit=limit, reverse=True):
+        for row in chain.from_iterable(reads):
             end = self._layout.unpack_timer_key(leases, row.key)[0]
             lease = decode_lease(row.value)
             ahead = end - tr.get_read_version().wait()

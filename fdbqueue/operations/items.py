@@ -25,6 +25,7 @@ from fdbqueue.operations.maintainers.owned import OwnedRows
 from fdbqueue.operations.maintainers.unique_keys import UniqueKeys
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.payloads import write_payload
+from fdbqueue.operations.shards import Shards, begin_first, oldest
 from fdbqueue.operations.transitions import Change, Follow, Transitions
 from fdbqueue.operations.waking import wake
 from fdbqueue.types import (
@@ -102,6 +103,7 @@ class Items:
         self.turns = Turns(layout, levels)
         self.groups = Groups(layout, levels, self.options)
         self.rate = QueueRate(layout, self.options)
+        self.shards = Shards(self)
         self.owned = OwnedRows(layout)
         self.unique_keys = UniqueKeys(layout)
         followers: list[Follow]
@@ -170,6 +172,8 @@ class Items:
 
         The oldest of a priority comes first. A pop conflicts on the range that this reads.
         """
+        if (self.options.shards or self.options.read(tr).shards or 1) > 1:
+            return [*begin_first(self, tr, oldest, at_max)(n)] if n else []
         begin, end = self.layout.all_items
         if not at_max:
             return self.begin_read(tr, begin, end, n)()
@@ -178,7 +182,7 @@ class Items:
             last = list(tr.get_range(begin, end, limit=1, reverse=True))
             if not last:
                 break
-            whole = self.layout.range_of(self.levels.level_of(last[0].key).of_priority)
+            whole = self.layout.range_of_priority(self.levels.level_of(last[0].key))
             items += self.begin_read(tr, *whole, n - len(items), before=items)()
             end = whole[0]
         return items
@@ -244,6 +248,9 @@ class Items:
 
     def append_one(self, tr: Transaction, now: int, new: NewItem) -> bytes:
         """Append an item, and wake a client for it; return its key."""
+        options = self.options.read(tr)
+        if options.shards:
+            (new,) = self.shards.place(tr, options, [new])
         (key,) = self.append(tr, now, [new], {new.level.prefix: Tail(tr.snapshot, new.level)})
         wake(tr, self.layout.waiters, 1)
         return key

@@ -15,13 +15,14 @@ from fdbqueue.types import Options, ReadTransaction, Transaction
 
 _log = logging.getLogger("fdbqueue")
 
-_FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
+_FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number", "shards")
 """Options that a client may omit when it opens a queue."""
 
 NO_OPTIONS = Options("", "", None, None)
 """The options of a queue before its first push."""
 
-LIMITING = frozenset({"concurrency", "paused", "rate"})
+LIMITING = frozenset({"concurrency", "paused", "rate", "shards"})
+"""Options that clients which take items obey."""
 
 
 def reconcile_options(given: Options, stored: Options) -> Options:
@@ -55,12 +56,14 @@ class StoredOptions:
         keeps_done: Whether done items are kept; true if unknown.
         may_have_done: The last value of `has_kept`.
         has_any_rate, has_groups: Whether this client has found a rate, or groups.
+        shards: The number of shards as this client has last read it; 0 if unknown.
     """
 
     def __init__(self, layout: Layout, given: Options) -> None:
         self._layout = layout
         self._given = given
         self._accepted: dict[str, Any] = {}  # options of which any stored value is accepted
+        self.shards = 0
         self._agree_on(given, None)
         self._seen: Options | None = None
         self.max_attempts: int | None = None
@@ -84,6 +87,7 @@ class StoredOptions:
                 self.may_have_done = has_kept(options)
                 self.has_any_rate |= options.rate is not None
                 self.has_groups |= options.has_groups
+                self.shards = options.shards or 1
             return options
 
         return finish
@@ -102,6 +106,8 @@ class StoredOptions:
         if stored is None:
             self._agree_on(self._given, None)
             tr[self._layout.options] = encode_options(self._given)
+            if self._given.shards:  # let clients that pop read the options
+                tr[self._layout.scheduled] = b""
             if self._layout.name is not None:
                 register(tr, self._layout.name, self._layout.subspace)
         else:

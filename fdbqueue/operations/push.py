@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -17,6 +18,7 @@ from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
 from fdbqueue.operations.limits.bounds import Bounds, Rooms
 from fdbqueue.operations.options import has_kept
 from fdbqueue.operations.parallel import read_all
+from fdbqueue.operations.shards import check_shards
 from fdbqueue.types import Transaction
 
 _log = logging.getLogger("fdbqueue")
@@ -70,9 +72,12 @@ class Pusher:
         options = self._options.agree(tr)
         if "rate" in changes:
             self._items.rate.change(tr, now, changes["rate"])
+        changed = replace(options, **{"keep_number": options.keep_number or None, **changes})
+        check_shards(changed)
+        if "shards" in changes:
+            changed = self._items.shards.change(tr, options, changed)
         if "paused" in changes:
             self._items.tally(tr, now, paused=changes["paused"] - options.paused)
-        changed = replace(options, **{"keep_number": options.keep_number or None, **changes})
         if has_kept(options) and not changed.keeps_done:
             changed = replace(changed, keep_number=0)  # there may be done items to delete
         tr[self.layout.options] = encode_options(changed)
@@ -89,7 +94,10 @@ class Pusher:
         With `relies_on_full`, a refusal conflicts with every operation that makes room.
         """
         begin, end = self.layout.waiters_and_options
-        options = self._options
+        options, shards = self._options, self._options.agreed.shards
+        if shards:
+            place = partial(self._items.shards.place, tr, options.agreed)
+            requests = [each._replace(items=place(each.items)) for each in requests]
         items = [*chain.from_iterable(map(_items_of, requests))]
         n = len(items)
         tr.add_read_conflict_key(self.layout.options)
@@ -111,6 +119,8 @@ class Pusher:
         if stored is None or stored != options.stored:
             options.agree_with(tr, stored)
             begun = self._bounds.begin(tr, options.agreed, map(_group_of, items))
+            if options.agreed.shards != shards:
+                return self.push(tr, now, requests, relies_on_full)
         fitting = [*map(_items_of, requests)]
         if rooms := begun():
             fitting = self._bounds.fitting(tr, requests, rooms)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdbqueue.layout.items import ItemRow
-from fdbqueue.layout.keys import WANT_ALL
+from fdbqueue.layout.keys import WANT_ALL, shard_prefix
 from fdbqueue.layout.values import NEVER
 from fdbqueue.operations.items import EXPIRED, Items
 from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.timers import VERSIONS, clear_timers, has_expired, timer_over
 from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import wake
-from fdbqueue.types import KeyValue, State, Transaction
+from fdbqueue.types import KeyValue, RangeResult, State, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.operations.claims import ClaimedItems
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
 
-_FEW = 32
+_FEW, _FEWEST = 32, 4
+_SHARDS_IN_TURN = 4
 MAX_SWEPT = 256
 """Maximum number of items of each kind in one sweep."""
 
@@ -47,6 +49,7 @@ class Sweep:
         self._items = items
         self._claimed = claimed
         self._schedules = schedules
+        self._turn = 0  # the next shard to sweep in turn
         self._foreign_look = 0  # the time of the last look for leases of another cluster
 
     def sweep(self, tr: Transaction, now: int) -> Swept:
@@ -54,14 +57,21 @@ class Sweep:
         return self.begin_sweep(tr, now, tr.get_read_version().wait(), in_claim=False)()
 
     def begin_sweep(
-        self, tr: Transaction, now: int, version: int, in_claim: bool = True
+        self,
+        tr: Transaction,
+        now: int,
+        version: int,
+        in_claim: bool = True,
+        in_turn: bool = False,
     ) -> Callable[[], Swept]:
-        """Start the reads of a sweep.
+        """Start the reads of a sweep; with `in_turn`, of a few shards.
 
         A sweep in a claim looks at 32 items of each kind. If more are due, it only deletes expired
         items: all clients would conflict on the others.
         """
         wrote, limit = False, _FEW if in_claim else MAX_SWEPT
+        shards = self._shards_in_turn() if in_turn else self._all_shards()
+        limit = max(_FEWEST, limit // len(shards))
         # A try of the transaction that fails after this has looked in vain; the next look helps.
         if abs(now - self._foreign_look) >= _FOREIGN_LOOK:
             self._foreign_look = now
@@ -69,10 +79,12 @@ class Sweep:
         layout = self._layout
         indexes = (layout.leases, version), (layout.dues, now), (layout.expiries, now)
         # Read only what is due: a queue may have very many timers.
-        due = [layout.timers_until(index, last) for index, last in indexes]
+        due = [
+            layout.timers_until(index + shard, last) for shard in shards for index, last in indexes
+        ]
         reads = [tr.snapshot.get_range(*each, limit=limit, streaming_mode=WANT_ALL) for each in due]
 
-        def finish() -> Swept:
+        def finish_one(*reads: RangeResult) -> Swept:
             leases, dues, expiries = map(list, reads)
             is_all = len(leases) < limit and len(dues) < limit
             moves = bool(leases or dues) and (is_all or not in_claim)
@@ -91,10 +103,25 @@ class Sweep:
             return Swept(
                 all=is_all and len(expiries) < limit and not is_behind,
                 expired=len(expiries) < limit,
-                wrote=wrote or moves or bool(expiries),
+                wrote=moves or bool(expiries),
             )
 
+        def finish() -> Swept:
+            swept = [finish_one(*reads[each : each + 3]) for each in range(0, len(reads), 3)]
+            all_swept, expired, wrote_any = zip(*swept)
+            return Swept(all(all_swept), all(expired), wrote or any(wrote_any))
+
         return finish
+
+    def _all_shards(self) -> list[bytes]:
+        return [*map(shard_prefix, range(self._items.options.shards or 1))]
+
+    def _shards_in_turn(self) -> list[bytes]:
+        shards = self._all_shards()
+        if len(shards) <= _SHARDS_IN_TURN:
+            return shards
+        self._turn += _SHARDS_IN_TURN
+        return [shards[n % len(shards)] for n in range(self._turn, self._turn + _SHARDS_IN_TURN)]
 
     def find(self, tr: Transaction, now: int, reference: bytes) -> ItemRow | None:
         """Return an item, swept if its timer is over; `None` if it ended."""
@@ -130,14 +157,17 @@ class Sweep:
 
     def seconds_left(self, tr: Transaction, now: int) -> float:
         """Return the seconds until a lease ends or an item is due, or `math.inf`."""
-        layout = self._layout
+        layout, shards = self._layout, self._items.options.shards or 1
         first = partial(tr.snapshot.get_range, limit=1)
-        leases, dues = first(*layout.range_of(layout.leases)), first(*layout.range_of(layout.dues))
+        leases, dues = (
+            [first(*each) for each in layout.shard_ranges(index, shards)]
+            for index in (layout.leases, layout.dues)
+        )
         left = math.inf
-        for row in leases:
+        for row in chain.from_iterable(leases):
             end = layout.unpack_timer_key(layout.leases, row.key)[0]
-            left = (end - tr.get_read_version().wait()) / VERSIONS
-        for row in dues:
+            left = min(left, (end - tr.get_read_version().wait()) / VERSIONS)
+        for row in chain.from_iterable(dues):
             due = layout.unpack_timer_key(layout.dues, row.key)[0]
             left = min(left, math.inf if due == NEVER else (due - now) / 1000)
         return max(0.0, left)

@@ -207,7 +207,10 @@ class Transitions:
                     tr.clear(timer[0])
 
     def _store(self, tr: Transaction, why: Why, row: ItemRow) -> bool:
-        """Store a row and its timer; return whether a sweep must look at it."""
+        """Store a row and its timer; return whether it needs the mark of timers.
+
+        A queue with several shards always has the mark.
+        """
         layout, state, item = self._layout, row.state, row.item
         if state == "ready":
             tr[item.key] = item.value
@@ -222,13 +225,14 @@ class Transitions:
         timer = row.timer(layout)
         if timer is not None:
             tr[timer[0]] = timer[1]
-        return timer is not None and state not in ENDED and why != "extended"
+        needs_mark = state not in ENDED and why != "extended" and not item.level.shard
+        return timer is not None and needs_mark
 
     def _count(self, tr: Transaction, changes: Sequence[Change], are_plain: bool) -> None:
         layout = self._layout
         counters: dict[bytes, int] = {}
         tallies: dict[str, int] = {}
-        pushed = 0
+        pushed, shard = 0, b""
         for why, before, after, _ in changes:
             pushed += why == "pushed"
             kind = (why, before and before.state, after and after.state)
@@ -237,7 +241,7 @@ class Transitions:
             for row, n in ((before, -1), (after, 1)):
                 if row is None:
                     continue
-                counter = row.item.level.counter
+                shard, counter = row.item.level.shard, row.item.level.counter
                 if row.state == "ready" and counter is not None:
                     counters[counter] = counters.get(counter, 0) + n
                 for key in () if are_plain else row.counters(layout):
@@ -255,9 +259,10 @@ class Transitions:
             wake_claims(tr, layout, freed)
         back = tallies.get("moved", 0)
         if pushed or back:
-            tr.add(layout.total_in, encode_count(pushed + back))
+            tr.add(layout.total_in + shard, encode_count(pushed + back))
         if any(tallies.values()):
-            tr.add(layout.tallies, encode_tallies(**tallies))
+            # Only their sum over all shards counts: one shard's counters stand for all changes.
+            tr.add(layout.tallies + shard, encode_tallies(**tallies))
         if back:
             wake(tr, layout.waiters, back)
 

@@ -25,6 +25,7 @@ from fdbqueue.layout.codecs import decode_json as decode_json
 from fdbqueue.layout.codecs import json_bytes as json_bytes
 from fdbqueue.layout.codecs import parse_json as parse_json
 from fdbqueue.layout.items import Filter
+from fdbqueue.layout.keys import MAX_SHARDS
 from fdbqueue.layout.tasks import TaskRecord, deadline_number
 from fdbqueue.layout.values import (
     LAST_MILLISECOND,
@@ -36,6 +37,7 @@ from fdbqueue.layout.values import (
     text_end,
     utc_time,
 )
+from fdbqueue.operations.shards import check_shards
 from fdbqueue.options import (
     Filters,
     GroupOptions,
@@ -228,6 +230,12 @@ def validate_bound(name: str, bound: object, highest: int = MAX_INTEGER) -> int 
 def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
     """Return a number from the lowest to the highest."""
     return validate_number(number, name, lowest, "", highest)
+
+
+def validate_shards(name: str, number: object) -> int | None:
+    """Return a number of shards; `None` for one."""
+    shards = validate_range(name, number, lowest=1, highest=MAX_SHARDS)
+    return None if shards == 1 else shards
 
 
 def validate_share(name: str, number: object) -> float:
@@ -521,7 +529,7 @@ def validate_task(
 
 LIMITS = (
     *("max_size", "max_attempts", "concurrency", "keep_number", "keep_seconds"),
-    *("kept_attempts", "traceback_bytes"),
+    *("kept_attempts", "traceback_bytes", "shards"),
 )
 """The options that are numbers, by their names in Python, HTTP and JSON."""
 
@@ -531,6 +539,7 @@ _VALIDATORS: dict[str, Callable[[str, Any], object]] = {
     "concurrency": partial(validate_bound, highest=_MAX_CONCURRENCY),
     "kept_attempts": partial(validate_range, lowest=1, highest=_MAX_KEPT_ATTEMPTS),
     "traceback_bytes": partial(validate_range, lowest=0, highest=MAX_TRACEBACK),
+    "shards": validate_shards,
     "paused": validate_flag,
     "rate": validate_rate,
     "weight": validate_share,
@@ -556,7 +565,9 @@ def given_options(
 ) -> Options:
     """Return the options of an opened queue, as its first push stores them."""
     validate_options(QueueOptions, options)
-    return Options(kind, codec, priorities, **settings_to_store(options))
+    given = Options(kind, codec, priorities, **settings_to_store(options))
+    check_shards(given)
+    return given
 
 
 def group_settings(settings: GroupOptions, group: str | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ export const OPTIONS = [
   { name: "keep_number", label: "Keep done items up to", none: "not set", hint: "The newest are kept." },
   { name: "kept_attempts", label: "Failed attempts kept", hint: "Of each item, with their errors." },
   { name: "traceback_bytes", label: "Bytes of a traceback", min: 0, hint: "A longer traceback loses its beginning." },
+  { name: "shards", label: "Shards", none: "1", hint: "From 1 to 64; on a cluster, other servers serve each. Fewer once the higher ones are empty." },
 ];
 
 const UNITS = {

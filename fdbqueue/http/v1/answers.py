@@ -154,7 +154,13 @@ class Numbers(BaseModel):
     by_priority: dict[str, int]
 
 
-@with_fields(types.Options, without=("kind", "codec", "priorities", "limited_groups", "has_groups"))
+@with_fields(
+    types.Options,
+    without=(
+        *("kind", "codec", "priorities"),
+        *("limited_groups", "has_groups", "shards_before"),
+    ),
+)
 class Options(BaseModel):
     """The options of a queue."""
 

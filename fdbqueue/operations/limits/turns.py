@@ -30,6 +30,7 @@ NO_SETTINGS = encode_group_settings(GroupSettings())
 IDLE = b"idle"
 """Follows the pass of the items without a group while there are none."""
 
+_WEIGHED = 100  # groups
 _FIRST_ROWS = 2  # of the items without a group: the next one, and whether another follows
 
 
@@ -191,8 +192,26 @@ class Turns:
                 break
             # The items of groups come before the others of their priority.
             items += self.first(tr, level, n - len(items), [*before, *items], skipped)
-            found, begin, skipped = [], self._layout.range_of(level.of_priority)[1], 0
+            found, begin, skipped = [], self._layout.range_of_priority(level)[1], 0
         return items
+
+    def begin_weight(self, reads: ReadTransaction, level: Level) -> Callable[[], float]:
+        """Start to read the weight of the groups with items of a level's priority and shard.
+
+        It counts the first hundred: a shard with more has many.
+        """
+        layout, others = self._layout, self._levels.in_group(level, None)
+        turns = reads.get_range(*layout.range_of(layout.turns + level.rest), limit=_WEIGHED)
+        default = reads[layout.group_key(layout.group_settings, None)]
+        without_group = reads.get_range(others.begin, others.end, limit=1)
+
+        def finish() -> float:
+            settings = decode_group_settings(default.value)
+            own = [decode_group_settings(row.value).over(settings) for row in turns]
+            weights = [each.weight or 1 for each in own]
+            return sum(weights) + len([*without_group]) or 1.0
+
+        return finish
 
     def first(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.layout.counters import Counters, counters_range
-from fdbqueue.layout.keys import FIRST_COUNT, Layout, unpack_priority
+from fdbqueue.layout.keys import FIRST_COUNT, Layout, shard_prefix, unpack_priority
 from fdbqueue.layout.values import PARKED, Moment, utc_time
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.options import NO_OPTIONS
@@ -55,12 +56,17 @@ def begin_stats(
         return lambda: _stats(counters, {}, None, None)  # there may be very many
     layout = Layout(subspace)
     oldest = _begin_oldest(tr, layout, counters, first_key)
-    dues: Iterable[KeyValue] = tr.get_range(*layout.range_of(layout.dues)) if delayed else ()
+    ranges = layout.shard_ranges(layout.dues, counters.shards)
+    begun: list[Iterable[KeyValue]] = [tr.get_range(*each) for each in ranges if delayed]
 
-    def finish() -> QueueStats:
+    def first_due(dues: Iterable[KeyValue]) -> int | None:
         timers = (layout.unpack_timer_key(layout.dues, row.key) for row in dues)
         times = (due for due, of in timers if layout.unpack_reference(of) == (None, None))
-        next_due = next(map(utc_time, times), None)
+        return next(times, None)
+
+    def finish() -> QueueStats:
+        times = [due for due in map(first_due, begun) if due is not None]
+        next_due = utc_time(min(times)) if times else None
         return _stats(counters, _counts_by_priority(layout, counters), oldest(), next_due)
 
     return finish
@@ -98,8 +104,10 @@ def _stats(
 
 
 def _counts_by_priority(layout: Layout, counters: Counters) -> dict[Any, int]:
-    levels = counters.levels
-    found = {unpack_priority(layout.position(prefix)): n for prefix, n in levels.items() if n > 0}
+    found = Counter[Any]()
+    for prefix, n in counters.levels.items():
+        if n > 0:
+            found[unpack_priority(layout.position(prefix))] += n
     return {priority: found[priority] for priority in sorted(found)}
 
 
@@ -107,7 +115,8 @@ def _begin_oldest(
     tr: ReadTransaction, layout: Layout, counters: Counters, first_key: FirstKey
 ) -> Callable[[], Moment | None]:
     # All items of a FIFO queue are in one level, which has no counter.
-    prefixes = [*islice(counters.levels, _MAX_LEVELS)] or [layout.items]
+    shards = [layout.items + shard_prefix(number) for number in range(counters.shards)]
+    prefixes = [*islice(counters.levels, _MAX_LEVELS)] or shards
     firsts = [(prefix, first_key(tr, prefix + b"\x00")) for prefix in prefixes]
 
     def oldest() -> Moment | None:

@@ -1,0 +1,176 @@
+"""The shards of a queue: where items go, and which are the first.
+
+FoundationDB cannot split the head of a range, but it can serve the head of each shard from other
+servers. The beginning of an item's position names its shard. See `docs/design/shards.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
+from zlib import crc32
+
+from fdbqueue.errors import InvalidShards
+from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import Layout, shard_prefix
+from fdbqueue.layout.values import decode_count, encode_count
+from fdbqueue.operations.parallel import read_all
+from fdbqueue.types import KeySelector, Options, ReadTransaction, Transaction
+
+if TYPE_CHECKING:
+    from fdbqueue.layout.items import Level
+    from fdbqueue.operations.items import Items, NewItem
+
+_group_of = attrgetter("level.group")
+
+_OF_ONE_QUEUE = ("max_size", "concurrency", "rate")
+"""The options that count over the whole queue: all shards would meet on their counters."""
+
+Choose: TypeAlias = Callable[[ReadTransaction, list[StoredItem]], StoredItem]
+"""Chooses the shard to take from by the first items of the shards with the best priority."""
+
+Start: TypeAlias = Callable[[bytes], KeySelector]
+"""Returns where to begin in a range of items."""
+
+
+def _number(hashed: bytes, shards: int) -> int:
+    return crc32(hashed) % shards
+
+
+class Shards:
+    """The shards of one queue."""
+
+    def __init__(self, items: Items) -> None:
+        self._layout = items.layout
+        self._items = items
+
+    # Where items go
+
+    def place(self, tr: Transaction, options: Options, items: Iterable[NewItem]) -> list[NewItem]:
+        """Return new items with their levels in the right shards.
+
+        A group is in one shard, which its name decides. An item without a group goes to a shard
+        that its random id decides.
+        """
+        new, shards, in_shard = [*items], options.shards or 1, self._items.levels.in_shard
+        homes = self._homes(tr, options, {*map(_group_of, new)} - {None})
+        placed: list[NewItem] = []
+        for item in new:
+            group = item.level.group
+            number = _number(item.random, shards) if group is None else homes[group]
+            level = in_shard(item.level, shard_prefix(number))
+            placed.append(item._replace(level=level))
+        return placed
+
+    def level_for(self, tr: Transaction, level: Level, shard: bytes) -> Level:
+        """Return a level in the shard of its group, or without a group in this shard."""
+        options = self._items.options.read(tr)
+        if options.shards and level.group is not None:
+            shard = shard_prefix(self._homes(tr, options, {level.group})[level.group])
+        return self._items.levels.in_shard(level, shard)
+
+    def _homes(self, tr: Transaction, options: Options, groups: set[str]) -> dict[str, int]:
+        """Return the shard of each group.
+
+        Once the number of shards has changed, a group stays where it has items, which a row says.
+        """
+        shards, layout, key = options.shards or 1, self._layout, self._layout.group_key
+        homes = {group: _number(group.encode(), shards) for group in sorted(groups)}
+        if options.shards_before is None:
+            return homes
+        rows = [key(layout.group_homes, group) for group in homes]
+        for group, row, value in zip([*homes], rows, read_all(tr, rows)):
+            if value is not None and decode_count(value) < shards:
+                homes[group] = decode_count(value)
+                continue
+            # Nobody has pushed to it since the first change, or it had no items then.
+            if value is None and any(read_all(tr, layout.counters_of_group(group))):
+                homes[group] = _number(group.encode(), options.shards_before)
+            tr[row] = encode_count(homes[group])
+        return homes
+
+    # How many there are
+
+    def change(self, tr: Transaction, before: Options, after: Options) -> Options:
+        """Return new options for a queue whose number of shards changes; raise `InvalidShards`."""
+        n_before, n = before.shards or 1, after.shards or 1
+        layout = self._layout
+        for prefix in layout.prefix_of.values() if n < n_before else ():
+            begin, end = layout.shard_ranges(prefix, n_before)[n][0], prefix + b"\xff"
+            for row in tr.get_range(begin, end, limit=1):
+                id = layout.item_id(layout.items + row.key[len(prefix) :])
+                raise InvalidShards(n, f"a higher shard still holds items, such as {id}")
+        if n != n_before and before.shards_before is None and before.has_groups:
+            after = replace(after, shards_before=n_before)
+        return after
+
+
+def check_shards(options: Options) -> None:
+    """Raise `InvalidShards` for options that a queue with several shards cannot have."""
+    shards = options.shards or 1
+    refused = [name for name in _OF_ONE_QUEUE if getattr(options, name) is not None]
+    if shards > 1 and refused:
+        raise InvalidShards(shards, f"a queue with several shards has no {refused[0]}")
+
+
+# Which items are the first
+
+
+def begin_first(
+    items: Items,
+    tr: ReadTransaction,
+    choose: Choose,
+    at_max: bool = False,
+    start: Start | None = None,
+    skipped: int = 0,
+) -> Callable[[int], Sequence[StoredItem]]:
+    """Start to read the first item of each shard; return a function that returns `n` first items.
+
+    The best priority comes first: its items in the chosen shard, then in the others. In the first
+    chosen shard, skip up to `skipped` items, or groups, if enough follow.
+    """
+    layout, level_of = items.layout, items.levels.level_of
+    ranges = layout.shard_ranges(layout.items, items.options.shards)
+    reads = [tr.get_range(*each, limit=1, reverse=at_max) for each in ranges]
+    ends = {shard_prefix(number): each for number, each in enumerate(ranges)}
+
+    def rank(head: StoredItem) -> bytes:
+        return layout.position(head.level.of_priority)[len(head.level.shard) :]
+
+    def finish(n: int) -> Sequence[StoredItem]:
+        heads: dict[bytes, StoredItem] = {}
+        found: list[StoredItem] = []
+        begun: list[Any] = [*reads]
+        skip = skipped
+        while True:
+            for read in begun:
+                for row in read:
+                    head = StoredItem(row.key, row.value, level_of(row.key))
+                    heads[head.level.shard] = head
+            if not heads or len(found) >= n:
+                return found
+            best = (max if at_max else min)(map(rank, heads.values()))
+            chosen = choose(tr, [head for head in heads.values() if rank(head) == best]).level
+            begin, end = layout.range_of_priority(chosen)
+            wanted, some = n - len(found), list[StoredItem]()
+            if start is not None and skip:
+                some = items.begin_read(tr, begin, end, wanted, start(begin), skip)()
+            if len(some) < wanted:
+                some = items.begin_read(tr, begin, end, wanted, before=found)()
+            found += some
+            skip = 0
+            del heads[chosen.shard]
+            first, last = ends[chosen.shard]
+            rest = (first, begin) if at_max else (end, last)
+            begun = []
+            if len(some) < wanted:
+                begun.append(tr.get_range(*rest, limit=1, reverse=at_max))
+
+    return finish
+
+
+def oldest(_: ReadTransaction, heads: list[StoredItem]) -> StoredItem:
+    """Choose the shard whose first item was pushed first."""
+    return min(heads, key=lambda head: Layout.unpack_count(head.key, head.level.prefix) or 0)
