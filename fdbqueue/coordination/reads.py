@@ -158,8 +158,7 @@ class Reads(Generic[_T]):
 
     def _shards(self, tr: ReadTransactor, prefix: bytes) -> list[tuple[bytes, tuple[bytes, bytes]]]:
         """Return each shard with the range of its keys below a prefix."""
-        options = self.items.options
-        shards = options.shards or read(tr, options.read).shards or 1
+        shards = read(tr, self.items.options.known_shards)
         ranges = self.layout.shard_ranges(prefix, shards)
         return [(shard_prefix(number), each) for number, each in enumerate(ranges)]
 

@@ -479,10 +479,14 @@ class Layout:
 
     # The queue itself
 
+    def known_prefixes(self) -> list[bytes]:
+        """Return the prefixes of all keys of the queue."""
+        return [self.receipts.key(), *self.prefixes(_Prefix)]
+
     def known_ranges(self) -> list[tuple[bytes, bytes]]:
         """Return the ordered ranges of all keys of the queue."""
         known: list[bytes] = []
-        for prefix in sorted([self.receipts.key(), *self.prefixes(_Prefix)]):
+        for prefix in sorted(self.known_prefixes()):
             if not (known and prefix.startswith(known[-1])):
                 known.append(prefix)
         return [(prefix, prefix + b"\xff") for prefix in known]

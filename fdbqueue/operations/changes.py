@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from fdbqueue.layout.batches import End, is_link
@@ -165,23 +167,30 @@ class Changes:
         Conflicts only with other trims.
         """
         layout = self._layout
-        begin, end = layout.range_of(layout.done_times)
+        ranges = layout.shard_ranges(layout.done_times, options.shards or 1)
         counters = self._items.begin_counters(tr.snapshot)
-        rows = [*tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)]
+        begun = [
+            tr.snapshot.get_range(*each, limit=limit, streaming_mode=WANT_ALL) for each in ranges
+        ]
         excess = oldest = 0
         if options.keep_number is not None:
             excess = counters().tallies["done"] - options.keep_number
         if options.keep_seconds is not None:
             oldest = now - 1000 * options.keep_seconds
+        time_of = partial(layout.unpack_timer_key, layout.done_times)
+        rows = sorted(chain.from_iterable(begun), key=lambda row: time_of(row.key))[:limit]
         old = [
             row
             for number, row in enumerate(rows)
-            if number < excess or layout.unpack_timer_key(layout.done_times, row.key)[0] < oldest
+            if number < excess or time_of(row.key)[0] < oldest
         ]
         if not old:
             return 0
-        tr.add_read_conflict_range(begin, old[-1].key + b"\x00")
         trimmed = [Change("trimmed", row, None) for row in self.done_at(tr.snapshot, old)]
-        tr.clear_range(begin, old[-1].key + b"\x00")
+        for begin, end in ranges:
+            last = max((row.key for row in old if begin <= row.key < end), default=None)
+            if last is not None:
+                tr.add_read_conflict_range(begin, last + b"\x00")
+                tr.clear_range(begin, last + b"\x00")
         self._perform(tr, now, trimmed)
         return len(old)

@@ -503,7 +503,7 @@ class ClaimedItems:
 
     def end_foreign(self, tr: Transaction, now: int, limit: int) -> bool:
         """End or renew leases of another cluster; return whether there were any."""
-        leases, shards = self._layout.leases, self._items.options.shards or 1
+        leases, shards = self._layout.leases, self._items.options.known_shards(tr)
         ranges = self._layout.shard_ranges(leases, shards)
         reads = [tr.snapshot.get_range(*each, limit=limit, reverse=True) for each in ranges]
         swept = False

@@ -25,7 +25,7 @@ from fdbqueue.operations.maintainers.owned import OwnedRows
 from fdbqueue.operations.maintainers.unique_keys import UniqueKeys
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.payloads import write_payload
-from fdbqueue.operations.shards import Shards, begin_first, oldest
+from fdbqueue.operations.shards import Shards, begin_first
 from fdbqueue.operations.transitions import Change, Follow, Transitions
 from fdbqueue.operations.waking import wake
 from fdbqueue.types import (
@@ -172,8 +172,8 @@ class Items:
 
         The oldest of a priority comes first. A pop conflicts on the range that this reads.
         """
-        if (self.options.shards or self.options.read(tr).shards or 1) > 1:
-            return [*begin_first(self, tr, oldest, at_max)(n)] if n else []
+        if self.options.known_shards(tr) > 1:
+            return [*begin_first(self, tr, self.shards.choose, at_max)(n)]
         begin, end = self.layout.all_items
         if not at_max:
             return self.begin_read(tr, begin, end, n)()

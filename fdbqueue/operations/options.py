@@ -92,6 +92,10 @@ class StoredOptions:
 
         return finish
 
+    def known_shards(self, tr: ReadTransaction) -> int:
+        """Return the number of shards as this client has last read it; read it if unknown."""
+        return self.shards or self.read(tr).shards or 1
+
     def read(self, tr: ReadTransaction) -> Options:
         """Return the options of the queue."""
         return self.begin_read(tr)()

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from fdbqueue.errors import InvalidShards
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.keys import Layout, shard_prefix
+from fdbqueue.layout.keys import shard_prefix
 from fdbqueue.layout.values import decode_count, encode_count
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.types import KeySelector, Options, ReadTransaction, Transaction
@@ -90,6 +90,25 @@ class Shards:
                 homes[group] = _number(group.encode(), options.shards_before)
             tr[row] = encode_count(homes[group])
         return homes
+
+    # Which comes first
+
+    def choose(self, tr: ReadTransaction, heads: list[StoredItem]) -> StoredItem:
+        """Choose the shard whose first item is the oldest, or if groups share, one by weight."""
+        if not any(map(_group_of, heads)):
+            return min(
+                heads, key=lambda head: self._layout.position(head.key)[len(head.level.shard) :]
+            )
+        weigh = self._items.turns.begin_weight
+        weights = [weight() for weight in [weigh(tr, head.level) for head in heads]]
+        # There is no random number in a transaction: the hash of its version stands for one.
+        version = tr.get_read_version().wait()
+        left = sum(weights) * crc32(b"%d" % version) / 2**32
+        for head, weight in zip(heads, weights):
+            left -= weight
+            if left < 0:
+                return head
+        return heads[-1]
 
     # How many there are
 
@@ -169,8 +188,3 @@ def begin_first(
                 begun.append(tr.get_range(*rest, limit=1, reverse=at_max))
 
     return finish
-
-
-def oldest(_: ReadTransaction, heads: list[StoredItem]) -> StoredItem:
-    """Choose the shard whose first item was pushed first."""
-    return min(heads, key=lambda head: Layout.unpack_count(head.key, head.level.prefix) or 0)

@@ -70,7 +70,7 @@ class Sweep:
         items: all clients would conflict on the others.
         """
         wrote, limit = False, _FEW if in_claim else MAX_SWEPT
-        shards = self._shards_in_turn() if in_turn else self._all_shards()
+        shards = self._shards(tr, in_turn)
         limit = max(_FEWEST, limit // len(shards))
         # A try of the transaction that fails after this has looked in vain; the next look helps.
         if abs(now - self._foreign_look) >= _FOREIGN_LOOK:
@@ -113,15 +113,13 @@ class Sweep:
 
         return finish
 
-    def _all_shards(self) -> list[bytes]:
-        return [*map(shard_prefix, range(self._items.options.shards or 1))]
-
-    def _shards_in_turn(self) -> list[bytes]:
-        shards = self._all_shards()
-        if len(shards) <= _SHARDS_IN_TURN:
-            return shards
-        self._turn += _SHARDS_IN_TURN
-        return [shards[n % len(shards)] for n in range(self._turn, self._turn + _SHARDS_IN_TURN)]
+    def _shards(self, tr: Transaction, in_turn: bool) -> list[bytes]:
+        number = self._items.options.known_shards(tr)
+        numbers = range(number)
+        if in_turn and number > _SHARDS_IN_TURN:
+            self._turn = (self._turn + _SHARDS_IN_TURN) % number
+            numbers = range(self._turn, self._turn + _SHARDS_IN_TURN)
+        return [shard_prefix(each % number) for each in numbers]
 
     def find(self, tr: Transaction, now: int, reference: bytes) -> ItemRow | None:
         """Return an item, swept if its timer is over; `None` if it ended."""
@@ -157,7 +155,7 @@ class Sweep:
 
     def seconds_left(self, tr: Transaction, now: int) -> float:
         """Return the seconds until a lease ends or an item is due, or `math.inf`."""
-        layout, shards = self._layout, self._items.options.shards or 1
+        layout, shards = self._layout, self._items.options.known_shards(tr)
         first = partial(tr.snapshot.get_range, limit=1)
         leases, dues = (
             [first(*each) for each in layout.shard_ranges(index, shards)]

@@ -40,7 +40,7 @@ def scan(tr: Any, queue: Any) -> Scan:
             value = row.value if state == "ready" else decode_metadata(row.value)[1]
             found.ids[state].add(store.codec.id_of(store.levels.item(key, value)))
             if state == "ready" and isinstance(queue, PriorityQueue):
-                found.priorities[layout.unpack_item_key(key)[0]] += 1
+                found.priorities[store.levels.level_of(key).priority] += 1
     return found
 
 
@@ -83,7 +83,10 @@ def assert_views_agree(db: Any, queue: Any, rng: random.Random | None = None) ->
             assert set(listed) == ready
             counts = queue.counts(reads)
             assert counts == stats.by_priority == dict(sorted(found.priorities.items()))
-            assert first is None or first.id == listed[0]
+            if store_of(queue).options.shards > 1:  # groups of several shards take turns by chance
+                assert first is None or first.priority == min(found.priorities)
+            else:
+                assert first is None or first.id == listed[0]
         assert_adds_up(stats)
         return stats
 

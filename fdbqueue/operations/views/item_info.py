@@ -169,7 +169,7 @@ class ItemInfos(Generic[_T]):
         if wanted.id is not None and wanted.id not in self._codec.id_of(found.item):
             return False
         if priority is not None and self._kind == "priority":
-            if not found.key.startswith(self._items.levels.level(priority).prefix):
+            if level.priority != self._items.levels.level(priority).priority:
                 return False
         elif priority is not None and cast("tuple[Any, ...]", level.priority)[0] != priority:
             return False
