@@ -192,8 +192,8 @@ class QueueOptions(TypedDict, total=False):
             a `timedelta`; the newest up to a number from 1; or a tuple of both. `None` keeps none.
             Popped items are not kept. Cost: an acknowledgement writes three more keys and the
             payload again.
-        shards: Number of shards, from 1 to 64: a cluster serves each from other servers. More at
-            any time; fewer once the higher ones hold no items in any state. A queue with several
+        shards: Number of shards, from 1 to 64, for a cluster to serve each from other servers;
+            `None` for one. More at any time; fewer once the higher ones hold no items in any state. A queue with several
             has no `max_size`, `concurrency` or `rate`, and is first in, first out within a shard.
             Cost: a claim reads the first item of each shard.
     """
@@ -201,7 +201,7 @@ class QueueOptions(TypedDict, total=False):
     max_size: int | None
     max_attempts: int | None
     keep: Keep | None
-    shards: int
+    shards: int | None
 
 
 class QueueLimits(QueueOptions, total=False):

@@ -234,6 +234,8 @@ def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
 
 def validate_shards(name: str, number: object) -> int | None:
     """Return a number of shards; `None` for one."""
+    if number is None:
+        return None
     shards = validate_range(name, number, lowest=1, highest=MAX_SHARDS)
     return None if shards == 1 else shards
 

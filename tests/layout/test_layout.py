@@ -223,10 +223,9 @@ def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: 
     assert unpack_priority(layout.position(prefix)) == priority
     assert layout.unpack_item_id(layout.item_id(key), 3) == key
     assert layout.timer_key(prefix, count, b"") == prefix + fdb_tuple.pack((count,))
-    assert layout.unpack_timer_key(prefix, layout.timer_key(prefix, count, random)) == (
-        count,
-        random,
-    )
+    position = layout.position(key)
+    timer = layout.timer_key(prefix, count, position)
+    assert layout.unpack_timer_key(prefix, timer) == (count, position)
 
 
 @pytest.mark.parametrize("slots", [(), (Layout.slot_of_queue,)])

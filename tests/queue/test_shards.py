@@ -244,20 +244,20 @@ def test_jobs_with_steps_signals_and_batches_run(db: Any, name: str) -> None:
     @app.job(queue=name)
     def parent(context: Context) -> None:
         ran = [context.run(f"child {number}", child, number) for number in range(6)]
-        told.extend([ran, context.wait("told").value])
+        told.extend([ran, context.wait("told", key="it").value])
 
     @app.job(queue=name)
-    def report(batch_id: str) -> None:
-        told.append("reported")
+    def report(done: int, dead: int, cancelled: int) -> None:
+        told.append(done)
 
     parent.push()
     with app.batch(then=report) as batch:
         batch.push_many(child, map(child.bind, range(20)))
     app.work(drain=True)
-    assert told == ["reported"]
-    assert app.signal(db, "told", value=7) == 1
+    assert told == [20]
+    assert app.signal(db, "told", key="it", value=7, queue=name) == 1
     app.work(drain=True)
-    assert told == ["reported", [*range(6)], 7]
+    assert told == [20, [*range(6)], 7]
     assert_views_agree(db, app.queue(name))
 
 
