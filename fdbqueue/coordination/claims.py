@@ -31,8 +31,8 @@ _expires_of = attrgetter("header.expires")
 
 _WIDER = 4  # a conflict multiplies the range of first items by this
 _NARROWER = 0.98  # a claim without a conflict multiplies the range of the next claim by this
-_WEIGHED = 1.0  # seconds for which the weight of a shard's groups is taken as known
-_NEVER_WEIGHED = -math.inf, 0.0
+_WEIGHED = 2.0  # seconds for which the weight of a shard's groups is taken as known
+_NEVER = -math.inf, 0.0
 _MAX_WEIGHED = 1_000  # priorities and shards
 _MAX_BYTES = 3_000_000  # total size of the rows that one transaction claims
 
@@ -59,10 +59,12 @@ class Claims:
     """How many first items to choose from."""
     place: float = 0.0
     """The start in this range, as a fraction."""
-    weights: dict[bytes, tuple[float, float]] = field(
+    weighed: dict[bytes, tuple[float, float]] = field(
         default_factory=dict[bytes, tuple[float, float]]
     )
-    """When the groups of a priority in a shard were weighed, and their weight."""
+    """When the groups of a priority and shard were weighed, and their weight."""
+    credits: dict[bytes, float] = field(default_factory=dict[bytes, float])
+    """How much more of a priority each shard should have had."""
 
     def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Claim | None]:
         """Perform a batch of claims, which others may join."""
@@ -121,7 +123,7 @@ class Claims:
 
     def _begin_first_of_shards(self, tr: Transaction, skipped: int) -> First:
         start = partial(first_greater_or_equal, offset=skipped)
-        begun = begin_first(self.items, tr.snapshot, self._draw, start=start, skipped=skipped)
+        begun = begin_first(self.items, tr.snapshot, self._choose, start=start, skipped=skipped)
 
         def finish(n: int) -> Sequence[StoredItem]:
             found = begun(n)
@@ -131,21 +133,35 @@ class Claims:
 
         return finish
 
-    def _draw(self, tr: ReadTransaction, heads: list[StoredItem]) -> StoredItem:
-        """Draw a shard by the weights of the groups that have items of its first priority."""
-        now, grouped = monotonic(), [head.level for head in heads if head.level.group is not None]
-        if len(self.weights) > _MAX_WEIGHED:
-            self.weights.clear()
+    def _choose(self, tr: ReadTransaction, heads: list[StoredItem]) -> StoredItem:
+        """Choose a shard by the weights of the groups that have items of its first priority.
+
+        This process gives each shard its share of claims, up to one claim (smooth weighted
+        round-robin). It begins at random, so that processes do not follow each other.
+        """
+        now, known = monotonic(), self.weighed
+        if len(known) > _MAX_WEIGHED:
+            known.clear()
+            self.credits.clear()
         begun = {
-            level.of_priority: self.items.turns.begin_weight(tr, level)
-            for level in grouped
-            if self.weights.get(level.of_priority, _NEVER_WEIGHED)[0] < now - _WEIGHED
+            head.level.of_priority: self.items.turns.begin_weight(tr, head.level)
+            for head in heads
+            if head.level.group is not None
+            if known.get(head.level.of_priority, _NEVER)[0] < now - _WEIGHED
         }
-        self.weights |= {each: (now, weight()) for each, weight in begun.items()}
+        known |= {each: (now, weight()) for each, weight in begun.items()}
         # Groups come before the other items of their priority: a shard without any weighs 1.
-        weights = [self.weights.get(head.level.of_priority, (now, 1.0))[1] for head in heads]
-        (drawn,) = random.choices(heads, weights)
-        return drawn
+        weights = {
+            head.level.of_priority: known.get(head.level.of_priority, (now, 1.0))[1]
+            for head in heads
+        }
+        total = sum(weights.values())
+        for each, weight in weights.items():
+            before = self.credits.get(each, total * random.random())
+            self.credits[each] = before + weight
+        chosen = max(heads, key=lambda head: self.credits[head.level.of_priority])
+        self.credits[chosen.level.of_priority] -= total
+        return chosen
 
 
 def _fitting(found: Sequence[StoredItem]) -> Sequence[StoredItem]:

@@ -30,7 +30,7 @@ NO_SETTINGS = encode_group_settings(GroupSettings())
 IDLE = b"idle"
 """Follows the pass of the items without a group while there are none."""
 
-_WEIGHED = 100  # groups
+_WEIGHED = 500  # groups
 _FIRST_ROWS = 2  # of the items without a group: the next one, and whether another follows
 
 
@@ -198,7 +198,7 @@ class Turns:
     def begin_weight(self, reads: ReadTransaction, level: Level) -> Callable[[], float]:
         """Start to read the weight of the groups with items of a level's priority and shard.
 
-        It counts the first hundred: a shard with more has many.
+        It counts the first 500 groups: shards with more have about as many as each other.
         """
         layout, others = self._layout, self._levels.in_group(level, None)
         turns = reads.get_range(*layout.range_of(layout.turns + level.rest), limit=_WEIGHED)
