@@ -34,12 +34,8 @@ class FoundationDBContainer(DockerContainer):
         ClusterUnavailable: The server does not respond within a minute.
 
     Example:
-        A session of pytest with one cluster:
-
-            @pytest.fixture(scope="session")
-            def fdbqueue_db():
-                with FoundationDBContainer() as foundationdb:
-                    yield fdbqueue.open(foundationdb.cluster_file)
+            with FoundationDBContainer() as foundationdb:
+                db = fdbqueue.open(foundationdb.cluster_file)
     """
 
     def __init__(

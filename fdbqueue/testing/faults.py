@@ -27,7 +27,7 @@ class FaultyDatabase(_Wrapper):  # type: ignore[misc]
     such as `db[key]`, have no faults.
 
     Args:
-        db: The database to wrap, of either engine.
+        db: The database to wrap.
         before: Share of commits, from 0 to 1, whose result is lost and which take no effect.
         after: Share of commits whose result is lost although they take effect.
         lost_as: Error codes of lost results: 1021, 1039 and 1031 (which is not retried).
