@@ -9,8 +9,6 @@ Await every method except `subspace`, `pushed_at` and `Worker.stop`. An iterator
 is a `Listing` here. To do several things in one transaction, decorate a plain function with
 `fdbqueue.transactional` and call it with `await run(function, db, ...)`.
 
-Concurrent calls share transactions. A call that waits for an item needs no thread.
-
 A cancelled pop or claim takes nothing: it raises `CancelledError` after its items are back in their
 positions. If the database fails meanwhile, it raises that error, or 1021 if the disk fails after
 the items were taken; the log then has them. If the event loop closes or the program ends, a thread

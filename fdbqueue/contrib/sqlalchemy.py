@@ -28,19 +28,6 @@ class Outbox(core.Outbox):
 
     Attributes:
         table: The table.
-
-    Example:
-        >>> import fdbqueue
-        >>> app, engine = fdbqueue.App("memory:"), sa.create_engine("sqlite://")
-        >>> metadata = sa.MetaData()
-        >>> outbox = Outbox(app, engine, metadata)
-        >>> metadata.create_all(engine)
-        >>> @app.job()
-        ... def send(to: str) -> None: ...
-        >>> with Session(engine) as session, session.begin():
-        ...     outbox.push(session, send.bind("ada@example.com"))
-        >>> app.work(drain=True)
-        WorkerReport(done=1, failed=0, lost=0)
     """
 
     def __init__(self, app: App, engine: sa.Engine, metadata: sa.MetaData) -> None:

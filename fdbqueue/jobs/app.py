@@ -500,7 +500,7 @@ class App:
         Args:
             then: The job that runs once all others have ended.
             args: Its positional arguments.
-            kwargs: Its keyword arguments, without the three numbers.
+            kwargs: Its keyword arguments, without the numbers.
             on_dead: What happens when a job becomes a dead letter: `"continue"` lets the others
                 run, `"cancel"` cancels the jobs that have not begun.
 

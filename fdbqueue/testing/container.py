@@ -32,10 +32,6 @@ class FoundationDBContainer(DockerContainer):
 
     Raises:
         ClusterUnavailable: The server does not respond within a minute.
-
-    Example:
-            with FoundationDBContainer() as foundationdb:
-                db = fdbqueue.open(foundationdb.cluster_file)
     """
 
     def __init__(

@@ -42,8 +42,7 @@ class FaultyDatabase(_Wrapper):  # type: ignore[misc]
         >>> import fdbqueue
         >>> db = FaultyDatabase(fdbqueue.open("memory:"), before=0.4, after=0.4, seed=1)
         >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> for number in range(100):
-        ...     _ = jobs.push(db, number)
+        >>> _ = [jobs.push(db, number) for number in range(100)]
         >>> jobs.size(db), db.lost > 50
         (100, True)
     """
