@@ -46,8 +46,7 @@ def _app(help: str) -> click.Option:
 def deploy(app: str, *, check: bool = False, force: bool = False, **given: Any) -> None:
     """Store the options of queues and the schedules that an app declares, and print what changes.
 
-    All of it is one transaction. Workers do the same for their queues when they start. Values that
-    were set by hand since the last deployment stay.
+    All of it is one transaction. Workers do the same for their queues when they start.
 
     \b
     Example:
@@ -55,7 +54,7 @@ def deploy(app: str, *, check: bool = False, force: bool = False, **given: Any) 
 
     Options:
         check: Only print what differs; exit with code 1 if anything does.
-        force: Replace also values set by hand since the last deployment.
+        force: Replace also values set by hand since the last deployment, which stay otherwise.
     """
     log_to_stderr(logging.DEBUG if given["verbose"] else logging.WARNING)
     loaded = bound_app(app, given["url"], given["timeout"], create=not check)

@@ -52,7 +52,6 @@ def prefix_from(text: str) -> bytes:
 
 
 def _report(copies: Copies, verb: str, new_name: str | None = None, err: bool = False) -> None:
-    """Print the items and keys written or restored."""
     lines: list[tuple[dict[str, Any], str]] = []
     for name, copied in copies.items():
         queue = name if new_name is None else new_name
@@ -189,8 +188,7 @@ def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str |
     `fdbq check` runs on each copy. After an interruption, run it again. Copy queues together if
     their jobs wait for each other; a job does not wait for jobs left behind.
 
-    To move QUEUE, pause it and stop its clients. Then start them with the other database, and
-    `fdbq resume` the copy. If clients use both, each job runs twice.
+    To move QUEUE, pause it and stop its clients first. If clients use both, each job runs twice.
 
     Exits with code 1 if the check finds problems, which the original also has.
 

@@ -165,7 +165,7 @@ def cancel(
     """Cancel jobs of QUEUE, whether they wait or run.
 
     A job that has not begun ends at once. A running job is told by its worker. A job with steps
-    goes on, to undo what it has done; any other does not run again.
+    goes on, to undo what it has done.
 
     Exits with code 1 if a job has ended or is unknown.
 

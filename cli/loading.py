@@ -68,7 +68,6 @@ def _loaded(path: str, noun: str) -> Any:
 
 
 def _origin(error: BaseException) -> str:
-    """Describe an import's error, and where it was raised."""
     text = ": ".join(filter(None, [type(error).__name__, str(error)]))
     frames = traceback.extract_tb(error.__traceback__)[1:]  # without this module's
     lines = [frame for frame in frames if not frame.filename.startswith(("<", _IMPORTLIB))]

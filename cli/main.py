@@ -64,11 +64,9 @@ class _LazyGroup(Group):
     """A group that imports a command's module only when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
         return sorted([*super().list_commands(ctx), *_MODULE_OF])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command."""
         if cmd_name not in _MODULE_OF:
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f".{_MODULE_OF[cmd_name]}", __package__)

@@ -111,7 +111,6 @@ def _fields(declared: Callable[..., object]) -> dict[str, tuple[Any, Any]]:
 
 
 def _option(written: str, name: str, hint: Any, default: Any, help: str) -> click.Option:
-    """Return the option for a type; an optional number can be `none`."""
     kinds = {get_origin(kind) or kind: kind for kind in (hint, *get_args(hint))}
     if bool in kinds:
         both = f"{written}/--not-{written[2:]}"

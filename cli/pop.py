@@ -54,9 +54,8 @@ def pop(
 ) -> None:
     """Pop the first item of QUEUE and print its value; with -n, up to N in one transaction.
 
-    Items are removed before they are printed, and put back if printing fails. Ctrl-C, SIGTERM and
-    SIGHUP take effect before items are popped or after they are printed; if printing takes long,
-    the remaining items are put back.
+    Items are removed before they are printed, and put back if printing fails. After Ctrl-C, SIGTERM
+    or SIGHUP, the items that are not printed are put back.
 
     Exits with code 1 if the queue is empty, also after --wait, or does not exist.
 

@@ -85,8 +85,7 @@ def serve(
     An address other than the loopback interface requires a token: printable ASCII without spaces.
     In a token file, a role (`read`, `write`, or `admin`, the default) may follow the token, then
     the queues: a name, a prefix and `*`, or `*` for all. Lines that start with # are comments.
-    Changes to the file take effect at once. A public server needs a proxy that limits rates, times
-    and connections.
+    A public server needs a proxy that limits rates, times and connections.
 
     Ctrl-C, SIGTERM or SIGHUP lets requests finish; a second Ctrl-C ends the server at once.
 

@@ -131,8 +131,8 @@ def _step_line(step: Step) -> str:
 def result(db: Database, queue: str, id: str, *, wait: Duration = 0) -> None:
     """Print the result of a done item of QUEUE as JSON.
 
-    The result is the handler's return value. The queue must keep done items (`fdbq limit
-    --keep-last` or `--keep-for`), and the worker must store results (`fdbq work --results`).
+    The queue must keep done items (`fdbq limit --keep-last` or `--keep-for`), and the worker must
+    store results (`fdbq work --results`).
 
     Exits with code 1 if the item is not done, is dead, or is unknown.
 

@@ -44,9 +44,8 @@ def top(db: Database, interval: float, updates: int) -> None:
     """Show all queues live, with the items in each state, rates and ages.
 
     Rates are items pushed and completed per second since the previous update; the age is that of
-    the oldest ready item. A small screen shows busy queues first, and fewer columns. With --json,
-    each update prints a line per queue, with the numbers of `fdbq stats`, without limits. If a
-    queue's numbers are unknown, `fdbq ls` says why.
+    the oldest ready item. With --json, each update prints a line per queue, with the numbers of
+    `fdbq stats`, without limits. If a queue's numbers are unknown, `fdbq ls` says why.
 
     \b
     Example:

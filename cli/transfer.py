@@ -93,8 +93,8 @@ def import_(
 def export(db: Database, queue: str, file: str, *, after: str | None) -> None:
     """Write the ready items of QUEUE to FILE as lines of JSON, in order.
 
-    The items stay in the queue. By default, FILE is standard output. An existing FILE is replaced
-    only after all items are written. A line has the fields id, priority, value and, if set, group.
+    By default, FILE is standard output. An existing FILE is replaced only after all items are
+    written. A line has the fields id, priority, value and, if set, group.
 
     Standard error counts the delayed, claimed and dead items, which only `fdbq backup` writes.
     --json reports all numbers as JSON, on standard output if FILE is given.

@@ -125,25 +125,23 @@ _OF_WORKERS = options_of(
 def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
     """Run a Python function or a command on each item of QUEUE, or the jobs of an app.
 
-    Items are claimed under a lease. Retries of a failed job back off exponentially; after the
-    attempts that `fdbq limit` allows, it becomes a dead letter. Without --drain, the worker waits
-    for a missing queue.
+    Retries of a failed job back off exponentially; after the attempts that `fdbq limit` allows, it
+    becomes a dead letter. Without --drain, the worker waits for a missing queue.
 
     MODULE:FUNCTION is called with the item or task. If its first parameter is named `tr`, it runs
     in the transaction that acknowledges the job.
 
     The command of --exec gets the value as JSON on standard input and the id as $FDBQ_ID. An exit
     code other than 0 is a failure; `fdbq show` then prints the last 4,096 bytes of standard error.
-    The command may run again after a crash, and may outlive the worker. If its job is cancelled or
-    takes too long, it and its children get SIGTERM.
+    If its job is cancelled or takes too long, the command and its children get SIGTERM.
 
     With --app, the worker runs the app's jobs, or only the jobs of each QUEUE. A job begins only if
     no queue named before its own has a ready one; with QUEUE=WEIGHT, the queues get slots by weight
     instead. --db replaces the app's own database.
 
     After Ctrl-C or SIGTERM, no job begins, and running jobs have the --grace period to end. Jobs
-    that take longer, and commands that SIGTERM does not end then, return to the queue without
-    counting an attempt. A second signal ends the worker and its commands at once.
+    that take longer return to the queue without counting an attempt. A second signal ends the
+    worker and its commands at once.
 
     With --processes, a process that dies is replaced after a delay that doubles from a second to a
     minute. --metrics-port serves the metrics of all processes together.
@@ -245,7 +243,6 @@ def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
 
 
 def _find(db: Database, name: str, health: int | str | None) -> AnyQueue | None:
-    """Wait for the named queue or a signal."""
     try:
         return existing_queue(db, name)
     except QueueNotFound as error:
@@ -291,7 +288,6 @@ def _work(
 
 
 def _stop(number: int, _: FrameType | None) -> None:
-    """Stop the workers on any signal as on SIGTERM."""
     if number in (signal.SIGTERM, signal.SIGINT):
         exit_on(number)  # no worker runs yet, or none does any more
     os.kill(os.getpid(), signal.SIGTERM)

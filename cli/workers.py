@@ -16,8 +16,8 @@ def workers(db: Database) -> None:
     """List the workers of all queues: queues, jobs, concurrency, running time and name.
 
     A killed worker stays listed until its jobs' leases are over, or without jobs for up to two and
-    a half minutes. "jobs" counts the jobs that it held up to 20 seconds ago, "concurrency" the jobs
-    that it runs at a time. A lower limit for a queue follows its name, as in "mail images=2".
+    a half minutes. "jobs" counts the jobs that it held up to 20 seconds ago. A lower limit for a
+    queue follows its name, as in "mail images=2".
 
     \b
     Example:

@@ -13,9 +13,6 @@ job, write its result and push follow-ups in one.
 `fdbqueue.types` has the records that methods return, `fdbqueue.errors` all errors. `fdbqueue.admin`
 renames, drops, checks, copies and backs up queues. `fdbqueue.aio` has queues and workers for
 asyncio.
-
-The logger "fdbqueue" logs, at level DEBUG, each item that a call with a database pushes to a
-priority queue or pops from it.
 """
 
 import importlib

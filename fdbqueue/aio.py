@@ -3,14 +3,11 @@
     from fdbqueue import aio
 
     jobs = await aio.PriorityQueue.named(db, "jobs")
-    await jobs.push(db, {"send": "ada@example.com"})
     item = await jobs.pop(db, wait=60)
 
 Await every method except `subspace`, `pushed_at` and `Worker.stop`. An iterator of a blocking queue
 is a `Listing` here. To do several things in one transaction, decorate a plain function with
 `fdbqueue.transactional` and call it with `await run(function, db, ...)`.
-
-Concurrent calls share transactions. A call that waits for an item needs no thread.
 
 A cancelled pop or claim takes nothing: it raises `CancelledError` after its items are back in their
 positions. If the database fails meanwhile, it raises that error, or 1021 if the disk fails after
@@ -109,8 +106,6 @@ _Awaited: TypeAlias = Coroutine[Any, Any, _T]
 
 
 def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
-    """Return a coroutine function that calls a function in a thread."""
-
     @functools.wraps(function)
     async def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await run(function, *args, **kwargs)
@@ -121,8 +116,6 @@ def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
 def _method(
     method: Callable[Concatenate[_Q, _P], _T],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], _Awaited[_T]]:
-    """Return a coroutine method for a method of the blocking queue."""
-
     @functools.wraps(method)
     async def call(self: _Handle[Any, Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await perform(method, self.queue, *args, **kwargs)
@@ -180,8 +173,6 @@ class Listing(Generic[_T]):
 
 
 class _Items(Protocol[_I]):
-    """The type of `items`, which has two forms."""
-
     @overload
     def __call__(
         self, tr: ReadTransactor, *, state: None = None, **which: Unpack[Selecting]
@@ -310,8 +301,7 @@ class PriorityQueue(_ValueHandle[_PriorityQueue[V], V], Generic[V]):
         >>> async def main():
         ...     db = fdbqueue.open("memory:")
         ...     jobs = await PriorityQueue.named(db, "jobs")
-        ...     await jobs.push(db, "later", 5)
-        ...     await jobs.push(db, "now", 1)
+        ...     await jobs.push_many(db, ["now", "later"])
         ...     return (await jobs.pop(db)).value, [item.value async for item in jobs.items(db)]
         >>> asyncio.run(main())
         ('now', ['later'])
@@ -378,12 +368,12 @@ class Worker:
         >>> async def main():
         ...     db = fdbqueue.open("memory:")
         ...     jobs = await PriorityQueue.named(db, "jobs")
-        ...     await jobs.push_many(db, [0, 0])
+        ...     await jobs.push(db, 0)
         ...     async def work(item):
         ...         await asyncio.sleep(item.value)
         ...     return await Worker(db, jobs, work).run(drain=True)
         >>> asyncio.run(main())
-        WorkerReport(done=2, failed=0, lost=0)
+        WorkerReport(done=1, failed=0, lost=0)
     """
 
     def __init__(

@@ -58,9 +58,8 @@ class PushOptions(_GroupedPush, total=False):
     """The options of a push. Times are measured by the clocks of clients.
 
     Attributes:
-        group: Group of the item, such as a customer's name: 1 to 255 bytes of text. Within a
-            priority, groups are served in proportion to their weights (see `set_group`). Items
-            without a group form another.
+        group: Group of the item, such as a customer's name: 1 to 255 bytes of text. Items without
+            a group form another.
         cost: Weight of the item in its group's share, from 0.001 to 1,000; by default 1.
         delay: Seconds, from 0, until the item is available, ahead of items of its priority that
             were pushed after it.
@@ -72,12 +71,10 @@ class PushOptions(_GroupedPush, total=False):
         unique_until: `"claimed"` frees the key once a client claims or pops the item; by default
             `"ended"`.
         unique_for: Seconds, over 0, from the push until the key is free, even if the item ends
-            earlier; instead of `unique_until`. An ended item that is not kept is returned with the
-            given value.
+            earlier. An ended item that is not kept is returned with the given value.
         replace: Whether an item that waits and has the key gets the value and the time of this
-            push. The key is free once a client claims the item, as with `unique_until="claimed"`.
-            An item that returns takes the key again if it is free and its job has no stored steps;
-            as a retry, it keeps its time.
+            push. The key is free as with `unique_until="claimed"`. An item that returns takes the
+            key again if it is free and its job has no stored steps; as a retry, it keeps its time.
         at_most: Seconds, from 0, after the first push from which `replace` does not postpone the
             item any more; by default no limit.
     """
@@ -193,9 +190,9 @@ class QueueOptions(TypedDict, total=False):
             Popped items are not kept. Cost: an acknowledgement writes three more keys and the
             payload again.
         shards: Number of shards, from 1 to 64, for a cluster to serve each from other servers;
-            `None` for one. More at any time; fewer once the higher ones hold no items in any state. A queue with several
-            has no `max_size`, `concurrency` or `rate`, and is first in, first out within a shard.
-            Cost: a claim reads the first item of each shard.
+            `None` for one. More at any time; fewer once the higher ones hold no items. A queue with
+            several is first in, first out within a shard, and has no `max_size`, `concurrency` or
+            `rate`. Cost: a claim reads the first item of each shard.
     """
 
     max_size: int | None
@@ -209,9 +206,8 @@ class QueueLimits(QueueOptions, total=False):
 
     Attributes:
         concurrency: Maximum number of items claimed at a time by all workers together, from 1
-            to 10,000; `None` for no limit. Items claimed before stay claimed, and hold no slot if
-            there was no limit. Cost: a claim reads one more counter, and claims may conflict when
-            few slots are free.
+            to 10,000; `None` for no limit. Items claimed before hold no slot if there was no limit.
+            Cost: a claim reads one more counter, and claims may conflict when few slots are free.
         rate: Maximum number of items claimed or popped in any window of a time, such as `(100,
             "1m")`: from 1 to 10,000 items; `None` for no limit. Cost: the queue's claims and pops
             conflict with each other.
@@ -253,8 +249,7 @@ class GroupOptions(TypedDict, total=False):
             `(10, "1m")`: from 1 to 10,000 items.
         in_order: Whether a failed item is retried before the items behind it, if `concurrency`
             is 1; by default true.
-        max_size: Maximum number of its ready, delayed and claimed items, from 1. Further pushes
-            are refused.
+        max_size: Maximum number of its ready, delayed and claimed items, from 1.
     """
 
     weight: float | None

@@ -458,7 +458,7 @@ class ItemInfo:
         error: The error of its last failed attempt; why a done item was discarded or cancelled.
         unique: Its unique key.
         group: Its group.
-        held_by: What keeps a ready item from being claimed, regardless of items ahead of it.
+        held_by: What keeps a ready item from being claimed, besides items ahead of it.
         waits_for: What it waits for, if it is delayed or no worker knows its job.
         parent: The job that runs it in a step.
         ahead_in_group: Ready items of its group and priority ahead of a ready one, up to 100;
@@ -546,8 +546,7 @@ class MatchCount:
 class QueueStats(ByState):
     """The numbers of a queue at one moment.
 
-    A popped or acknowledged item is completed. The totals count from the queue's creation or last
-    `clear`, never fall, and add up:
+    The totals count from the queue's creation or last `clear`, never fall, and add up:
 
         total_pushed + total_put_back == ready + delayed + claimed + dead
                                          + total_completed + total_expired + total_removed
@@ -621,8 +620,8 @@ class HistoryBucket:
 class HistoryWindow:
     """The changes of a queue in the last minutes or hours.
 
-    An item waits from when it becomes ready until a pop or claim takes it. Times come from samples,
-    one transaction a second of each client, and are accurate to about a sixth.
+    An item waits while it is ready. Times come from samples, one transaction a second of each
+    client, and are accurate to about a sixth.
 
     Attributes:
         seconds: The length: 300, 3,600 or 86,400.
@@ -757,19 +756,11 @@ class TaskStats:
 
 
 class _HasKey(Protocol):
-    """An object with a key, such as a `Subspace`."""
-
-    def as_foundationdb_key(self) -> bytes:
-        """Return the key."""
-        ...
+    def as_foundationdb_key(self) -> bytes: ...
 
 
 class _HasValue(Protocol):
-    """An object with a value."""
-
-    def as_foundationdb_value(self) -> bytes:
-        """Return the value."""
-        ...
+    def as_foundationdb_value(self) -> bytes: ...
 
 
 KeyLike: TypeAlias = bytes | _HasKey

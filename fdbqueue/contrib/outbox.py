@@ -160,8 +160,8 @@ class Relay:
     The *ledger*, a key in the database of the queues, has the rows that the last relay has pushed
     and perhaps not deleted. A relay reads the ledger, deletes these rows, and reads others. It
     pushes them, and writes them to the ledger, in a transaction that fails if another relay has
-    changed the ledger meanwhile. So none of them was pushed before, however long a relay was
-    suspended: it would be deleted, or the ledger would be another.
+    changed the ledger meanwhile. So none of them was pushed before: it would be deleted, or the
+    ledger would be another.
 
     If rows of a queue cannot be pushed, those of other queues go on.
 

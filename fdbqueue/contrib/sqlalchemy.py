@@ -19,8 +19,7 @@ from fdbqueue.types import Duration
 class Outbox(core.Outbox):
     """Pushes jobs that commit with the rows of a SQL database, or not at all.
 
-    Workers of the app push the rows of the outbox to the queues, each exactly once, in the order of
-    their ids. See `docs/howto/outbox.md`.
+    Workers of the app push the rows of the outbox to the queues. See `docs/howto/outbox.md`.
 
     Args:
         app: The app on whose database the queues are.
@@ -29,19 +28,6 @@ class Outbox(core.Outbox):
 
     Attributes:
         table: The table.
-
-    Example:
-        >>> import fdbqueue
-        >>> app, engine = fdbqueue.App("memory:"), sa.create_engine("sqlite://")
-        >>> metadata = sa.MetaData()
-        >>> outbox = Outbox(app, engine, metadata)
-        >>> metadata.create_all(engine)
-        >>> @app.job()
-        ... def send(to: str) -> None: ...
-        >>> with Session(engine) as session, session.begin():
-        ...     outbox.push(session, send.bind("ada@example.com"))
-        >>> app.work(drain=True)
-        WorkerReport(done=1, failed=0, lost=0)
     """
 
     def __init__(self, app: App, engine: sa.Engine, metadata: sa.MetaData) -> None:
@@ -67,12 +53,8 @@ class Outbox(core.Outbox):
     ) -> None:
         """Push jobs when the transaction of a session or connection commits.
 
-        With an `AsyncSession`, call `await session.run_sync(outbox.push, send.bind(...))`.
-
-        Args:
-            session: Its transaction stores the rows.
-            calls: The jobs, from `Job.bind`.
-            delay: The time from this call until the jobs are ready, instead of their own.
+        With an `AsyncSession`, call `await session.run_sync(outbox.push, send.bind(...))`. `delay`
+        is the time from this call until the jobs are ready, instead of their own.
 
         Raises:
             InvalidValue: A job cannot be pushed with these options, or another error of a push.

@@ -41,10 +41,10 @@ _MAX_BYTES = 3_000_000  # total size of the rows that one transaction claims
 class Claims:
     """The claims of one process on one queue.
 
-    Threads that claim at the same time share a transaction, which takes consecutive items from the
-    head of the queue. After a conflict, the next try starts at a random place among more items, up
-    to the claims' `within`; each claim without a conflict narrows this range. A claim in a caller's
-    transaction starts at a random place of the whole range.
+    Threads that claim at the same time share a transaction, which takes consecutive items. After a
+    conflict, the next try starts at a random place among more items, up to the claims' `within`;
+    each claim without a conflict narrows this range. A claim in a caller's transaction starts at a
+    random place of the whole range.
 
     A claim sweeps if it finds too few items or an expired one, which it never takes. Others sweep
     if they have no choice of items, or every quarter of a second.

@@ -190,7 +190,6 @@ class _Line(Generic[_Request, _Result]):
         self._room = budget  # the cost that the open batch can still have
 
     def enter(self, call: _Call[_Request, _Result], thread: int) -> bool:
-        """Append a call; return whether it must combine."""
         with self.guard:
             is_first = self.combining is None
             if is_first:

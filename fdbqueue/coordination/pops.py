@@ -453,7 +453,6 @@ class _Pops(Generic[_T]):
             self.ahead = tr.snapshot.get_range(begin, end, n, at_max, WANT_ALL)
 
     def _become_leader(self, tr: Transaction, request: bytes | None) -> _Waiting:
-        """Make this process the leader; pops in progress conflict."""
         tr[self.queue.layout.leader] = self.name
         begin, end = self.queue.layout.all_items
         tr.add_write_conflict_range(begin, begin + b"\x00")

@@ -230,16 +230,7 @@ def check_first(args: Sequence[Any]) -> None:
 
 
 def driven(operation: Callable[_P, SansIO[_T]]) -> Callable[_P, _T]:
-    """Make a method that performs an operation in the calling thread.
-
-    >>> import fdbqueue
-    >>> class Doubled:
-    ...     @driven
-    ...     def double(self, db: Database, number: int) -> SansIO[int]:
-    ...         return 2 * (yield Call(lambda: number))
-    >>> Doubled().double(fdbqueue.open("memory:"), 21)
-    42
-    """
+    """Make a method that performs an operation in the calling thread."""
 
     @functools.wraps(operation)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -20,8 +20,6 @@ _T = TypeVar("_T")
 
 
 class _Decorator(Protocol):
-    """The decorator with its options."""
-
     @overload
     def __call__(  # type: ignore[overload-overlap]  # of a method, the first parameter is `self`
         self, function: Callable[Concatenate[Transaction, _P], _T], /
@@ -65,8 +63,7 @@ def transactional(
 
     It works as `fdb.transactional`, on either engine. Given a database, it commits, and retries
     after a retryable error: the function may run several times, and must not sleep, commit or
-    create identities. Given a transaction, whose owner commits and retries, it only calls the
-    function.
+    create identities. Given a transaction, it only calls the function.
 
     A transaction lives five seconds. A longer function is retried forever (1007), unless the
     transaction has a retry limit or a timeout (`db.options.set_transaction_retry_limit`).

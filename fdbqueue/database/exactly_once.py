@@ -61,8 +61,6 @@ def _hour() -> int:
 
 
 class _Client:
-    """An identity that numbers operations, with the hour of its start."""
-
     def __init__(self) -> None:
         self.hour = _hour()
         self.id = uuid.uuid4().bytes
@@ -124,8 +122,6 @@ class _Receipt:
 
 @dataclass(eq=False)
 class _Operation:
-    """One exactly-once operation, and the result of each of its attempts."""
-
     body: Callable[[Transaction], Any]
     wrote: Callable[[Any], bool]
     is_stored: Callable[[Transaction, Any], bool] | None

@@ -124,5 +124,4 @@ def _opened(cluster_file: str) -> Database:
 
 
 def _release(api_version: int) -> str:
-    """Return an API version's release: 7.3 for 730."""
     return f"{api_version // 100}.{api_version // 10 % 10}"

@@ -93,10 +93,8 @@ class Database(Writes):
     def check_integrity(self, seconds: float | None = None) -> bool:
         """Check every page of the database file for damage, and return whether it ended in time.
 
-        Other transactions continue. The check takes about a second per gigabyte in memory.
-
-        Args:
-            seconds: Seconds after which to give up; `None` for never.
+        Other transactions continue. The check takes about a second per gigabyte in memory, and
+        gives up after the `seconds`.
 
         Raises:
             CorruptDatabase: SQLite found damage.

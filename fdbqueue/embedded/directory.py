@@ -1,9 +1,5 @@
-"""The directory of a database: its files, and their permissions.
+"""The directory of a database: its files (`docs/explanation/embedded.md`), and their permissions.
 
-    fdbqueue.sqlite       the database
-    fdbqueue.sqlite-wal   SQLite's write-ahead log: the commits since the last checkpoint
-    fdbqueue.sqlite-shm   SQLite's index of the log, shared by the processes
-    fdbqueue.lock         the writers' lock
     fdbqueue.failed       a failed sync: nobody commits until the files are copied; then the copy
     fdbqueue.copy         the copy in progress, with its own -wal and -shm
 

@@ -99,8 +99,6 @@ class Metrics:
 
 
 class _Queues(NamedTuple):
-    """The number of queues, and the state of each to report."""
-
     number: int
     reported: dict[str, QueueStats]
 

@@ -151,7 +151,6 @@ async def _refused(request: Request, error: Any) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """Answer a client that left or was too slow."""
     return answer(request, 499, "the client closed the connection")
 
 

@@ -83,12 +83,11 @@ Authorize: TypeAlias = Callable[[Request], Grant | Awaitable[Grant | None] | Non
 class Tokens:
     """The tokens that a request may carry as `Authorization: Bearer ...`.
 
-    Without tokens, every request is allowed. A token is printable ASCII without spaces and does not
-    start with `#`. Comparisons take constant time.
+    Without tokens, every request is allowed. Comparisons take constant time.
 
     Args:
         lines: Tokens, each with an optional role (`read`, `write` or `admin`, the default) and
-            queues.
+            queues: printable ASCII without spaces.
         file: A file of more such lines; empty lines and comments (`#`) are skipped. A changed
             file is read again within a second. If it is invalid, the former tokens stay.
 

@@ -268,17 +268,12 @@ class App:
             options: See `fdbqueue.options.QueueLimits`.
 
         Raises:
-            TypeError: There is no such option.
             ValueError: An option is out of range, or the app declares other ones already.
 
         Example:
             >>> app = App("memory:")
             >>> app.queue("payments", concurrency=20, rate=(100, "1m"), groups={"concurrency": 1})
-            >>> for difference in app.deploy():
-            ...     print(difference)
-            payments: concurrency none -> 20
-            payments: rate none -> 100/1m
-            payments: groups.concurrency none -> 1
+            >>> _ = app.deploy()
             >>> app.queue("payments").options(app.db).concurrency
             20
         """
@@ -325,16 +320,15 @@ class App:
             timeout: The time after which a job is told to stop, as for `Worker`.
             version: The version of the job, from 1. Workers with an older one leave it to others.
             aliases: Its earlier names: stored items that have one run this job.
-            on_dead: A job of this app, or what its `using` returned, which gets a `DeadJob` of
-                `fdbqueue.types`. The transaction that makes the job a dead letter pushes it, also
-                if the queue is full, with its queue, priority, version and a group given as text.
-                If it dies, nothing more is pushed.
+            on_dead: A job of this app, or what its `using` returned, which gets a
+                `fdbqueue.types.DeadJob`. The transaction that makes the job a dead letter pushes
+                it, also to a full queue, with its queue, priority, version and a group given as
+                text. If it dies, nothing more is pushed.
             options: How the job is pushed; see `fdbqueue.options.JobOptions`.
 
         Raises:
             DuplicateJob: Another job of this app has the name or an alias.
             InvalidArguments: The job of `on_dead` does not take one argument.
-            TypeError: There is no such option.
         """
         if function:
             raise TypeError("write @app.job(), with parentheses")
@@ -438,16 +432,12 @@ class App:
         """Store the declared options of queues, and the schedules, in one transaction.
 
         Workers do the same for their queues when they start. An option that the code no longer
-        names gets its default again. One that was set by hand since the last deployment stays, also
-        when the code changes.
+        names gets its default again. One that was set by hand since the last deployment stays.
 
         Args:
             queues: The names of queues; by default all that the app declares.
             force: Whether to replace also values that were set by hand.
-            check: Whether to store nothing.
-
-        Returns:
-            The differences, also those that stay.
+            check: Whether to store nothing, and only return the differences.
 
         Example:
             >>> app = App("memory:")
@@ -476,15 +466,9 @@ class App:
     ) -> int:
         """Send a signal, for which jobs wait with `Context.wait`; return how many waited.
 
-        Limits and errors are those of `PriorityQueue.steps.signal`.
-
-        Args:
-            tr: A transaction or a database; `None` for the app's own database or server.
-            name: The name of the signal.
-            key: Its key; by default a job waits for its own id.
-            value: Its value.
-            keep: The time within which a job that begins to wait goes on at once.
-            queue: The queue of the jobs; `None` for the queues of all jobs of the app.
+        Arguments, limits and errors are those of `PriorityQueue.steps.signal`. `tr` is `None` for
+        the app's own database or server, `queue` for the queues of all its jobs. By default, a job
+        waits for its own id as `key`.
         """
         names = known_queues(self) if queue is None else [queue]
         targets = [self.target(each) for each in names]
@@ -516,7 +500,7 @@ class App:
         Args:
             then: The job that runs once all others have ended.
             args: Its positional arguments.
-            kwargs: Its keyword arguments, without the three numbers.
+            kwargs: Its keyword arguments, without the numbers.
             on_dead: What happens when a job becomes a dead letter: `"continue"` lets the others
                 run, `"cancel"` cancels the jobs that have not begun.
 
@@ -527,17 +511,15 @@ class App:
         Example:
             >>> app = App("memory:")
             >>> @app.job()
-            ... def square(number: int) -> int:
-            ...     return number**2
+            ... def send(to: str) -> None: ...
             >>> @app.job()
             ... def report(*, done: int, dead: int, cancelled: int) -> str:
             ...     return f"{done} of {done + dead + cancelled}"
             >>> with app.batch(then=report) as batch:
-            ...     for number in range(3):
-            ...         batch.push(square, number)
+            ...     batch.push(send, "ada")
             >>> _ = app.work(drain=True)
             >>> batch.handle.result()
-            '3 of 3'
+            '1 of 1'
         """
         validate_choice("on_dead", on_dead, OnDead)
         call = then.bind(*args, **{**(kwargs or {}), "done": 0, "dead": 0, "cancelled": 0})
@@ -567,11 +549,8 @@ class App:
 
         The code before its `yield` runs before the worker claims a job, the rest once all jobs have
         ended. What it yields is `Context.state` in jobs and middleware. If it raises an exception
-        before the `yield`, so does `work`.
-
-        Args:
-            function: A generator function with one `yield`. An async one runs in the event loop of
-                the jobs that are coroutines.
+        before the `yield`, so does `work`. An async generator function runs in the event loop of
+        the jobs that are coroutines.
 
         Raises:
             ValueError: The app has another lifespan.
@@ -580,7 +559,6 @@ class App:
             >>> app = App("memory:")
             >>> @app.lifespan
             ... def resources():
-            ...     print("connect")
             ...     yield {"ada": "ada@example.com"}
             ...     print("disconnect")
             >>> @app.job()
@@ -588,7 +566,6 @@ class App:
             ...     print("mail to", context.state[to])
             >>> _ = send.push("ada")
             >>> _ = app.work(drain=True)
-            connect
             mail to ada@example.com
             disconnect
         """
@@ -612,9 +589,6 @@ class App:
         function runs in the thread of the job and, around the body of a transaction, as often as
         the body does. Functions are entered in the order in which they were declared.
 
-        Args:
-            function: A generator function of the context, with one `yield`.
-
         Example:
             >>> app = App("memory:")
             >>> @app.middleware
@@ -623,12 +597,12 @@ class App:
             ...     yield
             ...     print("end")
             >>> @app.job()
-            ... def greet(name):
-            ...     print("hello", name)
-            >>> _ = greet.push("Ada")
+            ... def greet():
+            ...     print("hello")
+            >>> _ = greet.push()
             >>> _ = app.work(drain=True)
             begin 1
-            hello Ada
+            hello
             end
         """
         generator: Any = function
@@ -663,19 +637,17 @@ class App:
             at_most: The maximum number of jobs that run at a time, by queue.
             weights: The weights of queues, from 0.001 to 1,000, by default 1. Queues then share the
                 jobs that begin by weight, instead of in order.
-            lease: The time until other workers may take over the jobs of a worker that died.
-            prefetch: The maximum number of jobs to claim ahead, if there is one queue.
-            name: The name that `workers` and claims show; `None` for the host and process id.
-            grace: The time that a job has to end once it is told to stop. After a time-out, it has
-                then failed; after a signal, it goes back without counting an attempt.
-            drain: Whether to stop once no job can be claimed and none is running.
+            lease: As for `Worker`.
+            prefetch: As for `Worker`, if there is one queue.
+            name: As for `Worker`.
+            grace: As for `Worker`.
+            drain: As for `Worker.run`.
             processes: The number of processes that this one starts, which import the module of the
                 app. A process that ends is replaced, after a death with a delay that doubles from a
                 second to a minute. `None` to run jobs here.
             max_jobs: The number of jobs after which a process ends.
             max_memory: The bytes of resident memory after which it ends; only on Linux.
-            health: A port of the loopback interface, or `"HOST:PORT"`, on which the first process
-                answers `/live` and, while it can claim jobs, `/ready`.
+            health: As for `Worker.run`; the first process answers.
 
         Raises:
             AppNotFound: Other processes cannot import the app or use its database.

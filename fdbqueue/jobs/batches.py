@@ -30,9 +30,9 @@ _first = itemgetter(0)
 class Batch(Generic[_R]):
     """A batch of jobs, and the job that runs once they have ended; `App.batch` begins it.
 
-    Pushes are collected, and stored 500 to a transaction; `flush` and the end of the `with` block
-    store the rest. The block does not close a batch from `App.existing_batch`. If a process dies
-    within the block, `app.existing_batch(id).close()` closes the batch.
+    Pushes are stored 500 to a transaction; `flush` and the end of the `with` block store the rest.
+    The block does not close a batch from `App.existing_batch`. If a process dies within the block,
+    `app.existing_batch(id).close()` closes the batch.
 
     Cost: see `docs/reference/costs.md`.
 

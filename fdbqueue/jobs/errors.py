@@ -101,8 +101,6 @@ class DuplicateJob(FdbqueueError, ValueError):
 
 
 class _OfParameter(FdbqueueError):
-    """An error of one parameter of a job, of its result, or of all its arguments."""
-
     job: str
     parameter: str | None
     reason: str

@@ -49,8 +49,7 @@ class Handle(Generic[_Result]):
     def result(self, wait: Duration = 0) -> _Result:
         """Return the result of the function; wait for it.
 
-        Args:
-            wait: How long to wait for the end of the job; `math.inf` to wait forever.
+        `wait` is how long to wait for the end of the job; `math.inf` waits forever.
 
         Raises:
             NoResult: The job has not ended in time, is a dead letter, was discarded or cancelled,
@@ -79,13 +78,7 @@ class Handle(Generic[_Result]):
     def cancel(self, *, force: bool = False, children: bool = False) -> bool:
         """Cancel the job; return false if it has ended.
 
-        A job that has not begun ends at once, and a running job is told, by `Context.cancelled`. In
-        a job with steps, the step at which it stands raises `JobCancelled`, so that it can
-        compensate. See `PriorityQueue.cancel`.
-
-        Args:
-            force: Whether to end the job now, in any case.
-            children: Whether to cancel the jobs of its steps, too; it goes on when they have ended.
+        `PriorityQueue.cancel` describes this, and `force` and `children`.
         """
         queue, db = self._job.app.target(self.queue)
         return queue.cancel(db, self.id, force=force, children=children)

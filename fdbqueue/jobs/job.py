@@ -175,10 +175,8 @@ class JobPusher(Generic[_Push, _Result]):
     def push_many(self, calls: Iterable[BoundJob[_Push, _Result]]) -> list[Handle[_Result]]:
         """Push many jobs in one transaction, which is faster than single pushes.
 
-        If a job's unique key is in use, the handle is that of the job that has the key.
-
-        Args:
-            calls: The jobs, from `bind`.
+        The `calls` come from `bind`. If a job's unique key is in use, the handle is that of the job
+        that has the key.
         """
         app, name = self.job.app, self.settings.queue
         queue, db = app.target(name)

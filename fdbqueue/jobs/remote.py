@@ -43,13 +43,7 @@ class Server:
     """A server to which an app pushes, instead of a database.
 
     A changing request is repeated with the same idempotency key while the server cannot be reached
-    or answers that it failed, and so takes effect once.
-
-    Args:
-        url: The address, with the path at which the server is mounted.
-        token: A token with the role `write`, or `None`.
-        repeat_for: The time for which a request is repeated.
-        keep: Which done jobs are kept in the queues that a push creates.
+    or answers that it failed, and so takes effect once. The arguments are as for `App`.
     """
 
     def __init__(
@@ -126,7 +120,6 @@ class Server:
 
 
 def _class_of(name: str) -> type[FdbqueueError] | None:
-    """Return the class of errors with this name."""
     kinds = [FdbqueueError]
     for kind in kinds:  # which grows
         kinds += kind.__subclasses__()

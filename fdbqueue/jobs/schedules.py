@@ -50,10 +50,7 @@ class AppSchedules:
     def add(self, name: str, call: BoundJob[Any, Any], **options: Unpack[ScheduleOptions]) -> None:
         """Add a schedule that pushes a job with its arguments, or change the one of this name.
 
-        Args:
-            name: Its name within the queue of the job.
-            call: The job, from `Job.bind`.
-            options: As for `Schedules.add`; `group` is by default that of the job.
+        Options are as for `Schedules.add`; `group` is by default that of the job.
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.

@@ -246,8 +246,8 @@ class JobCancelled(BaseException):
     """The job is cancelled, and stands at this step. No `except Exception` catches it.
 
     Catch it, or use `finally`, to compensate with further steps. The job then ends as cancelled,
-    whether it returns or raises `JobCancelled` again. An attempt that fails or dies meanwhile is
-    retried as usual: done steps return their results, and the same step raises `JobCancelled`.
+    whether it returns or raises `JobCancelled` again. If an attempt fails or dies meanwhile, the
+    same step raises `JobCancelled` in the next one.
 
     Attributes:
         step: The name of the step.

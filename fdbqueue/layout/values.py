@@ -502,14 +502,11 @@ TALLIES = (
 )
 """The tallies of a queue, in their order in one counter.
 
-- `popped`, `claimed`: items popped and claimed.
-- `acked`, `returned`: claims acknowledged, and claims ended in any other way.
-- `failed`: failed attempts. `retried`: items returned after a failure, or from the dead letters.
-- `died`: items that became dead letters. `dead`, `delayed`: the present ones.
-- `expired`, `removed`: items that ended in these ways.
+- `dead`, `delayed`, `done`: the present items in these states.
+- `returned`: claims that ended, but were not `acked`.
+- `failed`: attempts. `retried`: items returned after a failure, or from the dead letters.
 - `moved`: items pushed or returned that were not new, with `put_back`, the popped ones.
 - `expiring`: ready items that will expire. `paused`: 1 if the queue is paused.
-- `done`: acknowledged and cancelled items that are kept.
 - `unknown`: ready and delayed items whose job no worker that met it knows.
 """
 

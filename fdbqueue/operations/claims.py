@@ -192,7 +192,6 @@ class ClaimedItems:
         return claims
 
     def _as_claimed(self, tr: Transaction, stored: StoredItem) -> StoredItem:
-        """Return an item as it is stored while claimed."""
         item, header = stored, stored.header
         if len(stored.content) > MAX_INLINE:
             item = with_small_row(tr, self._layout, stored)

@@ -47,9 +47,8 @@ def wake_claims(tr: Transaction, layout: Layout, n: int) -> None:
 class Waiters:
     """The clients that wait for items of one queue, in the order in which they began.
 
-    A wake-up, which clears the newest keys, can be in vain. So the neighbours of a client watch its
-    key, and the oldest client, the sentinel, the keys that every push changes. See
-    `docs/design/wakeups.md`.
+    The neighbours of a client watch its key, and the oldest client, the sentinel, the keys that
+    every push changes. See `docs/design/wakeups.md`.
     """
 
     def __init__(self, layout: Layout, prefix: bytes) -> None:

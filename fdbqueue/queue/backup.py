@@ -306,7 +306,7 @@ def backup(
 
     The keys of `prefixes` are read last. They show the same moment if the backup takes less than a
     second or, without large queues, less than five. Otherwise `Copies.moments` is over 1, and a
-    transaction that changed several keys, or keys and a queue, may be in the file in part.
+    transaction may be in the file in part.
 
     Conflicts with nothing. Cost: one range read for every 500 rows.
 
@@ -319,8 +319,7 @@ def backup(
     Raises:
         ValueError: A prefix begins with byte 255, or only begins keys of queues.
         QueueNotFound: There is no queue with one of the names.
-        QueueChanged: A queue that takes longer than five seconds has changed. The file is
-            incomplete.
+        QueueChanged: A queue that takes longer than five seconds has changed.
 
     Example:
         >>> import io
@@ -410,15 +409,14 @@ def restore(
         db: A database.
         file: A seekable binary file that `backup` has written.
         names: The queues to restore.
-        prefixes: The prefixes of the keys to restore; all is restored without both.
-        new_name: Another name for the queue, if only one is restored.
+        prefixes: The prefixes of the keys to restore; without both, all is restored.
+        new_name: Another name for the only queue.
 
     Raises:
         InvalidBackup: The file is not a complete backup, is damaged, or has another layout.
         QueueNotFound: The file has no queue with one of the names.
         QueueExists: The database has a queue with one of the names. No queue was restored.
         KeyExists: The database has another value of a key.
-        InvalidQueueName: A queue cannot have the new name.
         RestoreRunning: Another process restores the same queue.
 
     Example:
@@ -521,11 +519,7 @@ def copy(
     copied, and clients of both would run the same jobs. The copy of a paused queue is paused.
     Raises the errors of `backup` and `restore`; the target has no new queue then.
 
-    Args:
-        source: The database to copy from.
-        target: The database to copy to.
-        names: As for `backup`.
-        new_name: As for `restore`.
+    `names` are as for `backup`, `new_name` as for `restore`.
 
     Example:
         >>> other = fdbqueue.open("memory:")

@@ -199,7 +199,7 @@ class BaseQueue(Generic[_T]):
         """Claim the first items for the time of a lease; return `None` if there are none to claim.
 
         No other client gets the items during the lease, which counts from before the call. After
-        it, the items return to their places, and `LeaseLost` keeps the late worker from committing.
+        it, the items return to their places.
 
         In a transaction, or after conflicts, the call takes any of the first `within` items. Claims
         conflict over the same item, within a group, and near a limit. An item that cannot be
@@ -209,7 +209,7 @@ class BaseQueue(Generic[_T]):
         priority.
 
         Args:
-            tr: A transaction or a database.
+            tr: See the class.
             lease: The length, over 0.
             n: The maximum number of items, from 1.
             within: The number of first items, from 1.
@@ -299,8 +299,8 @@ class BaseQueue(Generic[_T]):
         After `max_attempts` claims, an item becomes a dead letter.
 
         Args:
-            tr: A transaction or a database.
-            claim: The claim.
+            tr: See the class.
+            claim: See the class.
             delay: By default one second, doubled with each further failure up to an hour, less up
                 to a half at random.
             error: A text or an exception: 1,000 characters and the end of the traceback are kept.
@@ -369,11 +369,9 @@ class BaseQueue(Generic[_T]):
         keys written. On a cluster, a pop that met a conflict costs two commits and a share of
         another transaction.
 
-        Args:
-            tr: A transaction or a database.
-            wait: The time to wait. A push wakes one waiting client; pushes by another
-                implementation of the recipe are noticed within 25 seconds. Waiting writes two or
-                three keys.
+        `wait` is the time to wait for an item: a push wakes one waiting client, and pushes by
+        another implementation of the recipe are noticed within 25 seconds. Waiting writes two or
+        three keys.
 
         Raises:
             UndecodableItem: The codec cannot decode the item, which stays in the queue.
@@ -390,8 +388,7 @@ class BaseQueue(Generic[_T]):
     def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> SansIO[list[_T]]:
         """Remove and return up to `n` of the first items, as `pop`, in one transaction.
 
-        Several times as fast as single pops. Cost: one read of `n` rows, whose keys must fit into
-        the 10,000,000 bytes of a transaction.
+        Cost: one read of `n` rows, whose keys must fit into the 10,000,000 bytes of a transaction.
 
         Example:
             >>> _ = mail.push_many(db, ["a", "b"])
@@ -440,13 +437,10 @@ class BaseQueue(Generic[_T]):
         Given a database, each 500 items take a transaction; an item that stays in the queue is
         always found. Cost: one read for each 500 items, and with a state up to four for each item.
 
-        Args:
-            tr: A transaction or a database.
-            state: `None` for the ready items themselves, which must all be decodable.
-            which: See `fdbqueue.options.Selecting`.
+        `which` are `fdbqueue.options.Selecting`.
 
         Raises:
-            UndecodableItem: The codec cannot decode an item.
+            UndecodableItem: The codec cannot decode an item, and there is no `state`.
             InvalidPriority: The priority is not of the queue's type (`InvalidTask` for tasks).
             ValueError: A filter does not apply to this queue or state.
 
@@ -644,8 +638,8 @@ class BaseQueue(Generic[_T]):
         """Cancel a job; return false if it has ended.
 
         - A job that has not begun ends at once.
-        - A claimed item without steps ends with its claim, however that ends. A `Worker` learns of
-          it by a watch and tells the handler (`Context.cancelled`).
+        - A claimed item without steps ends with its claim, however that ends. A `Worker` tells the
+          handler (`Context.cancelled`).
         - A job with steps goes on, at once if it sleeps or waits, and the step at which it stands
           raises `JobCancelled`: the job can compensate with further steps. Without one, it ends as
           done.
@@ -653,13 +647,9 @@ class BaseQueue(Generic[_T]):
         A queue with `keep` keeps the item, with the outcome `"cancelled"`. Cost: as `remove`; with
         `children` a read, and as much again for each of them.
 
-        Args:
-            tr: A transaction or a database.
-            item: The item, or its id.
-            force: Whether to end the job now, in any case. Its worker can store nothing more.
-            children: Whether to cancel the jobs that it runs in its steps, too. It goes on when
-                they have ended. On a database, each is cancelled in its own transaction, before the
-                job; after an error, call again.
+        With `force`, the job ends now, and its worker can store nothing more. With `children`, the
+        jobs that it runs in its steps are cancelled, too, and it goes on when they have ended: on a
+        database, each in its own transaction, before the job. After an error, call again.
 
         Example:
             >>> jobs.cancel(db, jobs.push(db, "send"))
@@ -704,8 +694,7 @@ class BaseQueue(Generic[_T]):
     def wait(self, db: Database, seconds: Duration) -> SansIO[bool]:
         """Sleep until the queue has an item, without taking it; return whether it has one.
 
-        Another client may take it first. Prefer `pop(db, wait=...)`, unless an interrupt must not
-        come between taking an item and using it.
+        Another client may take it first: prefer `pop(db, wait=...)`.
 
         Example:
             >>> _ = jobs.push(db, "send")

@@ -72,15 +72,14 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     - Each item is in one state, and has all parts of a large payload.
     - The counters of priorities, groups and states, and the totals, equal the numbers of items.
     - Each group with ready items has its turns, or is held back by a limit that still applies.
-    - Every index leads to its items, and to nothing else.
-    - Failed attempts, results, steps, waits, batches and parts of payloads belong to items.
+    - Every index leads to its items, and all other rows belong to items.
     - Each item that is never due waits for something. The counts of a batch fit its jobs here.
     - The queue's subspace contains no foreign keys.
 
     A repair corrects counters, indexes and holds, deletes what belongs to no item, and runs jobs
     again that wait for nothing. It leaves counts of batches, numbers of steps, and foreign keys.
-    With an unreadable or foreign key among the items, it repairs nothing: the queue may have been
-    opened with the wrong priorities. Two repairs conflict; a check conflicts with nothing.
+    With an unreadable or foreign key among the items, it repairs nothing. Two repairs conflict; a
+    check conflicts with nothing.
 
     On the embedded engine, SQLite's integrity check precedes a repair or the report of a problem.
 
@@ -177,7 +176,6 @@ class _Check:
     def _note(
         self, problem: str, repair: Callable[..., None] | None = None, *arguments: Any
     ) -> None:
-        """Note a problem, and repair it if wanted."""
         self._problems.append(problem)
         if self._may_repair and repair is not None:
             repair(*arguments)
@@ -210,7 +208,6 @@ class _Check:
             self._note_item(levels.row("ready", key, value)._replace(state="claimed"))
 
     def _note_item(self, found: ItemRow) -> None:
-        """Count an item, and note its rows in indexes."""
         layout, state, item = self._layout, found.state, found.item
         level, header = item.level, item.header
         position = layout.position(found.key)

@@ -70,7 +70,6 @@ def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQue
 
     Raises:
         QueueNotFound: There is no queue with this name.
-        InvalidQueueName: A queue cannot have this name.
         LayoutVersionMismatch: Another release stored the queue.
 
     Example:
@@ -141,8 +140,8 @@ def rename_job(db: Database, queue: str, old: str, new: str) -> dict[str, int]:
     """Rename the stored calls of a job; return how many in each state, and how many `schedules`.
 
     A claimed call goes on; another attempt has the new name. A schedule that a worker has declared
-    under the old name gets the new one. Unique keys that contain the name stay as they are, and so
-    does the name of an alert that calls of other jobs push when they die.
+    under the old name gets the new one. Unique keys that contain the name stay, and so does the
+    name of an alert that calls of other jobs push when they die.
 
     Each transaction renames up to 100 calls. Call it until it finds none: programs may push the old
     name, and items change their states meanwhile. Cost: as for `change_all` with the filter `job`.
@@ -169,12 +168,11 @@ def drop(tr: Transactor, name: str) -> None:
     them fails. A batch whose last job is in this queue ends as if that job were cancelled. The rows
     of an unfinished restore or copy with this name are deleted, too.
 
-    Stop the clients of the queue first: a later push creates it again, empty. Conflicts with all
-    reads of the queue. Cost: two reads, and those of `clear`. Repeat an interrupted drop.
+    Stop the clients first: a later push creates the queue again. Conflicts with all reads of the
+    queue. Cost: two reads, and those of `clear`. Repeat an interrupted drop.
 
     Raises:
         QueueNotFound: There is no queue with this name.
-        InvalidQueueName: A queue cannot have this name.
 
     Example:
         >>> _ = mail.push(db, "x")
@@ -208,13 +206,7 @@ def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0)
 
     Given a database, each 500 names take a transaction. Cost: one row for each queue.
 
-    Args:
-        tr: A transaction or a database.
-        after: Any name: only names that follow it.
-        limit: The maximum number of names, 0 for all.
-
-    Raises:
-        InvalidQueueName: A queue cannot have the name `after`.
+    A page has up to `limit` names (0 for all) that follow the name `after`.
 
     Example:
         >>> _ = mail.push(db, "x"), jobs.push(db, "x")
@@ -234,11 +226,7 @@ def overview(
     nothing. Cost: for each queue a range read of its counters; if it has items, a read for each of
     up to 100 priorities; one more for a task queue, and for delayed items.
 
-    Args:
-        tr: A transaction or a database.
-        after: As for `queue_names`.
-        limit: The maximum number of queues, 0 for all.
-        prefix: Only queues whose names begin with this text.
+    `after` and `limit` are as for `queue_names`; the names begin with `prefix`.
 
     Example:
         >>> _ = jobs.push(db, "x", 5)

@@ -84,20 +84,15 @@ class ValueQueue(BaseQueue[Item[V]]):
         """Change an item that waits: its value, priority, group, or when it is ready; return it.
 
         It keeps its id, its unique key and its failed attempts; also its place, unless its priority
-        or group changes. A job with stored steps keeps its value and time, and a job that waits for
-        others has no time. Conflicts with a claim of the item. Cost: one read more than to find it,
+        or group changes. A job with stored steps keeps its value and time, a job that waits for
+        others its time. Conflicts with a claim of the item. Cost: one read more than to find it,
         and the writes of a push.
 
-        Args:
-            tr: A transaction or a database.
-            item: A ready or delayed item, or its id.
-            value: The new value.
-            changes: See `fdbqueue.options.UpdateOptions`.
+        The `changes` are `fdbqueue.options.UpdateOptions`.
 
         Raises:
             WrongState: The item is claimed, dead, done or gone, or its job has begun or waits.
-            QueueFull: The new group is full.
-            InvalidPriority: As for `push`, also `InvalidValue`.
+            QueueFull: The new group is full; the other errors are as for `push`.
 
         Example:
             >>> item = jobs.push(db, {"to": "ada"}, priority=9, delay=60)
@@ -124,8 +119,8 @@ class PriorityQueue(ValueQueue[V]):
     **Transactions.** A method takes a transaction or a database (`tr`), or only a database (`db`).
     In a transaction, the caller's retry loop repeats the call;
     `fdbqueue.transactional(receipts=...)` also settles an unknown commit result (1021). Given a
-    database, the call takes effect exactly once, or raises an error; only 1021 leaves the outcome
-    open.
+    database, the call takes effect exactly once, or raises an error; after 1021, it may have taken
+    effect.
 
     **Arguments** that several methods have:
 
@@ -154,8 +149,7 @@ class PriorityQueue(ValueQueue[V]):
     many once it was moved to another priority.
 
     **Options.** The first push stores them. A client with another codec or other priorities gets
-    `OptionsMismatch` when it opens the queue or pushes; other options that differ are ignored, with
-    a warning in the log.
+    `OptionsMismatch`; other options that differ are ignored, with a warning in the log.
 
     `PriorityQueue[Page]` is a queue of pages. In the examples of methods, `db` is a database, and
     `jobs`, `mail` and `tasks` are new queues.
@@ -172,10 +166,9 @@ class PriorityQueue(ValueQueue[V]):
     Example:
         >>> db = fdbqueue.open("memory:")
         >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> for value, priority in [("later", 5), ("soon", 1), ("soon too", 1)]:
-        ...     _ = jobs.push(db, value, priority)
-        >>> [jobs.pop(db).value for _ in range(3)]
-        ['soon', 'soon too', 'later']
+        >>> _ = jobs.push(db, "later", 5), jobs.push(db, "soon", 1)
+        >>> jobs.pop(db).value
+        'soon'
     """
 
     kind: ClassVar[Literal["priority"]] = "priority"
@@ -241,11 +234,8 @@ class PriorityQueue(ValueQueue[V]):
         Cost: two reads at once (three with a `max_size`), and three keys written; one more for each
         90,000 bytes of a payload over 10,000 bytes, and one to wake a client.
 
-        Args:
-            tr: A transaction or a database.
-            value: Up to 8,000,000 bytes when encoded, and up to 100 levels of lists and objects.
-            priority: A priority of the queue's type.
-            options: See `fdbqueue.options.PushOptions`.
+        The value has up to 8,000,000 bytes when encoded, and up to 100 levels of lists and objects.
+        The `options` are `fdbqueue.options.PushOptions`.
 
         Raises:
             InvalidValue: The codec does not accept the value.
@@ -271,8 +261,8 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[list[Item[V]]]:
         """Push several values in one transaction: all of them or none; return their items.
 
-        Several times as fast as single pushes, with their conflicts, costs and errors. `priorities`
-        has one for each value; options are `fdbqueue.options.PushManyOptions`.
+        Conflicts, costs and errors are as for `push`. `priorities` has one for each value; options
+        are `fdbqueue.options.PushManyOptions`.
 
         Raises:
             PushTooLarge: The payloads, with 250 bytes for each, exceed the 10,000,000 bytes of a
@@ -315,9 +305,8 @@ class PriorityQueue(ValueQueue[V]):
     ) -> SansIO[list[Item[V]]]:
         """Remove and return up to `n` of the first items, as `pop` or with `max` as `pop_max`.
 
-        One transaction, several times as fast as single pops. Cost: one read of `n` rows; with
-        `max`, two for each priority. Their keys must fit into the 10,000,000 bytes of a
-        transaction.
+        Cost: one read of `n` rows; with `max`, two for each priority. Their keys must fit into the
+        10,000,000 bytes of a transaction.
 
         Example:
             >>> _ = jobs.push_many(db, ["a", "b", "c"])

@@ -68,22 +68,21 @@ def import_lines(
         db: A database.
         queue: The queue.
         lines: The lines, or a binary file.
-        source: Identifies this import, such as a path. With `None`, every line is pushed.
+        source: A name of this import, such as a path. With `None`, every line is pushed.
         priority: The default priority, in its JSON form (a list for a tuple).
         priority_field: The field of each line with its priority.
         value_field: The field to push instead of the whole line.
         group: The default group.
-        group_field: The field of each line with its group, if it has one.
+        group_field: The field of each line with its group.
 
     Raises:
         InvalidLine: A line is not valid, or longer than 50 MB. The lines before it are stored.
 
     Example:
-        >>> lines = [b'{"n": 1, "p": 5}', b'{"n": 2, "p": 3}']
-        >>> import_lines(db, jobs, lines, "a file", priority_field="p")
-        ImportReport(stored=2, skipped=0, full=False)
-        >>> import_lines(db, jobs, lines, "a file", priority_field="p")
-        ImportReport(stored=0, skipped=2, full=False)
+        >>> import_lines(db, jobs, [b'{"n": 1, "p": 5}'], "a file", priority_field="p")
+        ImportReport(stored=1, skipped=0, full=False)
+        >>> import_lines(db, jobs, [b'{"n": 1, "p": 5}'], "a file", priority_field="p")
+        ImportReport(stored=0, skipped=1, full=False)
     """
     group = validate_group(group)
     store, stored, skipped = store_of(queue), 0, 0
@@ -167,12 +166,8 @@ def remembered(
     but not a push without room. Concurrent requests with one key conflict. Cost: two reads and two
     keys more than the push.
 
-    Args:
-        db: A database.
-        queue: The queue.
-        key: The idempotency key, 1 to 255 bytes of text.
-        digest: A digest of the request.
-        push: Pushes in a transaction, and returns the ids of the items; none without room.
+    The key is 1 to 255 bytes of text, and `digest` a digest of the request. `push` returns the ids
+    of the items, none without room.
 
     Raises:
         PushTooLarge: The ids of the items take over 100,000 bytes.

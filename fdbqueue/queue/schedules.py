@@ -136,12 +136,9 @@ class Schedules(Generic[V]):
 
         It keeps its state, and its next tick unless its timing changes. Conflicts with its ticks.
 
-        Args:
-            tr: A transaction or a database.
-            name: Printable text of 1 to 255 bytes.
-            value: The value to push, of up to 90,000 bytes when encoded.
-            priority: The priority of the items, by default 0 in a priority queue.
-            options: See `fdbqueue.options.ScheduleOptions`.
+        The name is printable text of 1 to 255 bytes, the value has up to 90,000 bytes when encoded,
+        and the priority is by default 0 in a priority queue. Options are
+        `fdbqueue.options.ScheduleOptions`.
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.

@@ -84,10 +84,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     ) -> SansIO[str | None]:
         """Push a task, as `PriorityQueue.push`; return its id, or `None` if the queue is full.
 
-        Args:
-            tr: A transaction or a database.
-            payload: A JSON value of up to 8,000,000 bytes.
-            task: See `fdbqueue.options.TaskOptions`.
+        The payload is a JSON value; the fields are `fdbqueue.options.TaskOptions`.
 
         Raises:
             InvalidTask: A field has an invalid value.
@@ -211,10 +208,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     def update(self, tr: Transactor, task_id: str, **changes: Unpack[TaskChanges]) -> Task[V]:
         """Change a task that waits, as `PriorityQueue.update`; it goes behind its new equals.
 
-        Args:
-            tr: A transaction or a database.
-            task_id: The id of a ready or delayed task.
-            changes: See `fdbqueue.options.TaskChanges`.
+        The `changes` are `fdbqueue.options.TaskChanges`.
 
         Raises:
             InvalidTask: A field has an invalid value.

@@ -37,11 +37,8 @@ class Clock:
         >>> _ = jobs.push(db, "greet", delay="1d")
         >>> with Clock() as clock:
         ...     clock.advance("1d")
-        ...     print(jobs.claim(db, lease="30s").attempt)
-        ...     clock.advance("30s")  # as if its worker had died
-        ...     print(jobs.claim(db).attempt)
-        1
-        2
+        ...     print(jobs.pop(db).value)
+        greet
     """
 
     _seconds = 0.0  # of all clocks of the process: a monotonic clock does not go back

@@ -32,14 +32,6 @@ class FoundationDBContainer(DockerContainer):
 
     Raises:
         ClusterUnavailable: The server does not respond within a minute.
-
-    Example:
-        A session of pytest with one cluster:
-
-            @pytest.fixture(scope="session")
-            def fdbqueue_db():
-                with FoundationDBContainer() as foundationdb:
-                    yield fdbqueue.open(foundationdb.cluster_file)
     """
 
     def __init__(

@@ -112,9 +112,8 @@ def bound_app(app: App, database: Database | None = None) -> Generator[App]:
 def drain(app: App, *queues: str, advance: Clock | None = None, limit: int = 1_000) -> Drained:
     """Run the due jobs, and the jobs that they push, with workers as in production.
 
-    Jobs run one at a time. Plain functions run in the thread that calls `drain`, so breakpoints and
-    fixtures work in them. Delayed jobs and retries run once they are due: move the clock, and drain
-    again.
+    Jobs run one at a time, plain functions in the thread that calls `drain`. Delayed jobs and
+    retries run once they are due: move the clock, and drain again.
 
     Args:
         app: The app.
@@ -206,8 +205,6 @@ def _settled(ended: End, is_last: bool, info: ItemInfo | None) -> End:
 
 
 class _Handler(JobHandler):
-    """Notes the attempts, and calls functions in the thread that drains."""
-
     def __init__(self, drain: _Drain, queue: str, thread: _TestThread, *of_app: Any) -> None:
         super().__init__(*of_app)
         self._drain = drain

@@ -27,7 +27,7 @@ class FaultyDatabase(_Wrapper):  # type: ignore[misc]
     such as `db[key]`, have no faults.
 
     Args:
-        db: The database to wrap, of either engine.
+        db: The database to wrap.
         before: Share of commits, from 0 to 1, whose result is lost and which take no effect.
         after: Share of commits whose result is lost although they take effect.
         lost_as: Error codes of lost results: 1021, 1039 and 1031 (which is not retried).
@@ -42,8 +42,7 @@ class FaultyDatabase(_Wrapper):  # type: ignore[misc]
         >>> import fdbqueue
         >>> db = FaultyDatabase(fdbqueue.open("memory:"), before=0.4, after=0.4, seed=1)
         >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> for number in range(100):
-        ...     _ = jobs.push(db, number)
+        >>> _ = [jobs.push(db, number) for number in range(100)]
         >>> jobs.size(db), db.lost > 50
         (100, True)
     """

@@ -38,9 +38,7 @@ def pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> list[Pushed]
     A job waits while it is ready or delayed. This looks in the queues that the app declares or has
     used.
 
-    Args:
-        job: The job.
-        arguments: Arguments of its function by parameter, compared by `==`.
+    The arguments of its function are given by parameter, and compared by `==`.
 
     Raises:
         TypeError: The function has no such parameter.

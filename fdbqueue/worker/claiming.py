@@ -78,9 +78,9 @@ class Source:
 class Turns:
     """The queues of a worker, which claims from one after the other.
 
-    In order, the next turn goes to the first queue that may have jobs. Once all slots are taken,
-    each may have some: a worker learns of new jobs a moment late. By weight, the turn goes to the
-    queue with the fewest claimed jobs for its weight, but a queue that had none does not catch up.
+    In order, the next turn goes to the first queue that may have jobs. By weight, the turn goes to
+    the queue with the fewest claimed jobs for its weight, but a queue that had none does not catch
+    up.
     """
 
     def __init__(self, sources: Sequence[Source], *, in_order: bool = True) -> None:

@@ -72,15 +72,15 @@ class Cancelled:
 class Context(Steps, Generic[_State_co]):
     """An attempt at a job, for a handler whose first parameter is annotated `Context`.
 
-    `step`, `commit`, `sleep`, `wait`, `run` and `gather` are steps: each is done once, and its
-    result is stored before the call returns. After a crash, or when a suspended job goes on, the
-    job's function runs again from the top, and done steps return their stored results. Code between
-    steps runs again each time. A suspended job holds no worker, and no attempt counts.
+    `step`, `commit`, `sleep`, `wait`, `run` and `gather` are steps: the result of each is stored
+    before the call returns. After a crash, or when a suspended job goes on, the job's function runs
+    again from the top, and done steps return their stored results. A suspended job holds no worker,
+    and no attempt counts.
 
     - The name of a step is unique within the job. In a loop, include the loop's key:
       `context.step(f"charge {order}", ...)`.
     - To suspend a job, a step raises `Suspended`, which is a `BaseException`.
-    - A job has up to 10,000 steps. They are deleted with its item.
+    - A job has up to 10,000 steps, which are deleted with its item.
 
     Cost: see `docs/reference/costs.md`.
 
@@ -166,9 +166,7 @@ class Context(Steps, Generic[_State_co]):
 
         The worker stores the report within about a second, unless the job ends sooner.
 
-        Args:
-            fraction: The part that is done, from 0 to 1.
-            message: The current work; its first 1,000 characters are kept.
+        `fraction` is the part that is done, from 0 to 1; 1,000 characters of `message` are kept.
         """
         with _guard:
             progress = Progress(fraction, message)
@@ -200,12 +198,8 @@ class Context(Steps, Generic[_State_co]):
 
         The function's writes, its pushes and the end of the job take effect together, exactly once,
         or not at all if the job fails, learns that it is cancelled, or its lease was lost. The
-        function is as for `commit`. Several functions run in the order of the calls.
-
-        Args:
-            function: A plain function. It sees the context variables of this call.
-            args: Its arguments after the transaction.
-            kwargs: Its keyword arguments.
+        function is as for `commit`, and sees the context variables of this call. Several functions
+        run in the order of the calls.
 
         Example:
             >>> import fdbqueue

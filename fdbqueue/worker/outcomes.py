@@ -46,11 +46,8 @@ class Snooze(Outcome):
 class RetryIn(Outcome):
     """Fail the attempt, and try the job again after this time, whatever its policy says.
 
-    If its attempts are used up, the job becomes a dead letter.
-
-    Args:
-        after: The time until the next attempt, from 0.
-        reason: What went wrong, as the error of the attempt.
+    If its attempts are used up, the job becomes a dead letter. `after` is the time until the next
+    attempt, from 0, and `reason` the error of this one.
     """
 
     def __init__(self, after: Duration, reason: str = "") -> None:

@@ -41,7 +41,7 @@ class WorkerInfo:
     """A worker that runs, or was killed a moment ago.
 
     Attributes:
-        name: Its name, which is also the `ItemInfo.claimed_by` of its items.
+        name: Its name, also in the `ItemInfo.claimed_by` of its items.
         host: The name of its host.
         pid: The id of its process.
         queues: The maximum number of running jobs of each queue, by its name, or its key as text.
@@ -69,9 +69,6 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     stays listed until the leases of its jobs are over, or for up to two and a half minutes if it
     had none. Cost: one read.
 
-    Args:
-        tr: A transaction or a database.
-
     Example:
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -79,10 +76,10 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
         >>> _ = jobs.push(db, "job")
         >>> def look(item):
         ...     while not (found := workers(db)):
-        ...         pass  # a worker is listed a second after its start
-        ...     print(found[0].queues, found[0].concurrency)
-        >>> _ = fdbqueue.Worker(db, jobs, look, concurrency=2).run(drain=True)
-        {'jobs': 2} 2
+        ...         pass
+        ...     print(found[0].queues)
+        >>> _ = fdbqueue.Worker(db, jobs, look).run(drain=True)
+        {'jobs': 1}
     """
     now = milliseconds()
 

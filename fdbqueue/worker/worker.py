@@ -29,14 +29,12 @@ class Worker:
     """Run a handler on the jobs of a queue until stopped.
 
     A handler is a function or coroutine function. It takes the item or, if its first parameter is
-    annotated `Context`, the context. If it returns, the worker acknowledges its job. If it raises
-    an exception, the job is retried later or becomes a dead letter. After a crash, a job may run
-    again.
+    annotated `Context`, the context. If it raises an exception, the job is retried later or becomes
+    a dead letter. After a crash, a job may run again.
 
-    A handler whose first parameter is named `tr` is the body of the transaction that ends the job:
-    `handler(tr, item)`. Its writes take effect exactly once. The body may run several times, and
-    fails if it takes longer than five seconds. It can push an item with the unique key of its own
-    job.
+    A `handler(tr, item)`, whose first parameter has this name, is the body of the transaction that
+    ends the job. Its writes take effect exactly once. The body may run several times, and fails if
+    it takes longer than five seconds. It can push an item with the unique key of its own job.
 
     While jobs are quick, the worker claims more of them ahead, on their first attempt only. If a
     worker dies, each job that it held has used an attempt, started or not, and next runs alone in
@@ -74,8 +72,6 @@ class Worker:
         ...     tr.add(b"sum", item.value.to_bytes(8, "little"))
         >>> Worker(db, jobs, count).run(drain=True)
         WorkerReport(done=3, failed=0, lost=0)
-        >>> db[b"sum"][0]
-        6
     """
 
     def __init__(

@@ -1,14 +1,6 @@
 """A backend of Django's tasks, whose tasks are jobs in queues of fdbqueue.
 
-    INSTALLED_APPS = [..., "fdbqueue.contrib.django"]
-    TASKS = {
-        "default": {
-            "BACKEND": "fdbqueue.contrib.django.FdbqueueBackend",
-            "OPTIONS": {"database": "embedded:shop"},
-        }
-    }
-
-`python manage.py fdbqueue_work` runs the tasks.
+`docs/howto/django.md` has the settings. `python manage.py fdbqueue_work` runs the tasks.
 """
 
 from fdbqueue.contrib.django.backend import FdbqueueBackend

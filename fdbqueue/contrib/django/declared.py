@@ -69,7 +69,7 @@ def options(
 
     Args:
         retry: When to try the task again, as for a job; by default the policy of the backend.
-        timeout: Time after which an attempt has failed.
+        timeout: The time after which an attempt fails.
         unique: A unique key, or a function of the arguments that returns one. `enqueue` stores
             nothing while an unfinished task has the same key, and returns the result of that task.
 

@@ -23,8 +23,7 @@ class Outbox(core.Outbox):
     """Pushes jobs and enqueues tasks that commit with rows of a database of Django, or not at all.
 
     Workers of the app, such as `manage.py fdbqueue_work`, push the rows of the outbox to the
-    queues, each row exactly once, in the order of the ids. `manage.py migrate` creates the table.
-    See `docs/howto/outbox.md`.
+    queues. `manage.py migrate` creates the table. See `docs/howto/outbox.md`.
 
     Args:
         app: The app on whose database the queues are, or the name of a task backend.
@@ -39,9 +38,7 @@ class Outbox(core.Outbox):
     def push(self, *calls: BoundJob[Any, Any], delay: Duration | None = None) -> None:
         """Push jobs when the current transaction commits, or at once outside of one.
 
-        Args:
-            calls: The jobs, from `Job.bind`.
-            delay: The time from this call until the jobs are ready, instead of their own.
+        `delay` is the time from this call until the jobs are ready, instead of their own.
 
         Raises:
             InvalidValue: A job cannot be pushed with these options, or another error of a push.

@@ -23,8 +23,8 @@ class Sync:
     SQLite commits without a sync. A commit, and an answer that depends on one, waits here until a
     sync that began later has ended. SQLite syncs the database file before it overwrites the log.
 
-    After a failed sync, the kernel may count lost pages as written: a later success proves nothing.
-    From then on this process refuses everything, and a file tells the others.
+    After a failed sync, a later success proves nothing: this process refuses everything, and a file
+    tells the others.
     """
 
     def __init__(self, path: Path, is_durable: bool) -> None:

@@ -74,8 +74,6 @@ class Future(Generic[_T]):
 
 
 class _Pending(Future[_T]):
-    """A result that takes time."""
-
     __slots__ = ()
 
     def wait(self) -> _T:
@@ -163,8 +161,6 @@ class WatchFuture(_Promise):
 
 @total_ordering
 class _Bytes(Future[Any]):
-    """A future that behaves like its bytes."""
-
     __slots__ = ("value",)
 
     value: Any

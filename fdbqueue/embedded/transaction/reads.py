@@ -179,13 +179,9 @@ class TransactionRead:
     ) -> FDBRange:
         """Return the rows from `begin` (inclusive) to `end` (exclusive).
 
-        Args:
-            begin: A key or key selector.
-            end: A key or key selector.
-            limit: Maximum number of rows; 0 or -1 for no limit.
-            reverse: Whether to return the last row first.
-            streaming_mode: How many rows to read first. The transaction conflicts with all rows
-                read, even if the caller has not reached them.
+        Both are keys or key selectors; a `limit` of 0 or -1 is none. The transaction conflicts with
+        all rows read, even if the caller has not reached them; `streaming_mode` says how many are
+        read first.
         """
         return FDBRange(
             self,

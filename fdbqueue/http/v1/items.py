@@ -143,7 +143,6 @@ async def remove(opened: WriteQueue, item_id: str) -> Response:
 
 
 async def _changed(opened: Opened, item_id: str, changed: bool, why: str) -> Response:
-    """Return an empty response, or say why the item was not changed."""
     if changed:
         return Response(status_code=204)
     if await opened.handle.state(opened.db, item_id) is None:

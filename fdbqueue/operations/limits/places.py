@@ -31,7 +31,7 @@ def take_places(
 
     There must be room; `taken`, read by a snapshot, includes the transaction's own. Two
     transactions conflict if they choose the same place, or if one chooses a place below the number
-    read by the other. So the bound is never exceeded (proof: `docs/design/bounded-pushes.md`).
+    read by the other (`docs/design/bounded-pushes.md`).
 
     A transaction that also ends items may reuse their places: it conflicts with every other end of
     these items.

@@ -22,8 +22,8 @@ class Starts:
     """When items of one queue, or of its groups, were started.
 
     A group is a name, or `None` for the queue. Each transaction that starts items of a group with a
-    rate leaves a row; a counter has their sum. A start is forgotten once it is older than the
-    rate's period, by both the versions of the database and the client's clock.
+    rate leaves a row; a counter has their sum. A start is forgotten after the rate's period, by
+    both the versions of the database and the client's clock.
     """
 
     def __init__(self, layout: Layout) -> None:

@@ -1,9 +1,8 @@
 """Batches of jobs: the last job to end makes another item ready.
 
 That item is delayed and never due. Either it follows the jobs of the batch, and its first position
-is the batch's id, or it is a job that waits for others in its steps, which get their results.
-
-The counts of a batch change by atomic adds: neither pushes nor ends conflict with each other.
+is the batch's id, or it is a job that waits for others in its steps. The counts of a batch change
+by atomic adds, without conflicts.
 """
 
 from __future__ import annotations

@@ -47,8 +47,7 @@ class Groups:
     """The groups of one queue, which take turns within a priority (`docs/design/groups.md`).
 
     A group with ready items of a priority has one turn there, at its pass, unless it is *held*:
-    paused, or allowed no more claimed or started items. Its turns return with the transaction that
-    frees a slot, or with a sweep once its rate allows more. A group with a concurrency of one is a
+    paused, or allowed no more claimed or started items. A group with a concurrency of one is a
     sequence: after a failure, it is held until the failed item is available again.
 
     The items without a group are one more group, without a stored turn.

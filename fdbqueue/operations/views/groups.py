@@ -16,20 +16,20 @@ HeldBy: TypeAlias = Literal["paused", "concurrency", "rate", "retry"]
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A group of a queue at one moment.
+    """A group of a queue at one moment; `None` stands for no limit.
 
     Attributes:
         ready: The number of its ready items.
         claimed: The number of its claimed items.
         weight: Its share of a priority, in proportion to other groups' weights.
-        concurrency: Maximum number of claimed items; `None` for no limit.
-        rate: Maximum number of starts in a period, and the period in seconds; `None` for no limit.
+        concurrency: Maximum number of claimed items.
+        rate: Maximum number of starts in a period, and the period in seconds.
         in_order: Whether a failed item is retried before later ones, at a concurrency of 1.
         held_by: What holds its ready items back: `"paused"`, `"concurrency"`, `"rate"`, or
-            `"retry"` while a failed item waits for its next attempt; `None` for nothing.
+            `"retry"` while a failed item waits for its next attempt.
         held_until: When its rate allows more items to start, if that holds it.
         delayed: The number of its delayed items.
-        max_size: Maximum number of ready, delayed and claimed items; `None` for no bound.
+        max_size: Maximum number of ready, delayed and claimed items.
     """
 
     name: str

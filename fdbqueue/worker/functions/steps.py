@@ -136,11 +136,7 @@ class Stepper:
         failure when it runs again; otherwise the next attempt tries the step again. An outcome,
         such as `Snooze`, ends the attempt.
 
-        Args:
-            name: The name of the step, text of 1 to 255 bytes.
-            function: The function.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
+        The name of a step is text of 1 to 255 bytes.
 
         Raises:
             DuplicateStep: The job has come to another step of this name.
@@ -174,9 +170,9 @@ class Stepper:
     ) -> _R:
         """Run `function(tr, ...)` in the transaction that stores the step; return its result.
 
-        Its writes take effect exactly once: data, pushes and signals. The transaction may run
-        several times: the function must not sleep, commit or create identities, and must end within
-        five seconds. Arguments, errors and result are as for `step`.
+        Its writes take effect exactly once: data, pushes and signals. The function is as for
+        `fdbqueue.transactional`, and must end within five seconds. Errors and result are as for
+        `step`.
         """
         step, results = self._begun("commit", name, function)
         tries = Tries()
@@ -246,9 +242,7 @@ class Steps(Stepper):
     def sleep(self, name: str, duration: Duration) -> None:
         """Suspend the job for a time.
 
-        Args:
-            name: The name of the step.
-            duration: The minimum time, from when the job first comes here.
+        The duration, a minimum, counts from when the job first comes here.
         """
         seconds = validate_seconds("duration", duration, below=MAX_SECONDS)
         found = self._found(name, ("sleep",))
@@ -269,11 +263,8 @@ class Steps(Stepper):
     ) -> Signal:
         """Suspend the job until a signal comes. An earlier signal counts while it is kept.
 
-        Args:
-            name: The name of the step.
-            signal: The name of the signal; by default that of the step.
-            key: The key of the signal; by default the id of the job.
-            timeout: The maximum time; `None` for no limit.
+        By default, the signal has the name of the step, its key is the id of the job, and there is
+        no time-out.
 
         Raises:
             WaitTimedOut: No signal has come in time; later ones do not change that.
@@ -302,11 +293,7 @@ class Steps(Stepper):
         The other job is pushed once. It runs also if this job is cancelled, unless
         `cancel(children=True)` cancels both.
 
-        Args:
-            name: The name of the step.
-            job: The job, or what its `using` returned.
-            args: The arguments of its function.
-            kwargs: Its keyword arguments.
+        `job` is a job, or what its `using` returned.
 
         Raises:
             ChildFailed: The other job has failed.
@@ -321,13 +308,12 @@ class Steps(Stepper):
             ... def square(number: int) -> int:
             ...     return number * number
             >>> @app.job()
-            ... def total(context: Context, numbers: list[int]) -> int:
-            ...     first = context.run("first", square, 1)
-            ...     return first + sum(context.gather("others", map(square.bind, numbers)))
-            >>> handle = total.push([2, 3])
+            ... def total(context: Context) -> int:
+            ...     return context.run("first", square, 3) + context.run("second", square, 4)
+            >>> handle = total.push()
             >>> _ = app.work(drain=True)
             >>> handle.result()
-            14
+            25
         """
         result: _R
         (result,) = self._run({name: job.bind(*args, **kwargs)})
@@ -348,10 +334,8 @@ class Steps(Stepper):
     ) -> list[Any]:
         """Run up to 1,000 other jobs at the same time, as `run`; return their results in order.
 
-        Args:
-            name: The beginning of the names of the steps: `f"{name} 0"`, `f"{name} 1"`.
-            jobs: The jobs with arguments, from `Job.bind`.
-            return_errors: Whether to return errors in the list instead of raising one.
+        The jobs come from `Job.bind`, and their steps are `f"{name} 0"`, `f"{name} 1"` and so on.
+        `return_errors` returns errors in the list instead of raising one.
 
         Raises:
             ChildFailed: One of the jobs has failed; all have ended.

@@ -23,7 +23,6 @@ _LEVELS = {0: logging.ERROR, 1: logging.INFO}
 
 
 def _seconds(text: str) -> float | str:
-    """Return a number of seconds, or a text such as `90s` as it is."""
     try:
         return float(text)
     except ValueError:
