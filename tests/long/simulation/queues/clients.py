@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import fdbqueue
 from fdbqueue.errors import LeaseLost, QueueChanged, QueueFull, WrongState, error_classes
+from fdbqueue.layout.keys import shard_of
 from fdbqueue.layout.values import Header
+from fdbqueue.queue.base import store_of
 from tests.long.simulation.queues.log import Attempt, read_log, run
 from tests.long.simulation.queues.model import Model
 from tests.support.full import unless_full
@@ -42,6 +44,7 @@ class Storm:
         self.max_size = chance.choice([None, 3, 6, 20])
         self.max_attempts = chance.choice([None, 1, 3])
         self.levels = chance.choice([1, 2, 4])
+        self.shards = chance.choice([1, 2, 5]) if self.max_size is None else 1
         self.is_of_pairs = chance.random() < 0.2
         """Whether priorities are pairs of numbers."""
         self.stopped_clock = stopped_clock
@@ -54,7 +57,7 @@ class Storm:
 
         def create(attempt: Attempt) -> None:
             queue = fdbqueue.PriorityQueue.named(attempt.tr, _NAME, priorities=kinds, **bounds)
-            queue.configure(attempt.tr, paused=False)
+            queue.configure(attempt.tr, paused=False, shards=self.shards)
 
         run(db, create)
 
@@ -71,7 +74,7 @@ class Storm:
         session.audit()
         session.check()
         entries = read_log(db, version_of)
-        model = Model(self.max_size, self.max_attempts)
+        model = Model(self.max_size, self.max_attempts, self.shards > 1)
         model.replay(entries)
         self.problems += model.problems
         if model.unfinished:
@@ -190,6 +193,12 @@ class Session:
             return self.random.randrange(n), self.random.randrange(n)
         return self.random.randrange(n)
 
+    def _place(self, item: Any) -> str:
+        """Return the place of an item in its shard, and the shard."""
+        position = store_of(self.queue).layout.position(item.key)
+        shard = shard_of(position)
+        return f"{position[len(shard) :].hex()} {shard.hex()}"
+
     def _push(self) -> Step:
         """Push an item, perhaps with a delay, an expiry or a unique key, to replace another."""
         draw, priority, data = self.random, self._priority(), self._data()
@@ -207,7 +216,7 @@ class Session:
                 "push",
                 value=value.replace(_LARGE, "+"),
                 priority=priority,
-                key=None if item is None else item.key.hex(),
+                key=None if item is None else self._place(item),
                 id=item and item.id,
                 existing=None if item is None or item.is_new else item.id,
                 found=_noted(item),
@@ -260,7 +269,7 @@ class Session:
         item = self.random.choice(self._popped)
         header = Header(*item.metadata)
         facts = {name: getattr(header, name) for name in ("attempts", "expires", "unique")}
-        facts |= {"value": _noted(item), "priority": item.priority, "key": item.key.hex()}
+        facts |= {"value": _noted(item), "priority": item.priority, "key": self._place(item)}
 
         def body(attempt: Attempt) -> None:
             attempt.call(self.queue.put_back, attempt.tr, [item])
@@ -371,7 +380,7 @@ class Session:
             outcome, key, updated = "updated", "", None
             try:
                 updated = attempt.call(self.queue.update, attempt.tr, item, **given, **value)
-                key = updated.key.hex()
+                key = self._place(updated)
             except WrongState as error:
                 outcome = error.state
             facts = {"of": _name(item), "outcome": outcome, "key": key, "is_new": bool(value)}

@@ -105,7 +105,7 @@ class Item:
         data: The rest of its value, which an update changes.
         id: Its id.
         priority: Its priority: a number, or a list of numbers.
-        key: Its key, which sorts by arrival within a priority.
+        key: Its place, which sorts by arrival within a priority, and its shard.
         pushed: When it was pushed, in milliseconds.
         appended: When it was put behind the last item of its priority, as a stamp.
         changed: When it certainly changed last, as a stamp.
@@ -132,6 +132,11 @@ class Item:
     has_place: bool = True
     states: set[State] = field(default_factory=set)
 
+    @property
+    def shard(self) -> str:
+        """Its shard."""
+        return self.key.partition(" ")[2]
+
     def may_be(self, *kinds: str) -> bool:
         """Return whether it is possibly in one of these states."""
         return any(state.kind in kinds for state in self.states)
@@ -151,9 +156,16 @@ class Model:
     Args:
         max_size: The bound of the queue.
         max_attempts: The number of attempts after which an item is dead.
+        is_sharded: Whether the queue has several shards, of which claims take no worse priority.
     """
 
-    def __init__(self, max_size: int | None = None, max_attempts: int | None = None) -> None:
+    def __init__(
+        self,
+        max_size: int | None = None,
+        max_attempts: int | None = None,
+        is_sharded: bool = False,
+    ) -> None:
+        self._is_sharded = is_sharded
         self._max_size = max_size
         self._max_attempts = max_attempts
         self._items: dict[str, Item] = {}
@@ -410,7 +422,8 @@ class Model:
             is_seen = is_seen and other.may_be(*UNFINISHED, "dead")
             is_own = other.appended == entry.stamp
             is_seen = is_seen and not (is_own and other.may_be("delayed", "dead"))
-            if is_seen and other.priority == item.priority and other.key >= item.key:
+            is_seen = is_seen and (other.priority, other.shard) == (item.priority, item.shard)
+            if is_seen and other.key >= item.key:
                 self._problem(entry, f"{item.value} is not behind {other.value}")
 
     # What takes items
@@ -433,21 +446,23 @@ class Model:
         if item is not None:
             self._observe(entry, item, lambda state: state.kind == "ready", "taken")
         for other in self._items.values():
-            is_before = item is None or self._rank(entry, other) < self._rank(entry, item)
-            if is_before and other.is_certainly("ready"):
+            if self._is_before(entry, other, item) and other.is_certainly("ready"):
                 self._problem(entry, f"{other.value} is before {value}")
         return item
 
     @staticmethod
-    def _rank(entry: Entry, item: Item) -> tuple[Any, str]:
-        priority = item.priority if isinstance(item.priority, list) else [item.priority]
-        return [-each if entry.facts["at_max"] else each for each in priority], item.key
+    def _is_before(entry: Entry, other: Item, item: Item | None) -> bool:
+        """Return whether one item comes before another one: by arrival only within a shard."""
+        if item is None:
+            return True
+        if other.priority != item.priority:
+            return bool((other.priority > item.priority) == entry.facts["at_max"])
+        return (other.shard, other.key < item.key) == (item.shard, True)
 
     def _take_first(self, entry: Entry, value: str | None) -> None:
         item = self._check_first(entry, value)
         for other in self._items.values():  # what it has passed was not ready
-            is_before = item is None or self._rank(entry, other) < self._rank(entry, item)
-            if is_before and not other.is_certainly("ready"):
+            if self._is_before(entry, other, item) and not other.is_certainly("ready"):
                 other.states = {state for state in other.states if state.kind != "ready"}
         if item is not None and item.value in self._items:
             self._end(item)
@@ -474,9 +489,15 @@ class Model:
             other
             for other in self._items.values()
             if other.is_certainly("ready") and entry.sees(other.changed)
-            if (other.priority, other.key) < (item.priority, item.key)
+            if other.priority < item.priority
+            or (
+                (other.priority, other.shard) == (item.priority, item.shard)
+                and other.key < item.key
+            )
         ]
-        if len(before) >= entry.facts["within"]:
+        better = [other for other in before if other.priority < item.priority]
+        within = 1 if self._is_sharded and better else entry.facts["within"]
+        if len(before) >= within:
             self._problem(entry, f"{item.value} was claimed, with {len(before)} items before it")
 
     @staticmethod

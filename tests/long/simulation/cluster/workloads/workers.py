@@ -58,6 +58,7 @@ class Workers:
         chance = random.Random(f"workers {client.scenario['seed']}")  # the same for all clients
         self._pause = chance.choice([0.1, 0.3, 1])
         self._max_attempts = chance.choice([2, 5])
+        self._shards = chance.choice([1, 1, 3, 16])
         self._client = client
 
     def _queue(self) -> fdbqueue.PriorityQueue:
@@ -66,7 +67,7 @@ class Workers:
     def setup(self, db: Any) -> None:
         """Create the queue."""
         if self._client.id == 0:
-            self._queue().configure(db, keep=_KEPT)
+            self._queue().configure(db, keep=_KEPT, shards=self._shards)
 
     def start(self, db: Any) -> None:
         """Keep processes running until the time is over."""
