@@ -67,6 +67,7 @@ class Storm:
         scale: The length of a short sleep, in seconds.
         leases: The lengths of leases, in seconds; the longest one is the last.
         intervals: The seconds between two ticks. No two clocks differ by a thousand ticks.
+        shards: The number of shards of the queue.
         pushed: The names of all jobs, and whether their pushes have returned.
         batches: The batches whose ids a client has learned, and whether their jobs cancel them.
         seen: What steps have returned, by the id of the item and the name of the step.
@@ -77,6 +78,7 @@ class Storm:
     scale: float
     leases: tuple[float, ...]
     intervals: tuple[int, ...] = (1, 2)
+    shards: int = 1
     pushed: dict[str, bool] = field(default_factory=dict)
     batches: dict[str, Any] = field(default_factory=dict)
     seen: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class Storm:
             fdbqueue.admin.drop(db, self._name)
         queue = fdbqueue.PriorityQueue.named(db, self._name)
         self._subspace = queue.subspace
-        queue.configure(db, keep=_KEPT)
+        queue.configure(db, keep=_KEPT, shards=self.shards)
 
     def carry(self, db: Any) -> None:
         """Back the queue up, drop it, and restore it, while no client runs."""

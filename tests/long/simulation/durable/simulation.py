@@ -38,7 +38,7 @@ class DurableSimulation(Simulated):
             self.scheduler.skews = self.random.choices(SKEWS, k=self.random.choice([0, 6, 6]))
         self.db.read_faults /= 20  # a sweep may push a hundred ticks
         self._is_carried = self.random.random() < 0.5
-        self.storm = Storm(space, _SCALE, _LEASES)
+        self.storm = Storm(space, _SCALE, _LEASES, shards=1 + seed % 3)
         self.ledger = Ledger(max(self.scheduler.skews, default=0))
 
     @property

@@ -40,7 +40,8 @@ class Durable:
         skew = client.scenario["skew"]
         if not _storms:
             intervals = (60, 120) if skew >= _HOUR else (1, 2)
-            _storms.append(Storm(_SPACE, _SCALE, _LEASES, intervals))
+            shards = 1 + client.scenario["seed"] % 3
+            _storms.append(Storm(_SPACE, _SCALE, _LEASES, intervals, shards))
         self._storm = _storms[0]
         self._spread = round(1000 * skew)
         chance = random.Random(f"durable {client.scenario['seed']}")  # the same for all clients
