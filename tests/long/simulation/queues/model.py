@@ -252,6 +252,18 @@ class Model:
             items[name] = items.pop(item.value)
             item.value = name
 
+    def _return_key(self, item: Item) -> None:
+        """Note that an item returns: it takes the key that its claim has freed, if still free."""
+        key = item.freed
+        others = [each for each in self._items.values() if each is not item]
+        for other in others if key else ():
+            if key not in (other.unique, other.lost):
+                continue
+            if other.may_be(*UNFINISHED):
+                item.unique, item.lost = None, key
+            if other.freed and other.may_be("claimed"):  # the item has taken its key, or has not
+                other.unique, other.lost = None, key
+
     # Leases and delays that are over, and items that have expired
 
     def _sweep(self, entry: Entry, items: Iterable[Item] | None = None) -> None:
@@ -260,6 +272,8 @@ class Model:
             states = self._swept(entry, item, takes=items is None)
             if states.isdisjoint(item.states):
                 item.changed = entry.stamp
+            if item.may_be("claimed") and any(state.kind in ("ready", "dead") for state in states):
+                self._return_key(item)  # perhaps: its lease may be over
             item.states = states
             if states == {_GONE} and item.value in self._items:
                 self._end(item)
@@ -542,10 +556,12 @@ class Model:
             return State("delayed", state.attempts, due=_later(entry, delay))
 
         for item in self._held(entry):
+            self._return_key(item)
             self._change(entry, item, failed)
 
     def _release(self, entry: Entry) -> None:
         for item in self._held(entry):
+            self._return_key(item)
             self._change(entry, item, _released)
 
     def _extend(self, entry: Entry) -> None:
@@ -633,6 +649,8 @@ class Model:
 
     def _take_back(self, entry: Entry) -> None:
         if (item := self._known(entry, entry.facts["value"])) is not None:
+            if entry.facts["done"]:
+                self._return_key(item)
             self._answer(entry, item, "claimed", _released)
 
     def _run_now(self, entry: Entry) -> None:
