@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
 
 from fdbqueue.errors import InvalidShards
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.keys import shard_prefix
+from fdbqueue.layout.keys import Layout, shard_prefix
 from fdbqueue.layout.values import decode_count, encode_count
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.types import KeySelector, Options, ReadTransaction, Transaction
@@ -137,6 +138,11 @@ def check_shards(options: Options) -> None:
 # Which items are the first
 
 
+def _rank(layout: Layout, head: StoredItem) -> bytes:
+    """Return the packed priority of an item, by which the shards compare."""
+    return layout.position(head.level.of_priority)[len(head.level.shard) :]
+
+
 def begin_first(
     items: Items,
     tr: ReadTransaction,
@@ -153,10 +159,8 @@ def begin_first(
     layout, level_of = items.layout, items.levels.level_of
     ranges = layout.shard_ranges(layout.items, items.options.shards)
     reads = [tr.get_range(*each, limit=1, reverse=at_max) for each in ranges]
+    rank = partial(_rank, layout)
     ends = {shard_prefix(number): each for number, each in enumerate(ranges)}
-
-    def rank(head: StoredItem) -> bytes:
-        return layout.position(head.level.of_priority)[len(head.level.shard) :]
 
     def finish(n: int) -> Sequence[StoredItem]:
         heads: dict[bytes, StoredItem] = {}

@@ -255,6 +255,22 @@ def _unexpired() -> None:
     _change(Sweep, "_end_timers", end_timers)
 
 
+@_found_by("queues")
+def _unswept_shard() -> None:
+    """Sweeps look at the first shard only."""
+    from fdbqueue.operations.sweep import Sweep
+
+    _change(Sweep, "_shards", lambda _: lambda *_: [b""])
+
+
+@_found_by("queues")
+def _unranked_shard() -> None:
+    """A client takes from any shard, whatever the priority of its first item."""
+    from fdbqueue.operations import shards
+
+    _change(shards, "_rank", lambda _: lambda *_: b"")
+
+
 # Calls with the database, workers, processes, backups
 
 
