@@ -593,6 +593,7 @@ def test_a_queue_whose_values_are_not_json_is_counted_and_not_read(
     follow(fdbq, "$ check $q\n$q: 1 ready, ok\n$ drop $q -y\ndropped $q: 1 ready\n")
 
 
+@pytest.mark.damaged
 def test_a_queue_that_cannot_be_decoded_is_listed_with_what_to_do(
     fdbq: Inside, db: Any, name: str
 ) -> None:

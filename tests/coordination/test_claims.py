@@ -198,4 +198,3 @@ def test_the_claims_of_a_batch_keep_to_the_limits_together(db: Any, name: str) -
     assert sorted(chain(*found)) == ["ada"] * 2 + ["bob"] * 3
     assert claim_together(db, jobs, [1, 1]) == [[], []]
     assert [each.held_by for each in jobs.groups(db)] == ["concurrency", "rate"]
-    assert fdbqueue.admin.check(db, jobs).problems == ()

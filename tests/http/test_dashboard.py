@@ -201,6 +201,7 @@ def test_queues_appear_change_and_disappear_without_a_reload(site: Site, name: s
     expect(shown).to_have_count(0)
 
 
+@pytest.mark.damaged
 def test_the_overview_alerts(site: Site, db: Any, name: str) -> None:
     dead_letters(db, f"{name}dead", "ada", "bob")
     PriorityQueue.named(db, f"{name}alone").push(db, 1)

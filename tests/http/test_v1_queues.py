@@ -176,6 +176,7 @@ def test_a_request_id_is_kept_or_made(client: TestClient, name: str) -> None:
     assert "x-request-id" not in client.get("/health").headers
 
 
+@pytest.mark.damaged
 def test_a_queue_that_cannot_be_decoded_has_an_error_and_is_dropped(
     client: TestClient, db: Any, name: str
 ) -> None:

@@ -209,4 +209,3 @@ def test_a_job_has_the_unique_key_of_one_that_it_follows_and_whose_time_is_over(
     expected = {"expired": ["second"], "last lease": []}
     assert jobs.work() == expected.get(how, ["first"])
     assert outcome(second) == ("cancelled" if how == "last lease" else "done")
-    assert check(jobs.app.db, queue).problems == ()

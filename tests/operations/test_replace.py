@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue, TaskQueue
-from fdbqueue.admin import check
 from fdbqueue.testing import Clock
 from tests.support.leases import come_due
 from tests.support.scan import assert_views_agree
@@ -97,7 +96,6 @@ def test_the_scope_of_the_first_push_holds(
     assert (again.id, again.value, again.is_new) == (item.id, 2, False)
     queue.ack(db, claim)
     assert queue.push(db, 4, unique="k", replace=True).is_new == (scope == {})
-    assert check(db, queue).ok
 
 
 def test_keys_that_repeat_in_one_call_have_the_last_value(db: Any, queue: PriorityQueue) -> None:

@@ -45,7 +45,6 @@ def test_claims_and_pops_count_together_in_every_window(
     (first, *_) = jobs.items(db)
     assert jobs.get(db, first).held_by is None
     assert len(jobs.claim(db, n=9)) == 3
-    assert admin.check(db, jobs).problems == ()
 
 
 @pytest.mark.parametrize("verb", ["claim", "pop"])
@@ -90,7 +89,6 @@ def test_a_new_rate_holds_at_once(db: Any, jobs: Any, limit: Any, clock: Clock) 
     limit(None)
     assert len(jobs.claim(db, n=8)) == 8
     limit((1, 600))
-    assert admin.check(db, jobs).problems == ()
 
 
 def test_a_rate_outlives_the_items(db: Any, jobs: Any, limit: Any, clock: Clock) -> None:
@@ -107,7 +105,6 @@ def test_a_rate_outlives_the_items(db: Any, jobs: Any, limit: Any, clock: Clock)
     assert admin.check(db, jobs).problems == ()
     clock.advance(61)
     assert jobs.claim(db, wait=MAX_WAIT)
-    assert admin.check(db, jobs).problems == ()
 
 
 # The rate of a queue
@@ -124,7 +121,6 @@ def test_groups_and_their_rates_count_in_that_of_the_queue(db: Any, jobs: Any) -
         assert jobs.claim(db) is None
         clock.advance(601)
         assert [item.value for item in jobs.pop_many(db, 9)] == ["bob"]
-    assert admin.check(db, jobs).problems == ()
 
 
 # The rates of groups
@@ -140,7 +136,6 @@ def test_a_pop_of_several_priorities_keeps_to_the_limit_of_a_group(
     jobs.push_many(db, ["a", "b"], priorities=[0, 3], group="bob")
     popped = [item.value for item in jobs.pop_many(db, 4, max=at_max)]
     assert popped == ([3, "b", 2, "a"] if at_max else [0, "a", 1, "b"])
-    assert admin.check(db, jobs).problems == ()
 
 
 def test_starts_of_groups_that_are_gone_are_forgotten(db: Any, jobs: Any) -> None:
@@ -171,4 +166,3 @@ def test_a_new_rate_of_all_groups_releases_those_that_are_held(
     taken = 0
     while taken < 9:
         taken += len(jobs.claim(db, n=9, wait=MAX_WAIT))
-    assert admin.check(db, jobs).problems == ()
