@@ -8,7 +8,6 @@ import pytest
 
 from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.testing import Clock
-from tests.support.leases import come_due
 from tests.support.scan import assert_views_agree
 
 CART: Any = {"unique": "cart 7", "replace": True, "delay": "30s", "at_most": "5m"}
@@ -113,24 +112,3 @@ def test_a_task_is_replaced_in_its_place(db: Any, name: str) -> None:
     assert tasks.push(db, payload=2, agent_name="bob", unique="k", replace=True) == first
     task = tasks.pop(db)
     assert (task.payload, task.agent_name, task.priority) == (2, "bob", 4)
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_of_a_claim_and_a_push_that_race_no_value_is_lost(
-    db: Any, queue: PriorityQueue, fdb_error: Any, is_first: bool
-) -> None:
-    item = queue.push(db, "old", unique="k", replace=True, delay=60)
-    come_due(db, queue)
-    push, claim = db.create_transaction(), db.create_transaction()
-    assert queue.push(push, "new", unique="k", replace=True).id == item.id
-    assert queue.claim(claim).item.value == "old"
-    first, second = (push, claim) if is_first else (claim, push)
-    first.commit().wait()
-    with fdb_error(1020):
-        second.commit().wait()
-    if is_first:
-        assert queue.claim(db).item.value == "new"
-    else:
-        assert queue.push(db, "new", unique="k", replace=True).is_new
-        assert queue.claim(db).item.value == "new"
-    assert_views_agree(db, queue)

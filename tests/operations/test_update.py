@@ -179,41 +179,6 @@ def test_an_update_into_a_full_group_is_refused(db: Any, queue: PriorityQueue) -
     assert_views_agree(db, queue)
 
 
-def test_two_updates_do_not_both_take_the_last_place_of_a_group(
-    db: Any, queue: PriorityQueue, fdb_error: Any
-) -> None:
-    queue.set_group(db, "small", max_size=1)
-    items = queue.push_many(db, [1, 2])
-    one, other = db.create_transaction(), db.create_transaction()
-    for tr, item in zip((one, other), items):
-        queue.update(tr, item, group="small")
-    one.commit().wait()
-    with fdb_error(1020):
-        other.commit().wait()
-
-
-@pytest.mark.parametrize("delay", [0, 60])
-@pytest.mark.parametrize("is_first", [True, False])
-def test_of_a_claim_and_an_update_that_race_one_sees_the_other(
-    db: Any, queue: PriorityQueue, fdb_error: Any, delay: int, is_first: bool
-) -> None:
-    item = queue.push(db, "old", delay=delay)
-    come_due(db, queue)
-    update, claim = db.create_transaction(), db.create_transaction()
-    queue.update(update, item, value="new")
-    assert queue.claim(claim).item.value == "old"
-    first, second = (update, claim) if is_first else (claim, update)
-    first.commit().wait()
-    with fdb_error(1020):
-        second.commit().wait()
-    if is_first:
-        assert queue.claim(db).item.value == "new"
-    else:
-        with pytest.raises(WrongState):
-            queue.update(db, item, value="new")
-    assert_views_agree(db, queue)
-
-
 def test_a_failed_item_of_a_sequence_that_is_postponed_still_holds_the_others(
     db: Any, queue: PriorityQueue
 ) -> None:
