@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.benchmarks.code import longest_chain
+from tests.benchmarks.code import lines_of_code, longest_chain
 
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "fdbqueue"
@@ -265,18 +265,6 @@ def test_no_test_imports_from_another_test_module() -> None:
     pattern = re.compile(r"^from [\w.]*\b(test_\w+|conftest) import", re.M)
     tests = (ROOT / "tests").rglob("*.py")
     assert not [path for path in tests if pattern.search(path.read_text())]
-
-
-def lines_of_code(path: Path) -> int:
-    """Return the number of lines without docstrings, comments and blank lines."""
-    docstrings = {
-        number
-        for node in nodes(path)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        for number in range(node.lineno, (node.end_lineno or 0) + 1)
-    }
-    lines = enumerate(map(str.strip, path.read_text().splitlines()), 1)
-    return sum(number not in docstrings and line[:1] not in ("", "#") for number, line in lines)
 
 
 def test_no_module_has_more_than_500_lines_of_code() -> None:

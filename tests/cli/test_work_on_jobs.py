@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 
 import httpx
 import pytest
 
+from tests.support.cluster import free_port
 from tests.support.shell import Shell, error_of, follow
 from tests.support.waiting import wait_until
 
@@ -246,9 +246,7 @@ def test_the_log_is_json_lines(local: Shell) -> None:
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_health_is_served_until_the_end_and_by_one_worker(local: Shell, processes: str) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = str(listener.getsockname()[1])
+    port = str(free_port())
     queue = local.environment["q"]
     arguments = ("work", queue, "--exec", "true", "--health-port", port)
     process = local.start(*arguments)

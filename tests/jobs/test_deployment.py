@@ -55,8 +55,6 @@ def test_the_options_of_the_code_are_stored(db: Database, name: str, door: str) 
     DOORS[door](app_of(db, name, groups, **options))
     expected = {**options, "rate": (100, 60), "keep_seconds": 604_800, "keep_number": 9}
     del expected["keep"]
-    expected = {**options, "rate": (100, 60), "keep_seconds": 604_800, "keep_number": 9}
-    del expected["keep"]
     assert stored(db, name) == {**expected, "groups": {**groups, "rate": (5, 1)}}
 
 
