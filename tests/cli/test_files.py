@@ -13,7 +13,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from tests.support.keys import layout_of
 from tests.support.kinds import in_each_state
-from tests.support.shell import Inside, Shell, error_of, follow
+from tests.support.shell import Inside, Shell, assert_prints, error_of
 
 STATES_OF_ALL = "1 ready, 1 delayed, 1 claimed, 1 dead, 1 done"
 
@@ -42,7 +42,7 @@ def test_an_import_is_stored_once_for_each_source_as_far_as_it_fits(
     fdbq.output("limit", name, "--size", "3", "--create")
     (fdbq.path / "f.jsonl").write_text("1\n2\n3\n4\n5\n")
     (fdbq.path / "g.jsonl").write_text("six\n")
-    follow(
+    assert_prints(
         fdbq,
         """
 $ import $q f.jsonl
@@ -194,7 +194,7 @@ def test_check_repairs(fdbq: Inside, db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push_many(db, [1, 2])
     db[layout_of(queue).total_in] = (9).to_bytes(8, "little")
-    follow(
+    assert_prints(
         fdbq,
         """
 $ check $q

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.support.cluster import free_port
-from tests.support.shell import Shell, error_of, follow
+from tests.support.shell import Shell, assert_prints, error_of
 from tests.support.waiting import wait_until
 
 SHOP = """
@@ -121,7 +121,7 @@ def test_a_module_that_cannot_be_used_is_an_error_with_its_place(
 
 def test_the_jobs_of_an_app_are_listed(local: Shell) -> None:
     (local.path / "shop.py").write_text(DECLARED)
-    follow(
+    assert_prints(
         local,
         """
 $ jobs --app shop:app
@@ -145,7 +145,7 @@ def test_stored_names_that_no_job_has_are_listed_and_renamed(local: Shell) -> No
     for name in ("shop.gone", "shop.gone", "shop.old", "shop.send"):
         local.output("push", "mail", json.dumps({"job": name, "args": [1]}))
     local.output("push", "mail", '"no job"')
-    follow(
+    assert_prints(
         local,
         """
 $ jobs --app shop:app

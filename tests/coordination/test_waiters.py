@@ -182,6 +182,7 @@ def test_clients_that_were_killed_while_they_waited_swallow_no_wake_up(
         PriorityQueue(queue.subspace).push(db, number)
         consumers.wait(number + 1)
     consumers.join()
+    assert sorted(consumers.taken) == list(range(3))
 
 
 @pytest.mark.parametrize("event", ["resume", "limit", "slot"])

@@ -238,6 +238,7 @@ def test_other_ends_leave_nothing_behind_either(db: Any, name: str, end: Any) ->
 def test_a_plain_item_is_seen_by_no_maintainer_of_features(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each of them would fail the test."""
     queue: Any = PriorityQueue.named(db, f"{name}plain")
     kept = store_of(queue).items.transitions
     monkeypatch.setattr(kept, "groups", pytest.fail)

@@ -96,6 +96,7 @@ def test_a_queue_from_which_a_worker_cannot_claim_is_named_and_does_not_hold_up_
 def test_a_busy_worker_is_ready_although_a_claim_has_failed(
     db: Any, name: str, address: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The wait for that fails if it never is."""
     queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(2)]
     queues[1].push_many(db, range(2))
     go = threading.Event()

@@ -101,3 +101,4 @@ def test_a_worker_is_listed_again_once_its_machine_has_slept(
         wait_until(lambda: mine(db, name))
         monkeypatch.setattr(machine, "time_ns", lambda: time.time_ns() + 3600 * 10**9)
         wait_until(lambda: mine(db, name), 30)  # not after a minute of the monotonic clock
+        assert len(mine(db, name)) == 1
