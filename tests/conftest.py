@@ -151,6 +151,12 @@ def queue(space: Subspace) -> fdbqueue.PriorityQueue:
 
 
 @pytest.fixture
+def jobs(db: Any, name: str) -> Any:
+    """Return a priority queue with the name of the test."""
+    return fdbqueue.PriorityQueue.named(db, name)
+
+
+@pytest.fixture
 def clock() -> Iterator[Clock]:
     """Return the clock of the queues of this process, which the test moves."""
     with Clock() as clock:

@@ -190,10 +190,9 @@ def test_copy_to_another_database_and_back(
     assert "--as gives a name to one QUEUE" in error_of(shell(*two, "--as", "one"))
 
 
-def test_check_repairs(fdbq: Inside, db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, [1, 2])
-    db[layout_of(queue).total_in] = (9).to_bytes(8, "little")
+def test_check_repairs(fdbq: Inside, db: Any, jobs: Any) -> None:
+    jobs.push_many(db, [1, 2])
+    db[layout_of(jobs).total_in] = (9).to_bytes(8, "little")
     assert_prints(
         fdbq,
         """

@@ -398,8 +398,7 @@ $ group pause $q ''
     )
 
 
-def test_a_group_says_what_holds_it_back(fdbq: Inside, db: Any, name: str) -> None:
-    jobs = PriorityQueue.named(db, name)
+def test_a_group_says_what_holds_it_back(fdbq: Inside, db: Any, jobs: Any) -> None:
     jobs.push_many(db, range(4), groups=["ada", "ada", "bob", "bob"])
     jobs.set_group(db, "ada", rate=(1, "1h30m"))
     jobs.set_group(db, "bob", concurrency=1)

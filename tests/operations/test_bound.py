@@ -18,11 +18,6 @@ from tests.support.full import unless_full
 Bound = Callable[[int | None], None]
 
 
-@pytest.fixture
-def jobs(db: Any, name: str) -> Any:
-    return PriorityQueue.named(db, f"{name}jobs")
-
-
 @pytest.fixture(params=["queue", "group", "all groups"])
 def bound(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Bound:
     """Set how many items of the group `ada` there may be."""

@@ -206,35 +206,33 @@ def test_an_update_wakes_a_client_that_waits(
         assert waits.result(60).item.id == item.id
 
 
-def test_items_behind_a_moved_one_are_listed(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    items = queue.push_many(db, range(6), priorities=range(6))
-    queue.update(db, items[5], priority=2)
-    assert [item.value for item in queue.items(db, after=items[5].id)] == [3, 4]
-    assert [item.value for item in queue.items(db, after=items[5], reverse=True)] == [2, 1, 0]
-    page = [*queue.items(db, limit=4)]
+def test_items_behind_a_moved_one_are_listed(db: Any, jobs: Any) -> None:
+    items = jobs.push_many(db, range(6), priorities=range(6))
+    jobs.update(db, items[5], priority=2)
+    assert [item.value for item in jobs.items(db, after=items[5].id)] == [3, 4]
+    assert [item.value for item in jobs.items(db, after=items[5], reverse=True)] == [2, 1, 0]
+    page = [*jobs.items(db, limit=4)]
     assert [item.value for item in page] == [0, 1, 2, 5]
-    queue.remove(db, page[-1])  # a page may begin behind an item that is gone
-    assert [item.value for item in queue.items(db, after=page[-1])] == [3, 4]
+    jobs.remove(db, page[-1])  # a page may begin behind an item that is gone
+    assert [item.value for item in jobs.items(db, after=page[-1])] == [3, 4]
 
 
-def test_an_item_that_comes_back_to_its_first_position_is_found(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
+def test_an_item_that_comes_back_to_its_first_position_is_found(db: Any, jobs: Any) -> None:
 
     @fdbqueue.transactional
     def body(tr: Any) -> Any:
-        item = queue.push(tr, "job", 1)
-        queue.update(tr, item, priority=5)
-        back = queue.update(tr, item, priority=1)
+        item = jobs.push(tr, "job", 1)
+        jobs.update(tr, item, priority=5)
+        back = jobs.update(tr, item, priority=1)
         assert (back.id, back.key) == (item.id, item.key)
         return item
 
     item = body(db)
-    assert queue.state(db, item) == "ready"
-    assert_views_agree(db, queue)
-    assert queue.pop(db).id == item.id
-    assert queue.state(db, item) is None
-    assert moves(db, queue) == 0
+    assert jobs.state(db, item) == "ready"
+    assert_views_agree(db, jobs)
+    assert jobs.pop(db).id == item.id
+    assert jobs.state(db, item) is None
+    assert moves(db, jobs) == 0
 
 
 def test_a_check_repairs_the_way_to_a_moved_item(db: Any, moved: tuple[PriorityQueue, str]) -> None:

@@ -76,16 +76,15 @@ def test_all_items_in_a_state_get_another_priority_and_keep_their_order(
     assert_views_agree(db, queue)
 
 
-def test_large_items_are_moved_without_their_payloads(db: Any, name: str) -> None:
+def test_large_items_are_moved_without_their_payloads(db: Any, jobs: Any) -> None:
     """One transaction could not store them again."""
-    queue = PriorityQueue.named(db, name)
-    ids = [queue.push(db, f"{number}" * 3_000_000, 5).id for number in range(5)]
+    ids = [jobs.push(db, f"{number}" * 3_000_000, 5).id for number in range(5)]
     counting = CountingDatabase(db)
-    changed = queue.change_all(counting, "update", state="ready", to={"priority": 1})
+    changed = jobs.change_all(counting, "update", state="ready", to={"priority": 1})
     assert changed == dict.fromkeys(ids, True)
     assert counting.commits == 1
-    assert [queue.pop(db).value[0] for _ in ids] == ["0", "1", "2", "3", "4"]
-    assert_views_agree(db, queue)
+    assert [jobs.pop(db).value[0] for _ in ids] == ["0", "1", "2", "3", "4"]
+    assert_views_agree(db, jobs)
 
 
 def test_a_dead_letter_that_was_retried_meanwhile_is_not_cleared(

@@ -86,8 +86,7 @@ def test_weights_hold_at_once_and_change_in_the_middle(db: Any, jobs: Any) -> No
     assert abs(shares(50)["big"] - 30) <= 2
 
 
-def test_the_lowest_priority_comes_first_and_groups_share_within_it(db: Any, name: str) -> None:
-    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+def test_the_lowest_priority_comes_first_and_groups_share_within_it(db: Any, jobs: Any) -> None:
     jobs.push_many(db, ["late ada"] * 2, priority=5, group="ada")
     jobs.push_many(db, ["ada", "ada"], priority=1, group="ada")
     jobs.push_many(db, ["bob", "bob"], priority=1, group="bob")
