@@ -241,6 +241,7 @@ def test_an_outcome_that_cannot_be_used_fails_the_attempt(db: Any, queue: Priori
     def handler(item: Any) -> None:
         raise RetryIn(5, reason=7)
 
+    queue.configure(db, max_attempts=1)  # on a slow machine, a retry would be due at once
     item = queue.push(db, "job")
     assert Worker(db, queue, handler).run(drain=True) == WorkerReport(failed=1)
     assert "not 7" in str(queue.get(db, item).error)
