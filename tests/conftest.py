@@ -156,6 +156,15 @@ def jobs(db: Any, name: str) -> Any:
     return fdbqueue.PriorityQueue.named(db, name)
 
 
+@pytest.fixture(params=["queue", "group", "all groups"])
+def limit(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Set an option that holds for the group `ada`: of the queue, of the group or of all groups."""
+    if request.param == "queue":
+        return lambda **option: jobs.configure(db, **option)
+    group = "ada" if request.param == "group" else None
+    return lambda **option: jobs.set_group(db, group, **option)
+
+
 @pytest.fixture
 def clock() -> Iterator[Clock]:
     """Return the clock of the queues of this process, which the test moves."""

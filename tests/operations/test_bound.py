@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,28 +13,15 @@ from fdbqueue.database import clock
 from fdbqueue.errors import ClockOutOfRange, QueueFull
 from fdbqueue.testing import Clock
 from tests.support.full import unless_full
-
-Bound = Callable[[int | None], None]
-
-
-@pytest.fixture(params=["queue", "group", "all groups"])
-def bound(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Bound:
-    """Set how many items of the group `ada` there may be."""
-    if request.param == "queue":
-        return lambda n: jobs.configure(db, max_size=n)
-    return lambda n: jobs.set_group(db, "ada" if request.param == "group" else None, max_size=n)
-
-
-def values(items: Any) -> list[Any]:
-    return [item.value for item in items]
+from tests.support.leases import values
 
 
 def test_ready_delayed_and_claimed_items_count_whatever_brings_another_one(
-    db: Any, jobs: Any, bound: Bound
+    db: Any, jobs: Any, limit: Any
 ) -> None:
     """A push, a retry of a dead letter, a tick of a schedule."""
     jobs.schedules.add(db, "tick", "tick", every="1h", group="ada")
-    bound(3)
+    limit(max_size=3)
     dead = jobs.push(db, "dead", group="ada")
     jobs.nack(db, jobs.claim(db), dead=True)
     jobs.push_many(db, ["first", "second"], group="ada")
@@ -65,9 +51,9 @@ def test_ready_delayed_and_claimed_items_count_whatever_brings_another_one(
 
 
 def test_several_items_are_refused_as_a_whole_or_the_first_are_stored(
-    db: Any, jobs: Any, bound: Bound
+    db: Any, jobs: Any, limit: Any
 ) -> None:
-    bound(3)
+    limit(max_size=3)
     with pytest.raises(QueueFull, match="no room for 4 more"):
         jobs.push_many(db, [1, 2, 3, 4], group="ada")
     assert (jobs.size(db), jobs.push_many(db, [])) == (0, [])
@@ -75,8 +61,8 @@ def test_several_items_are_refused_as_a_whole_or_the_first_are_stored(
     assert jobs.push_many(db, [1], group="ada", as_many_as_fit=True) == []
 
 
-def test_a_bound_holds_within_one_transaction(db: Any, jobs: Any, bound: Bound) -> None:
-    bound(2)
+def test_a_bound_holds_within_one_transaction(db: Any, jobs: Any, limit: Any) -> None:
+    limit(max_size=2)
 
     @fdbqueue.transactional
     def body(tr: Any) -> list[Any]:
@@ -103,16 +89,16 @@ def test_a_group_has_the_bound_of_all_groups_unless_it_has_its_own(db: Any, jobs
     jobs.push(db, 0, group="ada")
 
 
-def test_a_changed_bound_holds_at_once(db: Any, jobs: Any, bound: Bound) -> None:
+def test_a_changed_bound_holds_at_once(db: Any, jobs: Any, limit: Any) -> None:
     jobs.push_many(db, range(3), group="ada")
-    bound(2)
+    limit(max_size=2)
     claim = jobs.claim(db, n=3)
     for _ in range(2):
         first, *claim = claim
         assert unless_full(jobs.push, db, "x", group="ada") is None
         jobs.ack(db, first)
     assert jobs.push(db, "x", group="ada").value == "x"
-    bound(None)
+    limit(max_size=None)
     assert len(jobs.push_many(db, range(9), group="ada")) == 9
 
 

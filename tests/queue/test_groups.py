@@ -99,17 +99,8 @@ def test_the_lowest_priority_comes_first_and_groups_share_within_it(db: Any, job
     assert jobs.pop_max(db).value == "late ada"
 
 
-@pytest.fixture(params=["queue", "group", "all groups"])
-def limit(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Any:
-    """Set how many items of `ada` may be claimed at a time."""
-    if request.param == "queue":
-        return lambda n: jobs.configure(db, concurrency=n)
-    group = "ada" if request.param == "group" else None
-    return lambda n: jobs.set_group(db, group, concurrency=n)
-
-
 def test_claims_do_not_exceed_the_concurrency(db: Any, jobs: Any, limit: Any) -> None:
-    limit(2)
+    limit(concurrency=2)
     jobs.push_many(db, range(9), priorities=[0, 1, 1, *[2] * 6], group="ada")
     assert jobs.pop(db).value == 0  # takes no slot
     first, _ = jobs.claim(db, n=10)
@@ -131,10 +122,10 @@ def test_claims_do_not_exceed_the_concurrency(db: Any, jobs: Any, limit: Any) ->
 
 def test_a_lower_concurrency_holds_at_once(db: Any, jobs: Any, limit: Any, asleep: Asleep) -> None:
     """A client that waits wakes once enough of the items that are over it have ended."""
-    limit(3)
+    limit(concurrency=3)
     jobs.push_many(db, range(4), group="ada")
     claims = [jobs.claim(db) for _ in range(3)]
-    limit(1)
+    limit(concurrency=1)
     jobs.wait(db, 0)
     for claim in claims[:2]:
         jobs.ack(db, claim)
@@ -143,7 +134,7 @@ def test_a_lower_concurrency_holds_at_once(db: Any, jobs: Any, limit: Any, aslee
         assert asleep.wait(MAX_WAIT)
         jobs.ack(db, claims[2])
         assert found.result(MAX_WAIT).item.value == 3
-    limit(None)
+    limit(concurrency=None)
     jobs.push_many(db, range(9), group="ada")
     assert len(jobs.claim(db, n=9)) == 9
 
