@@ -14,15 +14,12 @@ import pytest
 from fdb import tuple as fdb_tuple
 
 import fdbqueue
-from fdbqueue import Item, PriorityQueue
+from fdbqueue import PriorityQueue
 from fdbqueue.errors import UndecodableItem
 from tests.coordination.line import DIES_WAITING, FAST, Line
+from tests.support.leases import values
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
-
-
-def values(items: list[Item]) -> list[Any]:
-    return [item.value for item in items]
 
 
 def test_one_transaction_serves_all_waiting_pops_and_their_watches_fire(
