@@ -25,7 +25,7 @@ import fdbqueue
 from fdbqueue.errors import SyncFailed
 from fdbqueue.testing import Clock
 from tests.support.asleep import asleep  # noqa: F401
-from tests.support.cleaning import left_behind, remove
+from tests.support.cleaning import left_behind, problems_of, remove
 from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
 from tests.support.failing_disk import disk  # noqa: F401
 
@@ -112,17 +112,24 @@ def shared_url(url: str) -> str:
 
 
 @pytest.fixture
-def db(url: str, space: Subspace, name: str) -> Iterator[Any]:
-    """Return a database of the engine with an empty subspace for the test."""
+def db(request: pytest.FixtureRequest, url: str, space: Subspace, name: str) -> Iterator[Any]:
+    """Return a database of the engine with an empty subspace for the test.
+
+    Each test leaves its queues as `check` wants them, except a test that is marked as `damaged`.
+    """
     database = fdbqueue.open(url)
     if not hasattr(database, "close"):
         # The binding shares one object per cluster file, so its options would persist.
         database = fdb.impl.create_database(url)
     yield database
+    problems: list[str] = []
     with suppress(SyncFailed):  # of a test in which the disk fails
+        if request.node.get_closest_marker("damaged") is None:
+            problems = problems_of(database, space, name)
         remove(database, space, name)
     if hasattr(database, "close"):
         database.close()
+    assert not problems
 
 
 @pytest.fixture
@@ -141,6 +148,21 @@ def name() -> str:
 def queue(space: Subspace) -> fdbqueue.PriorityQueue:
     """Return an empty priority queue."""
     return fdbqueue.PriorityQueue(space["queue"])
+
+
+@pytest.fixture
+def jobs(db: Any, name: str) -> Any:
+    """Return a priority queue with the name of the test."""
+    return fdbqueue.PriorityQueue.named(db, name)
+
+
+@pytest.fixture(params=["queue", "group", "all groups"])
+def limit(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Set an option that holds for the group `ada`: of the queue, of the group or of all groups."""
+    if request.param == "queue":
+        return lambda **option: jobs.configure(db, **option)
+    group = "ada" if request.param == "group" else None
+    return lambda **option: jobs.set_group(db, group, **option)
 
 
 @pytest.fixture

@@ -180,7 +180,10 @@ def test_a_cancelled_call_returns_its_items_before_it_ends_despite_repeated_canc
 def test_closing_a_loop_with_running_pops_loses_no_items(
     db: Any, name: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An item is back once Python has collected the task that was to have it."""
+    """An item is back once Python has collected the task that was to have it.
+
+    The wait for it fails if one is not.
+    """
     pool = ThreadPoolExecutor(8)
     monkeypatch.setattr(event_loop, "pool", pool)
     queue = fdbqueue.PriorityQueue.named(db, f"{name}jobs")

@@ -195,7 +195,10 @@ def test_the_python_examples_of_a_page_print_the_output_shown(
 def test_the_shell_examples_of_a_page_print_the_output_shown(
     path: Path, shared_example_url: str, tmp_path: Path
 ) -> None:
-    """The blocks run in order; requests go to a server started for the test."""
+    """The blocks run in order; requests go to a server started for the test.
+
+    `run_commands` asserts what each of them prints.
+    """
     shell = Shell(tmp_path, shared_example_url)
     text = "".join(blocks(path.read_text(), "console"))
     if "curl " not in text:
@@ -207,6 +210,7 @@ def test_the_shell_examples_of_a_page_print_the_output_shown(
 
 @pytest.mark.parametrize("path", pages_with(*READ))
 def test_commands_in_a_page_use_existing_options(path: Path) -> None:
+    """The parser raises an error for any other."""
     for block in blocks(path.read_text(), *READ):
         for line in re.findall(r"\bfdbq ((?!run)[a-z].*)", block.replace("\\\n", " ")):
             words = shlex.split(re.split(r"[|;&>]|\)|\(", line)[0], comments=True)

@@ -37,11 +37,6 @@ def door(opened: Open, name: str) -> Door:
     return opened(name)
 
 
-@pytest.fixture
-def jobs(db: Any, name: str) -> PriorityQueue:
-    return PriorityQueue.named(db, name)
-
-
 def in_all_states(db: Any, jobs: PriorityQueue) -> dict[str, str]:
     """Push an item for each state; return the ids."""
     jobs.configure(db, keep=10, max_attempts=1)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
-from tests.support.chromium import CHROMIUM, in_chromium
+from tests.support.chromium import browser, in_chromium  # noqa: F401
 from tests.support.pages import TUTORIAL, matches
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until
@@ -115,17 +115,10 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         process.wait()
 
 
-@pytest.fixture
-def page() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        expect.set_options(timeout=60_000)  # milliseconds; a loaded machine is slow
-        yield browser.new_page()
-
-
 @pytest.mark.long
 @in_chromium
-def test_the_tutorial_can_be_followed(reader: Reader, page: Page) -> None:
+def test_the_tutorial_can_be_followed(reader: Reader, browser: Browser) -> None:  # noqa: F811
+    page = browser.new_page()
     del reader.sections["Install"]  # the wheel has a test of its own
     reader.follow("Write a job")
     reader.follow("Push a call")

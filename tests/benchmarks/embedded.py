@@ -20,8 +20,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain, cycle
 from pathlib import Path
@@ -38,6 +37,7 @@ from tests.benchmarks.report import (
     processes,
     received,
     seconds,
+    threads_rate,
 )
 
 PARTS = {
@@ -75,15 +75,6 @@ def compare_operations(
         ratios = [f"{medians[name, each] / medians[base, each]:.2f}" for each in operations]
         table.add_row(name, *own, *ratios)
     console.print(table)
-
-
-def threads_rate(operation: Callable[[], object], threads: int, count: int) -> float:
-    """Return the operations a second of several threads on one database."""
-    start = time.perf_counter()
-    with ThreadPoolExecutor(threads) as pool:
-        for future in [pool.submit(operation) for _ in range(count)]:
-            future.result()
-    return count / (time.perf_counter() - start)
 
 
 def compare_threads(root: Path, rounds: int) -> None:

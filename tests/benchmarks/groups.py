@@ -14,17 +14,14 @@ import argparse
 import random
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import fdbqueue
 from fdbqueue import Claim, PriorityQueue
-from tests.benchmarks.report import console, new_table, print_machine
+from tests.benchmarks.report import console, new_table, print_machine, threads_rate
 from tests.support.counting import CountingDatabase
 
 CALLS = ("push", "claim", "acknowledge")
@@ -122,8 +119,7 @@ class Tenants:
     def round(self) -> None:
         """Push, claim and acknowledge as many items."""
         for name, call in self.calls(self.db).items():
-            seconds = in_threads([call] * self.size.threads, self.size.calls)
-            self.rates[name].append(self.size.calls / seconds)
+            self.rates[name].append(threads_rate(call, self.size.threads, self.size.calls))
 
     def costs(self) -> list[str]:
         """Return the reads and mutations of each call."""
@@ -143,20 +139,6 @@ class Tenants:
 def _some(claim: Claim[Any] | None) -> Claim[Any]:
     assert claim is not None
     return claim
-
-
-def in_threads(bodies: list[Callable[[], object]], calls: int) -> float:
-    """Make a number of calls, each thread one after the other; return the seconds."""
-    numbers = iter(range(calls))
-
-    def work(body: Callable[[], object]) -> None:
-        for _ in islice(numbers, calls):
-            body()
-
-    began = time.perf_counter()
-    with ThreadPoolExecutor(len(bodies)) as threads:
-        list(threads.map(work, bodies))
-    return time.perf_counter() - began
 
 
 def compare(engine: str, db: Any, size: Size) -> None:

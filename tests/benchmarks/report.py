@@ -20,6 +20,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from tests.support.threads import in_threads
+
 MAX_WAIT = 300  # seconds for a message of a process
 
 console = Console(width=140, highlight=False)
@@ -60,6 +62,19 @@ def seconds(action: Callable[[], object], count: int = 1) -> float:
     for _ in range(count):
         action()
     return (time.perf_counter() - start) / count
+
+
+def threads_rate(operation: Callable[[], object], threads: int, count: int) -> float:
+    """Return the operations a second of several threads, which make `count` altogether."""
+    numbers = iter(range(count))
+
+    def work() -> None:
+        for _ in numbers:
+            operation()
+
+    start = time.perf_counter()
+    in_threads([work] * threads)
+    return count / (time.perf_counter() - start)
 
 
 def account(pushed: Iterable[Iterable[Any]], found: Iterable[Iterable[Any]]) -> None:

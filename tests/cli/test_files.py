@@ -12,22 +12,10 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue
 from tests.support.keys import layout_of
-from tests.support.shell import Inside, Shell, error_of, follow
+from tests.support.kinds import in_each_state
+from tests.support.shell import Inside, Shell, assert_prints, error_of
 
-
-def in_all_states(db: Any, name: str) -> PriorityQueue:
-    queue = PriorityQueue.named(db, name, max_attempts=1)
-    queue.push(db, "dead")
-    claim = queue.claim(db)
-    queue.nack(db, claim, error="broken")
-    queue.push(db, "claimed")
-    queue.claim(db, lease=10_000)
-    queue.push(db, "delayed", delay=10_000)
-    queue.push_many(db, ["a", "b"], priorities=[1, 2])
-    return queue
-
-
-STATES_OF_ALL = "2 ready, 1 delayed, 1 claimed, 1 dead"
+STATES_OF_ALL = "1 ready, 1 delayed, 1 claimed, 1 dead, 1 done"
 
 
 def test_import_and_export_round_trip(fdbq: Inside, db: Any, name: str) -> None:
@@ -54,7 +42,7 @@ def test_an_import_is_stored_once_for_each_source_as_far_as_it_fits(
     fdbq.output("limit", name, "--size", "3", "--create")
     (fdbq.path / "f.jsonl").write_text("1\n2\n3\n4\n5\n")
     (fdbq.path / "g.jsonl").write_text("six\n")
-    follow(
+    assert_prints(
         fdbq,
         """
 $ import $q f.jsonl
@@ -131,7 +119,7 @@ def test_an_export_that_fails_leaves_the_file_as_it_was(fdbq: Inside, name: str,
 
 
 def test_backup_and_restore_round_trip(shell: Shell, db: Any, name: str) -> None:
-    in_all_states(db, name)
+    in_each_state(db, PriorityQueue.named(db, name), n=1)
     before = shell.output("stats", name, "--json")
     assert shell.output("backup", "q.jsonl", name) == f"backed up {name}: {STATES_OF_ALL}\n"
     piped = shell.script("fdbq backup - $q | tee copy.jsonl | fdbq restore - $q --as ${q}piped")
@@ -189,12 +177,12 @@ def test_a_whole_database_is_backed_up_and_restored(tmp_path: Path, name: str) -
 def test_copy_to_another_database_and_back(
     shell: Shell, db: Any, name: str, shared_url: str
 ) -> None:
-    in_all_states(db, name)
+    in_each_state(db, PriorityQueue.named(db, name), n=1)
     before = shell.output("items", name, "--state", "claimed", "--json")
     there = ("--from", shared_url, "--to", "other")
     assert shell.output("copy", name, *there) == f"copied {name}: {STATES_OF_ALL}\n"
     back = ("copy", name, "--db", "other", "--to", shared_url, "--as", f"{name}2", "--json")
-    assert json.loads(shell.output(*back))["ready"] == 2
+    assert json.loads(shell.output(*back))["ready"] == 1
     assert shell.output("items", f"{name}2", "--state", "claimed", "--json") == before
     assert "already exists" in error_of(shell("copy", name, *there))
     two = ("copy", name, f"{name}2", "--from", shared_url, "--to", "third")
@@ -202,11 +190,10 @@ def test_copy_to_another_database_and_back(
     assert "--as gives a name to one QUEUE" in error_of(shell(*two, "--as", "one"))
 
 
-def test_check_repairs(fdbq: Inside, db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, [1, 2])
-    db[layout_of(queue).total_in] = (9).to_bytes(8, "little")
-    follow(
+def test_check_repairs(fdbq: Inside, db: Any, jobs: Any) -> None:
+    jobs.push_many(db, [1, 2])
+    db[layout_of(jobs).total_in] = (9).to_bytes(8, "little")
+    assert_prints(
         fdbq,
         """
 $ check $q

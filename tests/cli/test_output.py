@@ -26,7 +26,7 @@ from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.types import ItemHeldBy
 from fdbqueue.worker.presence import Presence
 from tests.support.keys import layout_of, push_undecodable
-from tests.support.shell import Inside, error_of, follow
+from tests.support.shell import Inside, assert_prints, error_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def test_items_are_pushed_looked_at_and_popped(fdbq: Inside, name: str) -> None:
     (fdbq.path / "value.json").write_text("null")
     assert fdbq("push", name, "-", stdin="[1,\n2]").returncode == 0
     assert "is not JSON" in error_of(fdbq("push", name, "-", stdin=b"\xff\xfe\x00"))
-    follow(
+    assert_prints(
         fdbq,
         """
 $ push $q --file value.json -p 9
@@ -78,7 +78,7 @@ $q: no items, ok
 
 def test_queues_are_listed_limited_and_changed(fdbq: Inside, db: Any, name: str) -> None:
     PriorityQueue.named(db, name).push_many(db, [1, 2])
-    follow(
+    assert_prints(
         fdbq,
         """
 $ ls
@@ -133,7 +133,7 @@ def test_a_change_that_is_not_made_is_explained(fdbq: Inside, db: Any, name: str
     queue.nack(db, queue.claim(db), error="no such address")
     queue.claim(db, lease=600, client="ada")
     queue.release(db, queue.claim(db, lease=600), delay=600)
-    follow(
+    assert_prints(
         fdbq,
         """
 $ items $q --state dead
@@ -203,7 +203,7 @@ def test_jobs_are_shown_as_calls_with_their_attempts(fdbq: Inside, db: Any, name
     assert "worker/running.py" in fdbq.output("show", name, item.id, "--json")
     queue.retry(db, item)
     fdbqueue.Worker(db, queue, handler).run(drain=True)
-    follow(
+    assert_prints(
         fdbq,
         r"""
 $ items $q --state done --job send
@@ -222,7 +222,7 @@ def test_a_job_that_no_worker_knows_says_so(fdbq: Inside, db: Any, name: str) ->
     app = App(db)
     item = PriorityQueue.named(db, name).push(db, {"job": "shop.send"})
     app.work(name, drain=True)
-    follow(
+    assert_prints(
         fdbq,
         """
 $ show $q $id
@@ -266,7 +266,7 @@ def test_the_steps_of_a_job_are_shown(fdbq: Inside, db: Any, name: str) -> None:
 
     handle = fulfil.push("order 7")
     app.work(drain=True)
-    follow(
+    assert_prints(
         fdbq,
         """
 $ show $q $id
@@ -310,7 +310,7 @@ def test_the_batches_of_a_job_are_shown(fdbq: Inside, db: Any, name: str) -> Non
     app.work(f"{name}pages", drain=True)
     (child,) = {item.id for item in app.queue(name).items(db)} - {before.id, job.id}
     item = PriorityQueue.named(db, name).push(db, 1)
-    follow(
+    assert_prints(
         fdbq,
         """
 $ batch ${q}reports $batch
@@ -334,14 +334,14 @@ fdbq batch: $q has no item $item with a batch
         **{"after": after.id, "child": child, "item": item.id},
     )
     app.work(name, drain=True)
-    follow(fdbq, "$ batch ${q}reports $id\nended: 1 job, 1 done, ...\n", id=batch.id)
+    assert_prints(fdbq, "$ batch ${q}reports $id\nended: 1 job, 1 done, ...\n", id=batch.id)
 
 
 # Groups and schedules
 
 
 def test_groups_are_set_listed_and_changed(fdbq: Inside) -> None:
-    follow(
+    assert_prints(
         fdbq,
         """
 $ push $q 1
@@ -398,14 +398,13 @@ $ group pause $q ''
     )
 
 
-def test_a_group_says_what_holds_it_back(fdbq: Inside, db: Any, name: str) -> None:
-    jobs = PriorityQueue.named(db, name)
+def test_a_group_says_what_holds_it_back(fdbq: Inside, db: Any, jobs: Any) -> None:
     jobs.push_many(db, range(4), groups=["ada", "ada", "bob", "bob"])
     jobs.set_group(db, "ada", rate=(1, "1h30m"))
     jobs.set_group(db, "bob", concurrency=1)
     jobs.pop(db)
     claim = jobs.claim(db)
-    follow(
+    assert_prints(
         fdbq,
         """
 $ group ls $q
@@ -420,7 +419,7 @@ held_by ...rate...
     jobs.nack(db, claim, dead=True)
     jobs.configure(db, max_size=2)
     refused = f"fdbq: {claim.item.id} was not retried: the queue is full, or its key is taken"
-    follow(fdbq, f"$ group retry $q bob\n0 retried\n{refused}\n[1]\n")
+    assert_prints(fdbq, f"$ group retry $q bob\n0 retried\n{refused}\n[1]\n")
 
 
 def test_each_reason_has_its_words_in_the_shell_and_in_the_dashboard() -> None:
@@ -431,7 +430,7 @@ def test_each_reason_has_its_words_in_the_shell_and_in_the_dashboard() -> None:
 
 
 def test_schedules_are_added_listed_and_run(fdbq: Inside) -> None:
-    follow(
+    assert_prints(
         fdbq,
         """
 $ schedule add $q hourly '{"of": 1}' --every 1h
@@ -480,7 +479,7 @@ def test_a_fifo_queue_works_like_other_queues(fdbq: Inside, db: Any, name: str) 
     assert json.loads(fdbq.output("counts", name, "--json")) == {"priority": None, "count": 2}
     exported = fdbq.output("export", name).splitlines()
     assert [json.loads(line)["value"] for line in exported] == ["first", "second"]
-    follow(
+    assert_prints(
         fdbq,
         """
 $ counts $q
@@ -506,7 +505,7 @@ def test_tasks_are_pushed_listed_and_popped(fdbq: Inside, name: str) -> None:
     for filter in (("--agent", "ada"), ("--client", "7"), ("--limit", "1")):
         assert fdbq.output("task", "ls", name, *filter).count("\n") == 1
     assert json.loads(fdbq.output("task", "pop", name, "--json"))["client_id"] == "7"
-    follow(
+    assert_prints(
         fdbq,
         """
 $ task pop $q
@@ -566,7 +565,7 @@ def test_a_queue_of_tuples_as_priorities(fdbq: Inside, db: Any, name: str) -> No
     fdbq.output("push", name, '"first"', "-p", "[1, -3]")
     fields = ("--priority-field", "priority", "--value-field", "value")
     fdbq.output("import", name, *fields, stdin=fdbq.output("export", name))
-    follow(
+    assert_prints(
         fdbq,
         """
 $ counts $q
@@ -590,9 +589,10 @@ def test_a_queue_whose_values_are_not_json_is_counted_and_not_read(
     for command in ("push", "pop", "peek", "items", "export", "import"):
         more = {"push": ["1"], "import": ["lines"]}.get(command, [])
         assert "but fdbq needs JSON values" in error_of(fdbq(command, name, *more))
-    follow(fdbq, "$ check $q\n$q: 1 ready, ok\n$ drop $q -y\ndropped $q: 1 ready\n")
+    assert_prints(fdbq, "$ check $q\n$q: 1 ready, ok\n$ drop $q -y\ndropped $q: 1 ready\n")
 
 
+@pytest.mark.damaged
 def test_a_queue_that_cannot_be_decoded_is_listed_with_what_to_do(
     fdbq: Inside, db: Any, name: str
 ) -> None:
@@ -670,7 +670,7 @@ def test_workers_are_listed(fdbq: Inside, db: Any, name: str) -> None:
     PriorityQueue.named(db, name).push(db, 1)
     assert name not in fdbq.output("workers")
     Presence("mailer", {name: 4}, 4, 30).write(db, 2)
-    follow(
+    assert_prints(
         fdbq,
         """
 $ workers

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 
 import httpx
 import pytest
 
-from tests.support.shell import Shell, error_of, follow
+from tests.support.cluster import free_port
+from tests.support.shell import Shell, assert_prints, error_of
 from tests.support.waiting import wait_until
 
 SHOP = """
@@ -121,7 +121,7 @@ def test_a_module_that_cannot_be_used_is_an_error_with_its_place(
 
 def test_the_jobs_of_an_app_are_listed(local: Shell) -> None:
     (local.path / "shop.py").write_text(DECLARED)
-    follow(
+    assert_prints(
         local,
         """
 $ jobs --app shop:app
@@ -145,7 +145,7 @@ def test_stored_names_that_no_job_has_are_listed_and_renamed(local: Shell) -> No
     for name in ("shop.gone", "shop.gone", "shop.old", "shop.send"):
         local.output("push", "mail", json.dumps({"job": name, "args": [1]}))
     local.output("push", "mail", '"no job"')
-    follow(
+    assert_prints(
         local,
         """
 $ jobs --app shop:app
@@ -246,9 +246,7 @@ def test_the_log_is_json_lines(local: Shell) -> None:
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_health_is_served_until_the_end_and_by_one_worker(local: Shell, processes: str) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = str(listener.getsockname()[1])
+    port = str(free_port())
     queue = local.environment["q"]
     arguments = ("work", queue, "--exec", "true", "--health-port", port)
     process = local.start(*arguments)

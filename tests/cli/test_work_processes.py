@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import httpx
 import pytest
 
 from fdbqueue import PriorityQueue
+from tests.support.cluster import free_port
 from tests.support.fdbq_work import Workers, is_alive
 from tests.support.shell import Shell
 from tests.support.waiting import MAX_WAIT, wait_until
@@ -213,9 +213,7 @@ def counts(port: int) -> dict[tuple[str, str], float]:
 def test_one_port_serves_the_metrics_of_all_processes(
     fdbq: Shell, workers: Workers, db: Any, name: str
 ) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     arguments = ("--app", "shop:app", "--processes", "2", "--metrics-port", str(port))
     push(db, name, job("meet", "a", "b"), job("meet", "b", "a"), job("fail"))
     process = workers.start(*arguments, "--concurrency", "1")

@@ -396,4 +396,5 @@ def test_tasks_of_django_commit_with_rows(backend: Any, name: str) -> None:
 
 
 def test_the_migration_has_the_columns_of_the_model() -> None:
+    """Otherwise the command exits with an error."""
     call_command("makemigrations", "fdbqueue", check=True, dry_run=True, verbosity=0)

@@ -154,8 +154,7 @@ def claim_together(db: Any, jobs: Any, sizes: list[int]) -> list[list[Any]]:
     return [[item.value for item in claim.items] if claim else [] for claim in claims]
 
 
-def test_the_claims_of_a_batch_take_turns_as_one_claim_does(db: Any, name: str) -> None:
-    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+def test_the_claims_of_a_batch_take_turns_as_one_claim_does(db: Any, jobs: Any) -> None:
     for group in ("ada", "bob", None):
         jobs.push_many(db, [group] * 6, group=group)
     found = claim_together(db, jobs, [1, 2, 1, 3])
@@ -169,9 +168,8 @@ def test_the_claims_of_a_batch_take_turns_as_one_claim_does(db: Any, name: str) 
 
 
 def test_a_claim_that_finds_too_few_items_reads_them_once(
-    db: Any, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    db: Any, jobs: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = PriorityQueue.named(db, name)
     jobs.push_many(db, range(4), groups=["ada", "bob", "ada", "bob"])
     for _ in range(2):
         assert jobs.claim(db) is not None  # the second one sweeps, so the next one need not
@@ -198,4 +196,3 @@ def test_the_claims_of_a_batch_keep_to_the_limits_together(db: Any, name: str) -
     assert sorted(chain(*found)) == ["ada"] * 2 + ["bob"] * 3
     assert claim_together(db, jobs, [1, 1]) == [[], []]
     assert [each.held_by for each in jobs.groups(db)] == ["concurrency", "rate"]
-    assert fdbqueue.admin.check(db, jobs).problems == ()

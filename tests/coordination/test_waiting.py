@@ -39,6 +39,7 @@ def test_a_pop_with_a_wait_returns_at_once_or_when_it_is_over(
     assert queue.pop_many(db, 0, wait=math.inf) == []
 
 
+@pytest.mark.damaged
 def test_a_pop_looks_once_more_when_its_wait_is_over(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,20 +39,6 @@ def atomic(name: str, value: bytes | None, param: bytes) -> bytes | None:
     return min(value, param) if name == "byte_min" else max(value, param)
 
 
-ATOMICS = [
-    "add",
-    "bit_and",
-    "bit_or",
-    "bit_xor",
-    "max",
-    "min",
-    "append_if_fits",
-    "byte_min",
-    "byte_max",
-    "compare_and_clear",
-]
-
-
 class ModelTransaction:
     """One transaction on the model.
 

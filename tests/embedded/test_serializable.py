@@ -18,8 +18,8 @@ import fdbqueue
 from fdbqueue.embedded import KeySelector
 from fdbqueue.embedded.transaction import reads
 from fdbqueue.embedded.transaction.attempt import Attempt
-from tests.embedded.model import ATOMICS, KEYS, ModelTransaction
-from tests.long.programs import Program, Step, shortened
+from tests.embedded.model import KEYS, ModelTransaction
+from tests.long.programs import ATOMICS, Program, Step, shortened
 
 PROGRAMS = int(os.environ.get("FDBQ_PROGRAMS", "500"))  # run more by hand
 TRANSACTIONS = 3

@@ -1,5 +1,6 @@
 """Servers for one test: in the process of the test, and as users start them."""
 
-from tests.support.http import client, serve
+from tests.support.chromium import browser
+from tests.support.server import client, serve
 
-__all__ = ["client", "serve"]
+__all__ = ["browser", "client", "serve"]

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from starlette.testclient import TestClient
 
 import fdbqueue
@@ -21,7 +21,7 @@ from fdbqueue import PriorityQueue, TaskQueue, Worker
 from fdbqueue.http import Tokens, create_app
 from fdbqueue.jobs import Context, Dead
 from fdbqueue.types import STATES, Progress
-from tests.support.chromium import CHROMIUM, in_chromium
+from tests.support.chromium import in_chromium
 from tests.support.keys import push_undecodable
 from tests.support.many_queues import make_queues
 
@@ -35,14 +35,6 @@ with_axe = pytest.mark.skipif(
 HOUR = 3600 * 10**9  # nanoseconds
 
 pytestmark = in_chromium
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=60_000)  # milliseconds; the machine may be busy
-    with sync_playwright() as playwright:
-        # The sandbox needs rights that containers lack; the pages are trusted.
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
 
 @pytest.fixture
@@ -201,6 +193,7 @@ def test_queues_appear_change_and_disappear_without_a_reload(site: Site, name: s
     expect(shown).to_have_count(0)
 
 
+@pytest.mark.damaged
 def test_the_overview_alerts(site: Site, db: Any, name: str) -> None:
     dead_letters(db, f"{name}dead", "ada", "bob")
     PriorityQueue.named(db, f"{name}alone").push(db, 1)

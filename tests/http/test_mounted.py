@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
@@ -19,7 +18,7 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http import Grant, Tokens, create_app
-from tests.support.chromium import CHROMIUM, in_chromium
+from tests.support.chromium import in_chromium
 from tests.support.pages import DOCS, program
 
 SERVE = """
@@ -49,13 +48,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=60_000)  # milliseconds; the machine may be busy
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
 
 @in_chromium

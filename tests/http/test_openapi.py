@@ -57,9 +57,10 @@ def call_and_validate(case: Any) -> None:
 
 @pytest.mark.parametrize("route", OPERATIONS)
 def test_responses_match_the_openapi_description(route: str) -> None:
-    """The examples are made here: `schema.parametrize()` makes all of them for the list of tests.
+    """One that does not raises an error in `call_and_validate`.
 
-    Each process of xdist lists all tests.
+    The examples are made here: `schema.parametrize()` makes all of them for the list of tests, and
+    each process of xdist lists all tests.
     """
     load_all_checks()
     test = build_operation_test(

@@ -205,10 +205,6 @@ def test_a_repeated_request_with_an_idempotency_key_stores_nothing_more(
     for _ in range(2):
         assert other.post("/push", body) == {**answers[0], "is_new": False}
     assert queue_of(db, name).size(db) == 1
-    batch = Api(client, f"{name}b", **{"idempotency-key": "k"})
-    items = {"items": [{"item": 1}, {"item": 2, "priority": 1}]}
-    assert batch.post("/batch", items) == batch.post("/batch", items)
-    assert queue_of(db, f"{name}b").size(db) == 2
 
 
 def test_a_claim_waits_for_a_job(db: Any, name: str, jobs: Api) -> None:

@@ -152,6 +152,8 @@ def test_the_scale_and_the_history_say_what_happened(
         assert 0 < window["waiting_median"] <= window["waiting_p95"]
         assert sum(bucket["pushed"] for bucket in window["buckets"]) == 6
         assert datetime.fromisoformat(window["since"]).tzinfo is not None
+    queue.pop_many(db, 3)
+    assert jobs.get("/scale")["oldest_age"] == 0  # of no ready item
 
 
 def test_workers_are_listed(client: TestClient, db: Any, name: str) -> None:
@@ -176,6 +178,7 @@ def test_a_request_id_is_kept_or_made(client: TestClient, name: str) -> None:
     assert "x-request-id" not in client.get("/health").headers
 
 
+@pytest.mark.damaged
 def test_a_queue_that_cannot_be_decoded_has_an_error_and_is_dropped(
     client: TestClient, db: Any, name: str
 ) -> None:

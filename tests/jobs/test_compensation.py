@@ -1,7 +1,8 @@
-"""A cancelled job with steps learns of it at the step where it stands, and compensates."""
+"""A cancelled job learns of it while it runs, with steps at the one where it stands."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from fdbqueue.errors import NoResult
 from fdbqueue.jobs import App, Context, JobCancelled, Retry
 from fdbqueue.testing import Clock, drain
 from tests.support.leases import lapse
+from tests.support.waiting import MAX_WAIT
 
 STANDING: dict[str, Callable[[Context], object]] = {
     "sleep": lambda context: context.sleep("stand", "1h"),
@@ -279,3 +281,34 @@ def test_a_job_compensates_after_the_jobs_that_it_runs_by_option(
     assert sorted(set(done) - {"undo parent"}) == ends
     assert done.index("undo parent") == (2 if children else 0)
     assert ended(handle)[:2] == ("done", "cancelled")
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_a_running_job_is_told_and_does_not_run_again(
+    app: App, name: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def function(context: Context) -> None:
+        handle.cancel()
+        assert context.cancelled.wait(MAX_WAIT)
+        raise OSError("it stops with an error")
+
+    async def coroutine(context: Context) -> str:
+        handle.cancel()
+        work = asyncio.create_task(asyncio.sleep(MAX_WAIT))
+        await context.cancelled
+        work.cancel()
+        await context.cancelled  # a second time, at once
+        return "stopped"
+
+    job: Any = function if kind == "function" else coroutine
+    handle = app.job(queue=name, name="job")(job).push()
+    app.work(name, drain=True)
+    info = handle.info()
+    result = None if kind == "function" else "stopped"
+    assert (info.outcome, info.attempts, info.result) == ("cancelled", 1, result)
+    # The outcomes in the log of workers are those in the metrics.
+    logged = [record.__dict__["outcome"] for record in caplog.records if hasattr(record, "outcome")]
+    assert logged == ["cancelled"]
+    assert not handle.cancel()

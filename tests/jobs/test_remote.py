@@ -22,8 +22,8 @@ from fdbqueue.jobs import App, Context, Handle, InvalidArguments, Retry, remote
 from fdbqueue.jobs.errors import AppIsRemote, ServerRefused, ServerUnavailable
 from fdbqueue.testing import Clock
 from fdbqueue.types import DeadJob
-from tests.support.http import serve
 from tests.support.lossy import LOSSES, Loss, lossy
+from tests.support.server import serve
 from tests.support.threads import later
 from tests.support.waiting import MAX_WAIT
 
@@ -166,8 +166,7 @@ def test_errors_are_the_same_as_on_the_database(far: Shop, worker: Shop, name: s
     queue, db = worker.app.queue(name), worker.app.db
     queue.nack(db, queue.claim(db), error="no line", dead=True)
     queue.release(db, waits.id)
-    worker.app.queue(name).set_group(db, "full", max_size=1)
-    worker.app.queue(name).set_group(db, "full", max_size=1)
+    queue.set_group(db, "full", max_size=1)
 
     def calls(shop: Shop) -> list[Callable[[], object]]:
         def at(handle: Handle[Any]) -> Handle[Any]:

@@ -78,7 +78,6 @@ def test_the_delay_grows_to_an_hour_until_it_is_a_dead_letter_after_a_week(
     assert info.error == "no worker knows the job 'shop.send' in version 3"
     stats = works.queue(name).stats(works.db)
     assert (stats.dead, stats.total_died, stats.total_failed) == (1, 1, 0)
-    assert check(works.db, works.queue(name)).problems == ()
 
 
 @pytest.mark.parametrize(("keep", "state"), [(60, "dead"), ("90s", "delayed"), (None, "delayed")])
@@ -129,7 +128,6 @@ def test_many_unknown_jobs_do_not_hold_up_a_known_one(
     # Some claims of up to 100, and as many releases. On a slow machine, claims find fewer.
     assert 2 * n / 100 <= counting.transactions <= n / 2
     assert works.queue(name).stats(db).unknown_jobs == n
-    assert check(db, works.queue(name)).problems == ()
 
 
 CHANGES: dict[str, tuple[float, int, Any]] = {
@@ -169,7 +167,6 @@ def test_they_are_counted_until_a_worker_knows_them_or_they_end(
         work(works, name)
     assert queue.stats(db).unknown_jobs == left
     assert overview(db)[name].unknown_jobs == left
-    assert check(db, queue).problems == ()
 
 
 def test_check_repairs_their_count(works: App, name: str) -> None:
@@ -201,7 +198,6 @@ def test_they_use_up_no_start_of_a_rate(
     assert work(works, name) == WorkerReport()  # the starts of the known ones are in the hour
     clock.advance(HOUR / 2 + 1)
     assert work(works, name) == WorkerReport(done=1)
-    assert check(db, queue).problems == ()
 
 
 def test_an_unknown_job_of_a_cancelled_batch_ends_as_cancelled(works: App, name: str) -> None:

@@ -282,6 +282,7 @@ def test_the_page_of_keys_names_each_kind_of_key() -> None:
         assert f"{keys[name]}, ".startswith(f"{begin},"), name
 
 
+@pytest.mark.damaged
 def test_another_layout_version_is_rejected(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)

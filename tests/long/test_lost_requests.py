@@ -14,8 +14,8 @@ import pytest
 
 from fdbqueue import PriorityQueue, admin
 from fdbqueue.jobs import App, remote
-from tests.support.http import serve
 from tests.support.lossy import LOSSES, Loss, lossy
+from tests.support.server import serve
 
 __all__ = ["serve"]
 

@@ -129,32 +129,28 @@ def test_a_row_that_another_client_has_written_goes_through_every_state(
     ],
 )
 def test_a_push_of_more_than_one_transaction_holds_is_refused(
-    db: Any, name: str, n: int, options: dict[str, Any]
+    db: Any, jobs: Any, n: int, options: dict[str, Any]
 ) -> None:
-    queue = PriorityQueue.named(db, name)
     if "unique_for" in options:
         options = {**options, "unique": [f"{number:0255}" for number in range(n)]}
     with pytest.raises(PushTooLarge, match=f"a push of {n:,} items takes"):
-        queue.push_many(db, range(n), **options)
+        jobs.push_many(db, range(n), **options)
     with pytest.raises(PushTooLarge):
-        queue.push_many(db, ["x" * 60_000] * 200)
-    assert queue.is_empty(db)
-    assert len(queue.push_many(db, ["x" * 60_000] * 150)) == 150
+        jobs.push_many(db, ["x" * 60_000] * 200)
+    assert jobs.is_empty(db)
+    assert len(jobs.push_many(db, ["x" * 60_000] * 150)) == 150
 
 
 def test_schedules_with_large_values_push_the_ticks_that_they_missed(
-    db: Any, name: str, clock: Clock
+    db: Any, jobs: Any, clock: Clock
 ) -> None:
-    queue = PriorityQueue.named(db, name)
     for number in range(60):
-        queue.schedules.add(
-            db, f"{number}", "x" * 89_000, every="1h", missed="all", overlap="allow"
-        )
+        jobs.schedules.add(db, f"{number}", "x" * 89_000, every="1h", missed="all", overlap="allow")
     clock.advance("6h")
-    while queue.claim(db, n=200) is not None:
+    while jobs.claim(db, n=200) is not None:
         pass
-    assert {each.pushed for each in queue.schedules.all(db)} == {6}
-    assert check(db, queue).problems == ()
+    assert {each.pushed for each in jobs.schedules.all(db)} == {6}
+    assert check(db, jobs).problems == ()
 
 
 def test_an_idempotency_key_has_a_limited_number_of_long_ids(db: Any, name: str) -> None:

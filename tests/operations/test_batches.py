@@ -8,7 +8,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
-from fdbqueue.admin import check, rename
+from fdbqueue.admin import rename
 from fdbqueue.layout.jobs import BatchClosed, BatchNotFound
 from fdbqueue.queue.batches import (
     Batches,
@@ -102,7 +102,6 @@ def test_the_item_that_follows_waits_for_the_close_and_for_the_last_end(
     assert claim.item.id == id
     queue.ack(db, claim)
     assert rows(db, queue) == 0
-    assert check(db, queue).ok
 
 
 def test_a_batch_can_be_closed_twice_and_be_empty(db: Any, queue: Queue) -> None:

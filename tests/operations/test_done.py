@@ -219,16 +219,15 @@ def test_a_result_is_waited_for(db: Any, name: str, end: str, asleep: threading.
             assert waits.result(60) == "done"
 
 
-def test_a_result_that_is_not_there_says_why(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    item = queue.push(db, 1)
+def test_a_result_that_is_not_there_says_why(db: Any, jobs: Any) -> None:
+    item = jobs.push(db, 1)
     with pytest.raises(NoResult, match="it is ready, not done yet") as caught:
-        queue.result(db, item, wait=0.01)
+        jobs.result(db, item, wait=0.01)
     assert (caught.value.id, caught.value.state) == (item.id, "ready")
-    queue.pop(db)
+    jobs.pop(db)
     with pytest.raises(NoResult, match="the queue does not know it"):
-        queue.result(db, item)
+        jobs.result(db, item)
     with pytest.raises(InvalidItemId):
-        queue.result(db, "no id")
+        jobs.result(db, "no id")
     with pytest.raises(ValueError, match="given a database"):
-        queue.result(db.create_transaction(), item, wait=1)
+        jobs.result(db.create_transaction(), item, wait=1)

@@ -9,7 +9,6 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
-from fdbqueue.admin import check
 from fdbqueue.database import clock
 from fdbqueue.layout.values import TIME_BOUNDS
 from fdbqueue.types import HistoryBucket, HistoryWindow
@@ -104,7 +103,6 @@ def test_the_history_takes_a_bounded_number_of_keys(
     now.time += 10 * DAY
     queue.push(db, "x")
     assert samples(db, queue) == 2
-    assert check(db, queue).ok
 
 
 def fail(db: Any, queue: PriorityQueue, **options: Any) -> None:
@@ -181,7 +179,6 @@ def test_a_cleared_queue_begins_its_history_again(
         assert queue.history(db)[0].pushed == 0
         queue.push_many(db, range(n))
         assert [window.pushed for window in queue.history(db)] == [n] * 3
-    assert check(db, queue).ok
 
 
 def test_a_transaction_that_fails_leaves_the_sample_to_the_next_one(

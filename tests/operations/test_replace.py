@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue, TaskQueue
-from fdbqueue.admin import check
 from fdbqueue.testing import Clock
-from tests.support.leases import come_due
 from tests.support.scan import assert_views_agree
 
 CART: Any = {"unique": "cart 7", "replace": True, "delay": "30s", "at_most": "5m"}
@@ -97,7 +95,6 @@ def test_the_scope_of_the_first_push_holds(
     assert (again.id, again.value, again.is_new) == (item.id, 2, False)
     queue.ack(db, claim)
     assert queue.push(db, 4, unique="k", replace=True).is_new == (scope == {})
-    assert check(db, queue).ok
 
 
 def test_keys_that_repeat_in_one_call_have_the_last_value(db: Any, queue: PriorityQueue) -> None:
@@ -115,24 +112,3 @@ def test_a_task_is_replaced_in_its_place(db: Any, name: str) -> None:
     assert tasks.push(db, payload=2, agent_name="bob", unique="k", replace=True) == first
     task = tasks.pop(db)
     assert (task.payload, task.agent_name, task.priority) == (2, "bob", 4)
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_of_a_claim_and_a_push_that_race_no_value_is_lost(
-    db: Any, queue: PriorityQueue, fdb_error: Any, is_first: bool
-) -> None:
-    item = queue.push(db, "old", unique="k", replace=True, delay=60)
-    come_due(db, queue)
-    push, claim = db.create_transaction(), db.create_transaction()
-    assert queue.push(push, "new", unique="k", replace=True).id == item.id
-    assert queue.claim(claim).item.value == "old"
-    first, second = (push, claim) if is_first else (claim, push)
-    first.commit().wait()
-    with fdb_error(1020):
-        second.commit().wait()
-    if is_first:
-        assert queue.claim(db).item.value == "new"
-    else:
-        assert queue.push(db, "new", unique="k", replace=True).is_new
-        assert queue.claim(db).item.value == "new"
-    assert_views_agree(db, queue)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import admin
 from fdbqueue.testing import Clock
 from fdbqueue.types import Database, Missed, Overlap
 
@@ -146,7 +145,6 @@ def test_a_paused_schedule_pushes_and_misses_nothing_and_a_removed_one_is_gone(
     assert queue.schedules.run_now(db, "hourly") is None
     clock.advance("2h")
     assert queue.pop(db) is None
-    assert admin.check(db, queue).ok
 
 
 def test_a_new_definition_keeps_the_state_and_a_new_timing_the_grid(
@@ -213,4 +211,3 @@ def test_the_items_of_a_schedule_are_in_its_group(
     clock.advance("1h")
     claim = queue.claim(db, wait=30)  # one without a wait may have swept a moment ago
     assert queue.get(db, claim.item).group is None
-    assert admin.check(db, queue).ok

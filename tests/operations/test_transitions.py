@@ -236,13 +236,13 @@ def test_other_ends_leave_nothing_behind_either(db: Any, name: str, end: Any) ->
 
 
 def test_a_plain_item_is_seen_by_no_maintainer_of_features(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue: Any = PriorityQueue.named(db, f"{name}plain")
-    kept = store_of(queue).items.transitions
+    """Each of them would fail the test."""
+    kept = store_of(jobs).items.transitions
     monkeypatch.setattr(kept, "groups", pytest.fail)
     monkeypatch.setattr(kept, "followers", [pytest.fail])
-    queue.push(db, 1)
-    queue.push(db, 2)
-    queue.ack(db, queue.claim(db))
-    queue.pop(db)
+    jobs.push(db, 1)
+    jobs.push(db, 2)
+    jobs.ack(db, jobs.claim(db))
+    jobs.pop(db)

@@ -1,4 +1,4 @@
-"""An item that waits can be changed: it keeps its id, in every state that follows."""
+"""An item that waits can be changed, and keeps its id; one that is cancelled ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.admin import check
 from fdbqueue.errors import LeaseLost, QueueFull, WrongState
 from tests.support.keys import rows_in
-from tests.support.kinds import push
+from tests.support.kinds import KINDS, push
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
 
@@ -179,41 +179,6 @@ def test_an_update_into_a_full_group_is_refused(db: Any, queue: PriorityQueue) -
     assert_views_agree(db, queue)
 
 
-def test_two_updates_do_not_both_take_the_last_place_of_a_group(
-    db: Any, queue: PriorityQueue, fdb_error: Any
-) -> None:
-    queue.set_group(db, "small", max_size=1)
-    items = queue.push_many(db, [1, 2])
-    one, other = db.create_transaction(), db.create_transaction()
-    for tr, item in zip((one, other), items):
-        queue.update(tr, item, group="small")
-    one.commit().wait()
-    with fdb_error(1020):
-        other.commit().wait()
-
-
-@pytest.mark.parametrize("delay", [0, 60])
-@pytest.mark.parametrize("is_first", [True, False])
-def test_of_a_claim_and_an_update_that_race_one_sees_the_other(
-    db: Any, queue: PriorityQueue, fdb_error: Any, delay: int, is_first: bool
-) -> None:
-    item = queue.push(db, "old", delay=delay)
-    come_due(db, queue)
-    update, claim = db.create_transaction(), db.create_transaction()
-    queue.update(update, item, value="new")
-    assert queue.claim(claim).item.value == "old"
-    first, second = (update, claim) if is_first else (claim, update)
-    first.commit().wait()
-    with fdb_error(1020):
-        second.commit().wait()
-    if is_first:
-        assert queue.claim(db).item.value == "new"
-    else:
-        with pytest.raises(WrongState):
-            queue.update(db, item, value="new")
-    assert_views_agree(db, queue)
-
-
 def test_a_failed_item_of_a_sequence_that_is_postponed_still_holds_the_others(
     db: Any, queue: PriorityQueue
 ) -> None:
@@ -224,7 +189,6 @@ def test_a_failed_item_of_a_sequence_that_is_postponed_still_holds_the_others(
     assert queue.claim(db) is None
     queue.update(db, first, delay=0)
     assert queue.claim(db).item.value == "1 again"
-    assert check(db, queue).ok
 
 
 @pytest.mark.parametrize("new", [{"delay": 0.01}, {"delay": 0}, {"group": None}], ids=str)
@@ -242,35 +206,33 @@ def test_an_update_wakes_a_client_that_waits(
         assert waits.result(60).item.id == item.id
 
 
-def test_items_behind_a_moved_one_are_listed(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    items = queue.push_many(db, range(6), priorities=range(6))
-    queue.update(db, items[5], priority=2)
-    assert [item.value for item in queue.items(db, after=items[5].id)] == [3, 4]
-    assert [item.value for item in queue.items(db, after=items[5], reverse=True)] == [2, 1, 0]
-    page = [*queue.items(db, limit=4)]
+def test_items_behind_a_moved_one_are_listed(db: Any, jobs: Any) -> None:
+    items = jobs.push_many(db, range(6), priorities=range(6))
+    jobs.update(db, items[5], priority=2)
+    assert [item.value for item in jobs.items(db, after=items[5].id)] == [3, 4]
+    assert [item.value for item in jobs.items(db, after=items[5], reverse=True)] == [2, 1, 0]
+    page = [*jobs.items(db, limit=4)]
     assert [item.value for item in page] == [0, 1, 2, 5]
-    queue.remove(db, page[-1])  # a page may begin behind an item that is gone
-    assert [item.value for item in queue.items(db, after=page[-1])] == [3, 4]
+    jobs.remove(db, page[-1])  # a page may begin behind an item that is gone
+    assert [item.value for item in jobs.items(db, after=page[-1])] == [3, 4]
 
 
-def test_an_item_that_comes_back_to_its_first_position_is_found(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
+def test_an_item_that_comes_back_to_its_first_position_is_found(db: Any, jobs: Any) -> None:
 
     @fdbqueue.transactional
     def body(tr: Any) -> Any:
-        item = queue.push(tr, "job", 1)
-        queue.update(tr, item, priority=5)
-        back = queue.update(tr, item, priority=1)
+        item = jobs.push(tr, "job", 1)
+        jobs.update(tr, item, priority=5)
+        back = jobs.update(tr, item, priority=1)
         assert (back.id, back.key) == (item.id, item.key)
         return item
 
     item = body(db)
-    assert queue.state(db, item) == "ready"
-    assert_views_agree(db, queue)
-    assert queue.pop(db).id == item.id
-    assert queue.state(db, item) is None
-    assert moves(db, queue) == 0
+    assert jobs.state(db, item) == "ready"
+    assert_views_agree(db, jobs)
+    assert jobs.pop(db).id == item.id
+    assert jobs.state(db, item) is None
+    assert moves(db, jobs) == 0
 
 
 def test_a_check_repairs_the_way_to_a_moved_item(db: Any, moved: tuple[PriorityQueue, str]) -> None:
@@ -281,3 +243,65 @@ def test_a_check_repairs_the_way_to_a_moved_item(db: Any, moved: tuple[PriorityQ
     assert not check(db, queue, repair=True).ok
     assert queue.state(db, item_id) == "ready"
     assert check(db, queue).ok
+
+
+# Cancelled items
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "keep"),
+    [
+        *((kind, end, 100) for kind in KINDS for end in ("ack", "lease")),
+        *((PriorityQueue, end, None) for end in ("nack", "release", "dead", "last lease")),
+    ],
+)
+def test_a_claimed_item_ends_with_its_claim(
+    db: Any, name: str, kind: Any, end: str, keep: int | None
+) -> None:
+    queue = kind.named(db, name, keep=keep, max_attempts=1 if end == "last lease" else None)
+    item = push(db, queue, "job")
+    claim = queue.claim(db, client="a worker")
+    before = queue.get(db, item)
+    assert queue.cancel(db, item)
+    assert queue.get(db, item).cancelling
+    assert queue.state(db, item) == "claimed"
+    assert_views_agree(db, queue)
+    if end == "dead":
+        queue.nack(db, claim, dead=True)
+    elif "lease" in end:
+        queue.extend(db, claim)
+        lapse(db, queue)
+        assert queue.get(db.create_transaction(), item).cancelling  # until a client sweeps
+    else:
+        getattr(queue, end)(db, claim)
+    stats = assert_views_agree(db, queue)
+    assert (stats.total_completed, stats.total_failed) == (1, 0)
+    assert (stats.is_empty, stats.dead) == (True, 0)
+    with pytest.raises(LeaseLost):
+        queue.ack(db, claim)
+    info = queue.get(db, item)
+    if keep is None:
+        assert info is None
+        return
+    assert (info.state, info.outcome, info.attempts) == ("done", "cancelled", 1)
+    assert (info.claimed_by, info.claimed_at) == ("a worker", before.claimed_at)
+    assert not queue.cancel(db, item)
+
+
+def test_a_discarded_item_says_why(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=100)
+    item = queue.push(db, "job")
+    queue.ack(db, queue.claim(db), discarded="the customer has left")
+    info = queue.get(db, item)
+    assert (info.state, info.outcome, info.error) == ("done", "discarded", "the customer has left")
+    assert info.finished_at is not None
+
+
+def test_only_the_cancelled_items_of_a_claim_end(db: Any, queue: Any) -> None:
+    first, second = queue.push(db, "a"), queue.push(db, "b")
+    claim = queue.claim(db, n=2)
+    queue.cancel(db, first)
+    queue.nack(db, claim, delay=0)
+    assert queue.state(db, first) is None
+    assert queue.state(db, second) == "ready"
+    assert_views_agree(db, queue)

@@ -16,9 +16,3 @@ def other(tmp_path: Path) -> Iterator[Any]:
     """A second database, of the embedded engine."""
     with fdbqueue.open(f"embedded:{tmp_path / 'other'}") as database:
         yield database
-
-
-@pytest.fixture
-def jobs(db: Any, name: str) -> Any:
-    """A priority queue with a name."""
-    return fdbqueue.PriorityQueue.named(db, f"{name}jobs")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.queue import base
 from fdbqueue.testing import FaultyDatabase
@@ -77,16 +76,15 @@ def test_all_items_in_a_state_get_another_priority_and_keep_their_order(
     assert_views_agree(db, queue)
 
 
-def test_large_items_are_moved_without_their_payloads(db: Any, name: str) -> None:
+def test_large_items_are_moved_without_their_payloads(db: Any, jobs: Any) -> None:
     """One transaction could not store them again."""
-    queue = PriorityQueue.named(db, name)
-    ids = [queue.push(db, f"{number}" * 3_000_000, 5).id for number in range(5)]
+    ids = [jobs.push(db, f"{number}" * 3_000_000, 5).id for number in range(5)]
     counting = CountingDatabase(db)
-    changed = queue.change_all(counting, "update", state="ready", to={"priority": 1})
+    changed = jobs.change_all(counting, "update", state="ready", to={"priority": 1})
     assert changed == dict.fromkeys(ids, True)
     assert counting.commits == 1
-    assert [queue.pop(db).value[0] for _ in ids] == ["0", "1", "2", "3", "4"]
-    assert_views_agree(db, queue)
+    assert [jobs.pop(db).value[0] for _ in ids] == ["0", "1", "2", "3", "4"]
+    assert_views_agree(db, jobs)
 
 
 def test_a_dead_letter_that_was_retried_meanwhile_is_not_cleared(
@@ -110,4 +108,3 @@ def test_a_group_is_cleared_in_each_state(db: Any, jobs: Any) -> None:
     results = jobs.change_all(db, "clear", group="own")
     assert results == {id: True for state in reversed(STATES) for id in own[state]}
     assert (jobs.size(db), jobs.state(db, other)) == (1, "ready")
-    assert fdbqueue.admin.check(db, jobs).problems == ()

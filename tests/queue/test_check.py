@@ -177,6 +177,7 @@ def test_check_finds_and_releases_what_is_stuck(
     assert fdbqueue.admin.check(db, queue).ok
 
 
+@pytest.mark.damaged
 def test_check_reports_foreign_keys_and_lost_pieces_and_keeps_them(
     db: Any, filled: PriorityQueue
 ) -> None:
@@ -202,6 +203,7 @@ def test_check_reports_foreign_keys_and_lost_pieces_and_keeps_them(
     assert all(db[key] == delayed.value for key in foreign)
 
 
+@pytest.mark.damaged
 def test_check_reports_an_item_that_cannot_be_read_or_is_in_two_states(
     db: Any, queue: PriorityQueue
 ) -> None:

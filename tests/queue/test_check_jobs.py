@@ -181,6 +181,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Jobs], Rows], str]] = {
 """What `check` says of a damage, its rows, and what goes on after the repair."""
 
 
+@pytest.mark.damaged
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_found_and_repaired_and_jobs_go_on(db: Any, jobs: Jobs, damage: str) -> None:
     words, rows, then = DAMAGES[damage]

@@ -14,7 +14,7 @@ from fdbqueue.layout.values import encode_tallies
 from tests.support.full import unless_full
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
-from tests.support.leases import lapse
+from tests.support.leases import come_due, lapse
 
 NAMES = {
     **{"key": {"unique": "k", "unique_until": "claimed"}, "lapse": lapse, "check": admin.check},
@@ -97,6 +97,17 @@ def claimed(db: Any, q: Any) -> dict[str, Any]:
     return {"claim": q.claim(db)}
 
 
+def due(db: Any, q: Any, delay: float) -> dict[str, Any]:
+    item = q.push(db, "old", unique="k", replace=True, delay=delay)
+    come_due(db, q)
+    return {"item": item}
+
+
+def small_group(db: Any, q: Any) -> dict[str, Any]:
+    q.set_group(db, "small", max_size=1)
+    return {"one": q.push(db, 1), "two": q.push(db, 2)}
+
+
 def damaged(db: Any, q: Any) -> None:
     q.push_many(db, "ab")
     db.add(layout_of(q).tallies, encode_tallies(popped=7))
@@ -107,6 +118,8 @@ TO_ADA, TO_BOB = (f"q.push(tr, 2, 5, group='{group}')" for group in ("ada", "bob
 REFUSED = "unless_full(q.push, tr, 2, group='ada', unique=%r) is None"
 CHANGES = [f"q.set_group(tr, 'ada', {change})" for change in ("paused=True", "concurrency=1")]
 
+REPLACE = "q.push(tr, 'new', unique='k', replace=True).id == item.id"
+UPDATE = "q.update(tr, item, value='new')"
 CASES: list[tuple[Callable[[Any, Any], Any], str, list[str], list[str]]] = [
     (
         *(ordered, POP),
@@ -159,6 +172,17 @@ CASES: list[tuple[Callable[[Any, Any], Any], str, list[str], list[str]]] = [
     # Unique keys
     (unique, "not q.push(tr, 2, **key).is_new", [CLAIM], []),
     (claimed, "q.release(tr, claim)", ["q.push(tr, 2, **key)"], []),
+    # Changes of waiting items
+    *(
+        (partial(due, delay=delay), act, [other], [])
+        for delay in (0, 60)
+        for change in (REPLACE, UPDATE)
+        for act, other in ((change, CLAIM), (CLAIM, change))
+    ),
+    (
+        *(small_group, "q.update(tr, one, group='small')"),
+        *(["q.update(tr, two, group='small')"], ["q.update(tr, two, priority=9)"]),
+    ),
     (damaged, REPAIR, [REPAIR], ["q.push(tr, 2)", POP]),
 ]
 """What is stored, an act, other acts that conflict with it, and some that do not."""

@@ -1,4 +1,4 @@
-"""Groups share what is taken from a priority by their weights, within their limits."""
+"""Groups share what is taken from a priority, within their limits; sequences keep their order."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
+from fdbqueue.testing import Clock
 from tests.support.asleep import Asleep
 from tests.support.kinds import KINDS, push, value_of
 from tests.support.leases import lapse
@@ -31,7 +32,6 @@ def test_groups_share_whatever_one_of_them_pushes_first(db: Any, name: str, kind
         own = [number for each, number in taken if each == group]
         assert own == sorted(own)
     assert value_of(jobs.pop(db))[0] == "flood"
-    assert admin.check(db, jobs).ok
 
 
 def test_groups_are_listed_by_pages_also_if_all_their_items_are_delayed(db: Any, jobs: Any) -> None:
@@ -68,7 +68,6 @@ def test_items_without_a_group_have_a_weight_and_are_not_listed(db: Any, jobs: A
     assert shown() == [("ada", 18, 0, 0.5)]
     jobs.change_all(db, "clear", group="")
     assert jobs.size(db) == 18
-    assert admin.check(db, jobs).problems == ()
 
 
 def test_weights_hold_at_once_and_change_in_the_middle(db: Any, jobs: Any) -> None:
@@ -87,8 +86,7 @@ def test_weights_hold_at_once_and_change_in_the_middle(db: Any, jobs: Any) -> No
     assert abs(shares(50)["big"] - 30) <= 2
 
 
-def test_the_lowest_priority_comes_first_and_groups_share_within_it(db: Any, name: str) -> None:
-    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+def test_the_lowest_priority_comes_first_and_groups_share_within_it(db: Any, jobs: Any) -> None:
     jobs.push_many(db, ["late ada"] * 2, priority=5, group="ada")
     jobs.push_many(db, ["ada", "ada"], priority=1, group="ada")
     jobs.push_many(db, ["bob", "bob"], priority=1, group="bob")
@@ -99,20 +97,10 @@ def test_the_lowest_priority_comes_first_and_groups_share_within_it(db: Any, nam
     assert [item.value for item in claim.items[4:]] == ["plain", "late ada", "late ada"]
     jobs.release(db, claim)
     assert jobs.pop_max(db).value == "late ada"
-    assert admin.check(db, jobs).ok
-
-
-@pytest.fixture(params=["queue", "group", "all groups"])
-def limit(db: Any, jobs: Any, request: pytest.FixtureRequest) -> Any:
-    """Set how many items of `ada` may be claimed at a time."""
-    if request.param == "queue":
-        return lambda n: jobs.configure(db, concurrency=n)
-    group = "ada" if request.param == "group" else None
-    return lambda n: jobs.set_group(db, group, concurrency=n)
 
 
 def test_claims_do_not_exceed_the_concurrency(db: Any, jobs: Any, limit: Any) -> None:
-    limit(2)
+    limit(concurrency=2)
     jobs.push_many(db, range(9), priorities=[0, 1, 1, *[2] * 6], group="ada")
     assert jobs.pop(db).value == 0  # takes no slot
     first, _ = jobs.claim(db, n=10)
@@ -130,15 +118,14 @@ def test_claims_do_not_exceed_the_concurrency(db: Any, jobs: Any, limit: Any) ->
         assert admin.check(db, jobs).ok
     lapse(db, jobs)  # which also frees that of the second one
     assert len(jobs.claim(db, n=10)) == 2
-    assert admin.check(db, jobs).ok
 
 
 def test_a_lower_concurrency_holds_at_once(db: Any, jobs: Any, limit: Any, asleep: Asleep) -> None:
     """A client that waits wakes once enough of the items that are over it have ended."""
-    limit(3)
+    limit(concurrency=3)
     jobs.push_many(db, range(4), group="ada")
     claims = [jobs.claim(db) for _ in range(3)]
-    limit(1)
+    limit(concurrency=1)
     jobs.wait(db, 0)
     for claim in claims[:2]:
         jobs.ack(db, claim)
@@ -147,10 +134,9 @@ def test_a_lower_concurrency_holds_at_once(db: Any, jobs: Any, limit: Any, aslee
         assert asleep.wait(MAX_WAIT)
         jobs.ack(db, claims[2])
         assert found.result(MAX_WAIT).item.value == 3
-    limit(None)
+    limit(concurrency=None)
     jobs.push_many(db, range(9), group="ada")
     assert len(jobs.claim(db, n=9)) == 9
-    assert admin.check(db, jobs).problems == ()
 
 
 def test_settings_are_read_back_as_they_were_set(db: Any, jobs: Any) -> None:
@@ -188,7 +174,6 @@ def test_claims_that_skip_items_do_not_skip_groups(db: Any, jobs: Any) -> None:
     jobs.push_many(db, ["others"] * 300)
     claims = [fdbqueue.transactional(lambda tr: jobs.claim(tr, within=256))(db) for _ in range(40)]
     assert Counter(claim.item.value for claim in claims) == {"ada": 20, "others": 20}
-    assert admin.check(db, jobs).ok
 
 
 def test_a_group_that_was_away_does_not_catch_up(db: Any, jobs: Any) -> None:
@@ -201,4 +186,94 @@ def test_a_group_that_was_away_does_not_catch_up(db: Any, jobs: Any) -> None:
         jobs.pop_many(db, 50)
         jobs.push_many(db, [away] * 10, group=away)
         assert [jobs.pop(db).value for _ in range(10)].count(away) in (5, 6)
-    assert admin.check(db, jobs).problems == ()
+
+
+# Sequences: groups of one item at a time keep their order despite failures
+
+
+def group_of(db: Any, jobs: Any) -> Any:
+    """Return the only group of a queue, as a sweep leaves it."""
+    jobs.wait(db, 0)
+    (group,) = jobs.groups(db)
+    return group
+
+
+@pytest.fixture
+def sequence(db: Any, jobs: Any) -> Any:
+    """A queue of which one item of `ada` may be claimed at a time."""
+    jobs.set_group(db, "ada", concurrency=1)
+    jobs.push_many(db, ["first", "second", "third"], group="ada")
+    return jobs
+
+
+def value(claim: Any) -> Any:
+    return claim and claim.items[0].value
+
+
+def test_a_failed_item_is_tried_again_before_its_successors(db: Any, sequence: Any) -> None:
+    with Clock() as clock:
+        for _ in range(3):
+            claim = sequence.claim(db)
+            assert value(claim) == "first"
+            sequence.nack(db, claim, delay=60)
+            assert sequence.claim(db) is None
+            assert sequence.pop(db) is None
+            assert group_of(db, sequence).held_by == "retry"
+            clock.advance(61)
+        assert admin.check(db, sequence).problems == ()
+        sequence.ack(db, sequence.claim(db))
+        assert value(sequence.claim(db)) == "second"
+
+
+@pytest.mark.parametrize("change", ["remove", "cancel", "retry", "in_order", "concurrency"])
+def test_whatever_ends_the_wait_for_a_retry_lets_the_sequence_go_on(
+    db: Any, sequence: Any, change: str, asleep: Asleep
+) -> None:
+    """It wakes a client that waits."""
+    claim = sequence.claim(db)
+    sequence.nack(db, claim, delay=3600)
+    with later(lambda: sequence.claim(db, wait=2 * MAX_WAIT)) as taken:
+        assert asleep.wait(MAX_WAIT)
+        if change in ("in_order", "concurrency"):
+            sequence.set_group(db, "ada", **{change: False if change == "in_order" else 2})
+        else:
+            getattr(sequence, change)(db, claim.items[0].id)
+        assert value(taken.result(MAX_WAIT)) == ("first" if change == "retry" else "second")
+
+
+def test_what_was_no_failure_or_none_that_is_tried_again_holds_nobody(
+    db: Any, sequence: Any, clock: Clock
+) -> None:
+    sequence.push(db, "later", group="ada", delay=60)
+    assert value(sequence.claim(db, lease=30)) == "first"
+    clock.advance(31)
+    claim = sequence.claim(db)
+    assert value(claim) == "first"  # again: its lease has run out
+    assert sequence.claim(db) is None
+    sequence.nack(db, claim, dead=True)
+    claim = sequence.claim(db)
+    assert value(claim) == "second"
+    sequence.set_group(db, None, in_order=False)
+    sequence.nack(db, claim, delay=60)
+    assert value(sequence.claim(db)) == "third"
+    assert not group_of(db, sequence).in_order
+
+
+@pytest.mark.parametrize("delays", [(60, 1), (1, 60)])
+def test_a_sequence_waits_for_all_items_that_failed_before_it_was_one(
+    db: Any, jobs: Any, delays: tuple[float, float]
+) -> None:
+    jobs.set_group(db, "ada", concurrency=2)
+    jobs.push_many(db, ["first", "second", "third"], group="ada")
+    with Clock() as clock:
+        claims = jobs.claim(db), jobs.claim(db)
+        jobs.set_group(db, "ada", concurrency=1)
+        for claim, delay in zip(claims, delays):
+            jobs.nack(db, claim, delay=delay)
+        clock.advance("2s")
+        assert jobs.claim(db) is None
+        clock.advance("60s")
+        for expected in ("first", "second", "third"):
+            claim = jobs.claim(db)
+            assert value(claim) == expected
+            jobs.ack(db, claim)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import InvalidLine
 from fdbqueue.layout.priorities import priority_as_json
@@ -164,4 +163,3 @@ def test_an_import_is_remembered_for_four_weeks(
     clock.advance(2)
     assert import_lines(db, queue, lines([1]), "f") == ImportReport(1, 0)
     assert keys(db, queue) == 1
-    assert fdbqueue.admin.check(db, queue).ok

@@ -64,6 +64,7 @@ def test_a_queue_is_waited_for_until_it_is_there_or_the_client_stops(
         assert type(found.result(MAX_WAIT)) is Queue
 
 
+@pytest.mark.damaged
 def test_a_queue_that_cannot_be_decoded_has_an_error_instead_of_numbers(db: Any, name: str) -> None:
     push_undecodable(db, f"{name}old")
     PriorityQueue.named(db, f"{name}young").push(db, 1)

@@ -109,15 +109,14 @@ def test_tasks_are_found_by_agent_and_priority(db: Any, name: str) -> None:
         assert matching(db, tasks, state, agent="ada", priority=2)[0] == []
 
 
-def test_a_call_looks_at_no_more_items_than_it_may(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, range(12))
-    page = queue.search(db, state="ready", job="missing", scan=5)
+def test_a_call_looks_at_no_more_items_than_it_may(db: Any, jobs: Any) -> None:
+    jobs.push_many(db, range(12))
+    page = jobs.search(db, state="ready", job="missing", scan=5)
     assert (page.items, page.scanned, page.next is None) == ([], 5, False)
-    assert queue.count(db, state="ready", scan=5).scanned == 5
-    page = queue.search(db, state="ready", job="missing", scan=12)
+    assert jobs.count(db, state="ready", scan=5).scanned == 5
+    page = jobs.search(db, state="ready", job="missing", scan=12)
     assert (page.scanned, page.next) == (12, None)
-    page = queue.search(db, state="ready", limit=3)
+    page = jobs.search(db, state="ready", limit=3)
     assert (len(page.items), page.scanned) == (3, 3)
 
 

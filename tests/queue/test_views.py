@@ -87,16 +87,15 @@ def test_views_of_a_transaction_show_what_is_stored_and_write_nothing(db: Any, n
     assert tr.get_committed_version() == -1
 
 
-def test_the_timers_of_schedules_and_rates_are_not_the_next_due_item(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.configure(db, rate=(1, 60))
-    queue.schedules.add(db, "soon", "x", every=60)
-    queue.push_many(db, ["a", "b"])
-    queue.pop_many(db, 2)
-    delayed = queue.push(db, "c", delay=3600)
-    info = queue.get(db, delayed)
+def test_the_timers_of_schedules_and_rates_are_not_the_next_due_item(db: Any, jobs: Any) -> None:
+    jobs.configure(db, rate=(1, 60))
+    jobs.schedules.add(db, "soon", "x", every=60)
+    jobs.push_many(db, ["a", "b"])
+    jobs.pop_many(db, 2)
+    delayed = jobs.push(db, "c", delay=3600)
+    info = jobs.get(db, delayed)
     assert info is not None
-    assert queue.stats(db).next_due == info.due_at
+    assert jobs.stats(db).next_due == info.due_at
 
 
 CHANGES: list[tuple[str, str, bool]] = [
@@ -125,18 +124,17 @@ def test_changes_find_the_state_that_views_show(
     assert_views_agree(db, queue)
 
 
-def test_items_that_have_expired_are_not_shown(db: Any, name: str, clock: Clock) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push(db, "gone", 1, ttl=60)
-    queue.push(db, "stays", 2)
+def test_items_that_have_expired_are_not_shown(db: Any, jobs: Any, clock: Clock) -> None:
+    jobs.push(db, "gone", 1, ttl=60)
+    jobs.push(db, "stays", 2)
     clock.advance(61)
-    assert [item.value for item in queue.items(db)] == ["stays"]
-    assert queue.peek(db).value == "stays"
-    stats = assert_views_agree(db, queue)
+    assert [item.value for item in jobs.items(db)] == ["stays"]
+    assert jobs.peek(db).value == "stays"
+    stats = assert_views_agree(db, jobs)
     assert (stats.ready, stats.total_expired, stats.by_priority) == (1, 1, {2: 1})
-    assert stats.oldest == queue.pushed_at(queue.peek(db))
-    assert queue.pop(db).value == "stays"  # and deletes the other one
-    assert assert_views_agree(db, queue).total_expired == 1
+    assert stats.oldest == jobs.pushed_at(jobs.peek(db))
+    assert jobs.pop(db).value == "stays"  # and deletes the other one
+    assert assert_views_agree(db, jobs).total_expired == 1
 
 
 @pytest.mark.parametrize("kind", [PriorityQueue, Queue])

@@ -8,7 +8,7 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.errors import QueueNotFound
+from fdbqueue.errors import OptionsMismatch, QueueNotFound
 from fdbqueue.layout.names import NAMES, ROOT
 
 
@@ -20,6 +20,16 @@ def left_behind(db: Any) -> list[Any]:
     """
     kept = tuple(ROOT[number].key() for number in (2, 3, 6, 7))
     return [row for row in db[b"":b"\xff"] if not row.key.startswith(kept)]
+
+
+def problems_of(db: Any, space: Subspace, name: str) -> list[str]:
+    """Return what is wrong with the first queues of a test: those with names, and `queue`."""
+    names = fdbqueue.admin.overview(db, prefix=name, limit=20)
+    queues: list[Any] = [fdbqueue.existing_queue(db, each) for each in names]
+    with suppress(OptionsMismatch):  # a test has stored a queue of another kind there
+        queues.append(fdbqueue.PriorityQueue.named(db, space["queue"]))
+    reports = (fdbqueue.admin.check(db, each) for each in queues)
+    return [problem for report in reports for problem in report.problems]
 
 
 def remove(db: Any, space: Subspace, name: str) -> None:

@@ -35,6 +35,12 @@ DOORS = ("python", "aio", "fdbq", "http")
 _OPTIONS = ("max_size", "max_attempts", "concurrency", "keep_number", "keep_seconds", "rate")
 
 
+def _options_of(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a queue in JSON as the library has them."""
+    rate = found["rate"] and tuple(found["rate"])
+    return {each: found[each] for each in (*_OPTIONS, "paused")} | {"rate": rate}
+
+
 class Refused(Exception):
     """A door has refused a call, and has changed nothing."""
 
@@ -243,10 +249,7 @@ class CommandLine:
         if paused is not None:
             self._lines("pause" if paused else "resume")
         (found,) = self._lines("limit", *self._flags(options))
-        return {
-            each: tuple(found[each]) if each == "rate" and found[each] else found[each]
-            for each in (*_OPTIONS, "paused")
-        }
+        return _options_of(found)
 
     def clear(self) -> None:
         self._lines("clear", "--yes")
@@ -373,10 +376,7 @@ class Http:
 
     def configure(self, **options: Any) -> dict[str, Any]:
         found = self._send("PATCH", "", options)["options"]
-        return {
-            each: tuple(found[each]) if each == "rate" and found[each] else found[each]
-            for each in (*_OPTIONS, "paused")
-        }
+        return _options_of(found)
 
     def clear(self) -> None:
         self._send("POST", "/clear")

@@ -1,4 +1,4 @@
-"""Servers for a test, started as users start them."""
+"""Servers for a test: in the process of the test, and as users start them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
+import pytest
+from starlette.testclient import TestClient
 
+from fdbqueue.http import create_app
 from tests.support.forked import Forked
 
 ServerProcess: TypeAlias = "subprocess.Popen[str] | Forked"
@@ -63,3 +67,17 @@ def served(
         httpx.Client(base_url=address, timeout=60) as client,
     ):
         yield process, client
+
+
+@pytest.fixture
+def client(db: Any) -> Iterator[TestClient]:
+    """Return a client of a server without tokens."""
+    app = create_app(db)
+    with TestClient(app, "http://127.0.0.1", raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def serve(shared_url: str, db: Any) -> Callable[..., Any]:
+    """Run `fdbq serve` on a free port: `with serve("--option") as (process, client)`."""
+    return partial(served, shared_url)

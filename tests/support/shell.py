@@ -143,8 +143,8 @@ class Inside(Shell):
         return Result(arguments, code or 0, output, errors)
 
 
-def follow(fdbq: Shell, transcript: str, **names: str) -> None:
-    """Run the commands of a transcript, and compare what they print, errors included.
+def assert_prints(fdbq: Shell, transcript: str, **names: str) -> None:
+    """Run the commands of a transcript, and assert what they print, errors included.
 
     A line with a command begins with `$ `, and `[1]` below it is an exit code other than 0. `...`
     matches anything, and a run of spaces counts as one.

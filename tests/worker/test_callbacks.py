@@ -58,17 +58,16 @@ def test_logging_that_raises_stops_no_worker_and_leaves_no_job_claimed(
 
 
 def test_leases_that_can_neither_be_extended_nor_logged_stop_no_worker(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push(db, "job")
+    jobs.push(db, "job")
     tried = threading.Event()
 
     def raise_timeout(*_: Any) -> None:
         tried.set()
         raise fdbqueue.FDBError(1031)
 
-    worker = Worker(db, queue, lambda _: tried.wait(MAX_WAIT), lease=0.3)
-    monkeypatch.setattr(store_of(queue), "extend_each", raise_timeout)
+    worker = Worker(db, jobs, lambda _: tried.wait(MAX_WAIT), lease=0.3)
+    monkeypatch.setattr(store_of(jobs), "extend_each", raise_timeout)
     worker.run(drain=True)
     assert worker.report.done + worker.report.lost == 1

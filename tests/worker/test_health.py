@@ -1,24 +1,32 @@
-"""A worker tells a supervisor over HTTP that it lives, and whether it claims jobs."""
+"""A worker tells a supervisor that it lives and claims jobs, and others that it is there."""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
+import fdbqueue
 from fdbqueue import FDBError, PriorityQueue, Worker
+from fdbqueue.admin import workers
 from fdbqueue.coordination.store import Store
+from fdbqueue.database import clock as machine
 from fdbqueue.jobs import App
 from fdbqueue.queue.base import store_of
+from fdbqueue.testing import Clock
+from fdbqueue.worker import presence
 from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.presence import serving_health
+from tests.support.counting import CountingDatabase
 from tests.support.waiting import MAX_WAIT, wait_until
 from tests.support.workers import Cut, running
 
@@ -96,6 +104,7 @@ def test_a_queue_from_which_a_worker_cannot_claim_is_named_and_does_not_hold_up_
 def test_a_busy_worker_is_ready_although_a_claim_has_failed(
     db: Any, name: str, address: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The wait for that fails if it never is."""
     queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(2)]
     queues[1].push_many(db, range(2))
     go = threading.Event()
@@ -152,3 +161,89 @@ def test_an_address_that_is_taken_is_named(db: Any, name: str) -> None:
     with serving_health(0, lambda: None) as port, pytest.raises(OSError, match=message) as caught:
         app.work(drain=True, health=port)
     assert caught.value.filename == f"127.0.0.1:{port}"
+
+
+# Workers are listed while they run, and gone when their leases are
+
+
+def mine(db: Any, name: str) -> list[fdbqueue.admin.WorkerInfo]:
+    """Return the workers of a queue: a cluster has those of other tests as well."""
+    return [worker for worker in workers(db) if name in worker.queues]
+
+
+def test_a_worker_is_listed_while_it_runs(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, range(3))
+    entered, may_end = threading.Event(), threading.Event()
+
+    def handle(_: Any) -> None:
+        entered.set()
+        may_end.wait()
+
+    assert mine(db, name) == []
+    worker = Worker(db, queue, handle, concurrency=2, lease=0.3, name="mailer-1")
+    with running(worker, on_end=may_end.set):
+        entered.wait()
+        wait_until(lambda: [each.jobs for each in mine(db, name)] == [2])
+        (found,) = mine(db, name)
+        host = socket.gethostname()
+        assert (found.name, found.host, found.pid) == ("mailer-1", host, os.getpid())
+        assert (found.queues, found.concurrency) == ({name: 2}, 2)
+        assert found.since <= found.seen
+        claimed = [info.claimed_by for info in queue.items(db, state="claimed")]
+        assert claimed == ["mailer-1"] * 2
+    assert mine(db, name) == []
+
+
+def test_a_worker_without_jobs_renews_its_row_once_a_minute(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, asleep: threading.Event
+) -> None:
+    now = [time.monotonic()]
+    looks: list[float] = []
+
+    def monotonic() -> float:
+        looks.append(now[0])
+        return now[0]
+
+    monkeypatch.setattr(machine, "monotonic", monotonic)
+    counting = CountingDatabase(db)
+    queue = PriorityQueue.named(db, name)
+    with running(Worker(counting, queue, print, lease=0.03)):
+        asleep.wait()
+        wait_until(lambda: counting.commits == 2)  # its row, and that it waits
+        (first,) = mine(db, name)
+        counting.clear()
+        now[0] += 59
+        wait_until(lambda: looks.count(now[0]) > 3)
+        assert counting.commits == 0
+        now[0] += 2
+        wait_until(lambda: counting.commits == 1)
+        assert mine(db, name)[0].seen > first.seen
+        assert mine(db, name) == [first]  # it is the same worker
+    assert mine(db, name) == []
+
+
+def test_a_worker_that_died_is_gone_when_the_leases_of_its_jobs_are_over(
+    db: Any, name: str, clock: Clock
+) -> None:
+    dead, other = (presence.Presence(each, {name: 1}, 1, 30) for each in ("dead", "other"))
+    dead.write(db, 1)
+    assert [each.name for each in mine(db, name)] == ["dead"]
+    clock.advance(31)
+    assert mine(db, name) == []
+    other.write(db, 0)  # deletes the row of the other one
+    rows = db[slice(*presence.workers_range())]
+    assert len([row for row in rows if name.encode() in row.value]) == 1
+    assert [each.name for each in mine(db, name)] == ["other"]
+    other.end(db)
+
+
+def test_a_worker_is_listed_again_once_its_machine_has_slept(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, asleep: threading.Event
+) -> None:
+    with running(Worker(db, PriorityQueue.named(db, name), print)):
+        asleep.wait()
+        wait_until(lambda: mine(db, name))
+        monkeypatch.setattr(machine, "time_ns", lambda: time.time_ns() + 3600 * 10**9)
+        wait_until(lambda: mine(db, name), 30)  # not after a minute of the monotonic clock
+        assert len(mine(db, name)) == 1

@@ -106,6 +106,7 @@ def test_a_wrong_report_fails_the_attempt(
     def handler(context: Context) -> None:
         report(context)
 
+    queue.configure(db, max_attempts=1)  # on a slow machine, a retry would be due at once
     item = queue.push(db, "job")
     assert Worker(db, queue, handler).run(drain=True) == WorkerReport(failed=1)
     assert info_of(db, queue, item).error.endswith(problem)

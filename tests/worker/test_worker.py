@@ -68,7 +68,6 @@ def test_a_transactional_handler_commits_together_with_its_ack(
     assert int(db[key]) == 5050
     assert [row.value for row in db[space["done"].range()]] == 100 * [b"\x01"]
     assert faulty.lost > 0
-    assert check(db, queue).ok
 
 
 def test_a_failing_job_becomes_a_dead_letter_and_does_not_block_others(
@@ -129,7 +128,6 @@ def test_undecodable_items_do_not_block_the_other_items(
     assert [letter.id for letter in letters] == [item.id for item in items[:3]]
     assert {(letter.item, letter.attempts) for letter in letters} == {(None, 2)}
     assert "cannot be decoded" in str(letters[0].error)
-    assert check(db, queue).ok
 
 
 def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
@@ -243,6 +241,7 @@ def test_an_outcome_that_cannot_be_used_fails_the_attempt(db: Any, queue: Priori
     def handler(item: Any) -> None:
         raise RetryIn(5, reason=7)
 
+    queue.configure(db, max_attempts=1)  # on a slow machine, a retry would be due at once
     item = queue.push(db, "job")
     assert Worker(db, queue, handler).run(drain=True) == WorkerReport(failed=1)
     assert "not 7" in str(queue.get(db, item).error)

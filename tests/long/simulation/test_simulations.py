@@ -72,6 +72,7 @@ def test_simulations_find_nothing(
 
 @pytest.mark.parametrize("name", ["deployments", "durable", "groups", "outbox"])
 def test_simulations_find_nothing_on_any_engine(steady: Any, space: Subspace, name: str) -> None:
+    """`simulate` asserts that a run has no problem."""
     for seed in range(1, 4):
         simulate(name, steady, space, seed)
 
@@ -101,5 +102,6 @@ def test_each_planted_bug_is_found(memory: Any, space: Subspace, name: str) -> N
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_each_planted_bug_changes_code_that_exists(name: str) -> None:
+    """Otherwise it cannot be planted, which is an error."""
     with planted(name):
         pass
