@@ -115,10 +115,7 @@ def versions(db: Any, name: str) -> Versions:
         ),
         # The time of a sleep or wait that has begun stays.
         (["sleep nap"], ["long-sleep nap", "step pack"], ["pack"], "result of pack"),
-        pytest.param(  # the row of the first signal stays
-            *(["wait paid"], ["long-wait paid"], [], WaitTimedOut),
-            marks=pytest.mark.damaged,
-        ),
+        (["wait paid"], ["long-wait paid"], [], WaitTimedOut),
         # Only the name counts, and whether it is a step.
         (["step charge", "sleep nap"], ["commit charge"], ["charge"], "result of charge"),
         (["parts charge", "sleep nap"], ["typed charge"], ["charge"], ["result of charge", 0]),

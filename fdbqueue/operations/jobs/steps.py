@@ -128,7 +128,8 @@ class DurableSteps:
         elif known is not None and is_over(known.due, now):
             ended = waiting._replace(state="timed out", ended_at=now)
         if ended is not None:
-            tr.clear(layout.signal_waits + wait)
+            # An earlier version of the job may have waited for another signal.
+            tr.clear(layout.signal_waits + (header.waits or wait))
             self.store(tr, now, extension, {**steps, name: ended})
             return ended
         self.suspend(tr, now, claim, {**steps, name: waiting}, name, waiting.due, wait)
