@@ -205,7 +205,7 @@ class Options:
         limited_groups: Whether a group has or had a bound, which pushes check.
         has_groups: Whether a group has or had items, which take turns.
         shards: The number of shards; `None` for one.
-        shards_before: The number before its first change, if the queue had groups then: where
+        shards_before: The number before its first change, if the queue had items then: where
             groups are to which nobody has pushed since.
     """
 

@@ -139,6 +139,8 @@ class Claims:
         This process gives each shard its share of claims, up to one claim (smooth weighted
         round-robin). It begins at random, so that processes do not follow each other.
         """
+        if len(heads) == 1:
+            return heads[0]
         now, known = monotonic(), self.weighed
         if len(known) > _MAX_WEIGHED:
             known.clear()

@@ -268,6 +268,7 @@ class Items:
                 continue
             random, header = layout.unpack_item_key(key)[-1], header.anew()
             item = self.levels.item(key, write_payload(tr, layout, random, payload, header))
+            item = self.shards.present(tr, item)
             changes.append(Change("put back", None, ItemRow("ready", item, header.attempts)))
         self.transitions.perform(tr, now, self.unique_keys.hold_again(tr, changes))
 

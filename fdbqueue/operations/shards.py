@@ -65,6 +65,19 @@ class Shards:
             placed.append(item._replace(level=level))
         return placed
 
+    def present(self, tr: Transaction, item: StoredItem) -> StoredItem:
+        """Return a popped item with a position in a shard that the queue still has."""
+        level, position = item.level, self._layout.position(item.key)
+        if not level.shard:
+            return item
+        options = self._items.options.read(tr)
+        if level.shard < shard_prefix(options.shards or 1):
+            return item
+        level = self.level_for(tr, level, shard_prefix(_number(position, options.shards or 1)))
+        key = level.prefix + item.key[len(item.level.prefix) :]
+        header = item.header._replace(origin=item.header.origin or position)
+        return StoredItem(key, item.value, level).with_header(header)
+
     def level_for(self, tr: Transaction, level: Level, shard: bytes) -> Level:
         """Return a level in the shard of its group, or without a group in this shard."""
         options = self._items.options.read(tr)
@@ -96,7 +109,7 @@ class Shards:
 
     def choose(self, tr: ReadTransaction, heads: list[StoredItem]) -> StoredItem:
         """Choose the shard whose first item is the oldest, or if groups share, one by weight."""
-        if not any(map(_group_of, heads)):
+        if len(heads) == 1 or not any(map(_group_of, heads)):
             return min(
                 heads, key=lambda head: self._layout.position(head.key)[len(head.level.shard) :]
             )
@@ -122,9 +135,12 @@ class Shards:
             for row in tr.get_range(begin, end, limit=1):
                 id = layout.item_id(layout.items + row.key[len(prefix) :])
                 raise InvalidShards(n, f"a higher shard still holds items, such as {id}")
-        if n != n_before and before.shards_before is None and before.has_groups:
-            after = replace(after, shards_before=n_before)
-        return after
+        if n < n_before and [*tr.get_range(*layout.range_of(layout.results), limit=1)]:
+            raise InvalidShards(n, "items are staged for pops of other processes; try again")
+        if n == n_before or before.shards_before is not None:
+            return after
+        has_had_items = self._items.begin_counters(tr)().pushed > 0
+        return replace(after, shards_before=n_before) if has_had_items else after
 
 
 def check_shards(options: Options) -> None:

@@ -344,6 +344,31 @@ def test_fewer_shards_are_refused_while_a_higher_one_holds_an_item(
     assert_views_agree(db, jobs)
 
 
+def test_popped_items_of_a_shard_that_is_gone_return_to_another(
+    db: Any, jobs: PriorityQueue
+) -> None:
+    groups = [None if number % 2 else f"group {number}" for number in range(40)]
+    jobs.push_many(db, range(40), groups=groups)
+    items = jobs.pop_many(db, 40)
+    jobs.configure(db, shards=2)
+    jobs.put_back(db, items)
+    assert_views_agree(db, jobs)
+    assert {info.id for info in jobs.items(db)} == {item.id for item in items}
+    taken = [*claimed(db, jobs)]
+    assert {*shards_of(jobs, taken)} == {b"", b"\x27\x15\x01"}
+    assert sorted(item.value for item in taken) == [*range(40)]
+    assert {item.id for item in taken} == {item.id for item in items}
+
+
+def test_a_group_with_only_delayed_items_stays(db: Any, queue: PriorityQueue) -> None:
+    groups = [f"group {number}" for number in range(10)]
+    for group in groups:
+        queue.push(db, "first", group=group, delay=600)
+    queue.configure(db, shards=8)
+    items = [queue.push(db, "second", group=group) for group in groups]
+    assert {*shards_of(queue, items)} == {b""}
+
+
 @pytest.mark.parametrize(
     ("options", "name_of_option"),
     [
