@@ -82,6 +82,7 @@ def limit(db: Database, queue: str, *, create: bool = False, **settings: Any) ->
     limits = {name: getattr(options, name) for name in FLAGS}
     shown = {FLAGS[name][2:]: value for name, value in limits.items()}
     shown["keep-last"] = options.keep_number or None  # 0 is stored if no items are kept
+    shown["shards"] = options.shards or 1
     if options.keep_seconds is not None:
         shown["keep-for"] = text_of_seconds(options.keep_seconds)
     paused = {"paused": options.paused}

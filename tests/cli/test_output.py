@@ -93,6 +93,7 @@ keep-for 7d
 keep-attempts 3
 keep-traceback 8,000
 rate 100/1m
+shards 1
 paused no
 $ limit $q --size none --keep-last none --keep-for none
 size none

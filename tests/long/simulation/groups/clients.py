@@ -64,6 +64,7 @@ class Storm:
         pops: How often clients pop at once, compared with other calls.
         events: How often calls were of use.
         problems: What `fdbqueue.admin.check` has found.
+        shards: The number of shards. A queue with several has no rate.
     """
 
     space: Subspace
@@ -77,6 +78,7 @@ class Storm:
     pops: float = 1
     events: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    shards: int = 1
 
     def queue(self) -> PriorityQueue[Any]:
         """Return the queue, as a new process opens it."""
@@ -134,8 +136,10 @@ class Client:
         self._held: list[Claim] = []
 
     def configure(self, rate: tuple[int, float] | None) -> None:
-        """Give the queue a rate, or none."""
-        self._perform(Act("configure", settings={"rate": rate}))
+        """Give the queue a rate, or none, or its shards."""
+        is_sharded = self._storm.shards > 1
+        settings = {"shards": self._storm.shards} if is_sharded else {"rate": rate}
+        self._perform(Act("configure", settings=settings))
 
     def bound(self) -> None:
         """Give each group a bound, or none."""
@@ -196,7 +200,7 @@ class Client:
             if act.group is None:
                 act.settings = {k: v for k, v in act.settings.items() if k != "paused"}
         elif kind == "configure":
-            act.settings = {"rate": draw.choice(RATES)}
+            act.settings = {"rate": draw.choice(RATES if storm.shards == 1 else [None])}
         elif kind in ("cancel", "move", "retry"):
             id, act.group = draw.choice(storm.items[-_KEPT:])
             act.values = [id]

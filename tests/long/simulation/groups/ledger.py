@@ -177,14 +177,16 @@ class Ledger:
 
     Args:
         is_exact: Whether all items are taken in the order of their turns.
+        shards: The number of shards. Groups take turns only within one.
 
     Attributes:
         problems: What must not be.
         events: How often something of interest happened.
     """
 
-    def __init__(self, is_exact: bool) -> None:
-        self._is_exact = is_exact
+    def __init__(self, is_exact: bool, shards: int = 1) -> None:
+        self._is_exact = is_exact and shards == 1
+        self._shards = shards
         self._versions = [0]
         self._states = [State()]
         self._shares: dict[tuple[Line, Line], Share] = {}
@@ -430,6 +432,12 @@ class Ledger:
             pass_, stored = before.passes.get(line, 0) + sum(steps), after.passes.get(line, 0)
             if line in after.ready and stored != pass_:
                 self._say(f"the pass of {line} is {stored}, and should be {pass_}")
+        if self._shards > 1:
+            best = {line.priority for _, line in [*first(before, 1), *first(read, 1)]}
+            worst = max(line.priority for line in moved.taken.values())
+            if len(moved.taken) == 1 and worst > max(best, default=worst):
+                self._say(f"an item of priority {max(best)} came first")
+            return
         is_pop = act.verb == "pop"
         if is_pop or act.within <= act.n:
             # A claim conflicts with nothing that comes before what it takes.

@@ -37,7 +37,8 @@ class GroupSimulation(Simulated):
         settings = SETTINGS[-1] if self._is_full else draw.choice(SETTINGS)
         self.storm = Storm(space, settings, is_exact, recording, groups)
         self.storm.pops = 20 if is_staged else 1
-        self.ledger = Ledger(is_exact=self._is_alone)
+        self.storm.shards = draw.choice([1, 1, 3])
+        self.ledger = Ledger(self._is_alone, self.storm.shards)
         self._numbers = itertools.count()
 
     def _now(self) -> int:

@@ -167,13 +167,14 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
     for key, value in layout.staged_items(db.get_range(*layout.range_of(layout.results))):
         position = layout.position(key)
         state.places[position] = Place(line(position), "staged", cost=_cost("ready", value))
-    state.turns = {key for key, _ in unpacked(layout.turns)}
-    for (group, priority), value in unpacked(layout.group_passes):
+    # In later shards, the priority follows the shard.
+    state.turns = {(*key[-3:],) for key, _ in unpacked(layout.turns)}
+    for (group, *_, priority), value in unpacked(layout.group_passes):
         state.passes[Line(priority, group)] = decode_count(value.removesuffix(_IDLE) or None)
         if value.endswith(_IDLE):
             state.is_idle.add(priority)
-    for (priority,), value in unpacked(layout.taken_passes):
-        state.taken[priority] = decode_count(value)
+    for (*_, priority), value in unpacked(layout.taken_passes):
+        state.taken[priority] = max(state.taken[priority], decode_count(value))
     for (group,), value in unpacked(layout.group_settings):
         state.settings[group] = decode_group_settings(value)
     state.awaited = {group: value for (group,), value in unpacked(layout.awaited_retries)}

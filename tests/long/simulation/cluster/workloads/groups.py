@@ -54,7 +54,9 @@ class Groups:
             recording = Recording(
                 Log(_SPACE["log"]), lambda: int(1000 * (EPOCH + time.monotonic()))
             )
-            _storms.append(Storm(_SPACE, chance.choice(SETTINGS), is_exact, recording))
+            storm = Storm(_SPACE, chance.choice(SETTINGS), is_exact, recording)
+            storm.shards = chance.choice([1, 1, 3])
+            _storms.append(storm)
         self._storm = _storms[0]
 
     def setup(self, db: Any) -> None:
@@ -91,7 +93,7 @@ class Groups:
             return
         queue, storm = self._storm.queue(), self._storm
         self._new_client(db, "drain").drain(lambda seconds: _pause(db, seconds))
-        ledger = Ledger(is_exact=self._is_alone)
+        ledger = Ledger(self._is_alone, storm.shards)
         self._client.keep_log(storm.replay(db, ledger))
         facts = {"alone": self._is_alone, **ledger.events, **storm.events}
         conclude(self._client, db, queue, ledger.problems, storm.acts, **facts)
