@@ -79,6 +79,12 @@ assert fdbqueue.admin.check(db, queue).ok
 """
 
 
+def started(text: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a program."""
+    given = map(str, arguments)
+    return subprocess.Popen([sys.executable, "-c", text, *given], stdout=-1, text=True)
+
+
 class Servers:
     """Three servers with two copies of everything, of which one may be dead."""
 
@@ -166,12 +172,8 @@ def test_each_job_runs_once_while_all_servers_are_replaced(
 def run_jobs(servers: Servers, disturb: Callable[[], object], name: str) -> None:
     """Push jobs and run them, call `disturb` every few seconds, and check what has run."""
 
-    def program(text: str, *arguments: object) -> subprocess.Popen[str]:
-        given = [str(servers.file), *map(str, arguments)]
-        return subprocess.Popen([sys.executable, "-c", text, *given], stdout=-1, text=True)
-
-    workers = [program(WORKER) for _ in range(2)]
-    pusher = program(PUSHER, 60 * MINUTES)
+    workers = [started(WORKER, servers.file) for _ in range(2)]
+    pusher = started(PUSHER, servers.file, 60 * MINUTES)
     n = 0
     while pusher.poll() is None:
         time.sleep(EVERY - DEAD)
@@ -180,8 +182,7 @@ def run_jobs(servers: Servers, disturb: Callable[[], object], name: str) -> None
     output, _ = pusher.communicate()
     assert pusher.returncode == 0
     pushed, longest = int(output.split()[0]), float(output.split()[1])
-    text = [sys.executable, "-c", CHECK, str(servers.file), str(pushed)]
-    subprocess.run(text, check=True)
+    assert started(CHECK, servers.file, pushed).wait() == 0
     for worker in workers:
         worker.terminate()
         assert worker.wait(60) == 0

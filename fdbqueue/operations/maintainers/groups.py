@@ -362,11 +362,14 @@ class Groups:
         settings = read_settings(tr.snapshot, layout, group or "")
         earlier = max(0, pass_ - settings.step(item.header.cost))
         tr[key] = encode_pass(earlier) + (IDLE if stored.endswith(IDLE) else b"")
-        for space in () if group is None else (layout.turns, layout.idle_groups):
-            turn = tr[layout.turn_key(space, rest, pass_, group)].value
-            if turn is not None:
-                tr.clear(layout.turn_key(space, rest, pass_, group))
-                tr[layout.turn_key(space, rest, earlier, group)] = turn
+        if group is None:
+            return
+        for space in layout.turns, layout.idle_groups:
+            turn = layout.turn_key(space, rest, pass_, group)
+            row = tr[turn].value
+            if row is not None:
+                tr.clear(turn)
+                tr[layout.turn_key(space, rest, earlier, group)] = row
 
     def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
         """Hold or release a group, by its limits; with `is_new_rate`, its timer may be too late."""
