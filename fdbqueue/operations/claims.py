@@ -463,6 +463,12 @@ class ClaimedItems:
             items.groups.take_back(tr, layout.position(row.key), began)
             items.rate.take_back(tr, now, began)
 
+    def take_back_turns(self, tr: Transaction, claim: Claim) -> None:
+        """Give a claim's turns back to the groups, before it ends."""
+        if self._items.options.has_groups:
+            for row in self._claimed(claim, self._begin(tr, claim)):
+                self._items.groups.take_back_turn(tr, row.item)
+
     def take_back(self, tr: Transaction, now: int, row: ItemRow) -> None:
         """Release an item as its client would."""
         self.release(tr, now, Claim((), (), (row.key,), row.token))

@@ -39,6 +39,17 @@ _LATE = 2.0  # times these seconds, after which a job that waits is late
 _may_have_jobs = attrgetter("may_have_jobs")
 
 
+def _lone_first(jobs: list[HeldJob]) -> list[HeldJob]:
+    """Put the first job of the first priority that is to run alone before the others.
+
+    Else a job of a group with a long list could be ahead of it each time that the worker is idle.
+    """
+    for job in jobs:
+        if job.is_lone and job.item.priority == jobs[0].item.priority:
+            return [job, *(other for other in jobs if other is not job)]
+    return jobs
+
+
 def _errors() -> tuple[type[Exception], ...]:
     return FdbqueueError, *error_classes()
 
@@ -345,6 +356,7 @@ class Claiming(Part):
         leave(tr, now, job.claim, job.unknown or "", since, longest, random.uniform)
 
     def _begin_or_return(self, source: Source, jobs: list[HeldJob]) -> None:
+        jobs = _lone_first(jobs)
         lone = [job for job in jobs if job.is_lone]
         left = self._alone_at - time.monotonic()
         if not lone:
@@ -386,9 +398,10 @@ class Claiming(Part):
                 self._patience *= 2
                 self._alone_at = time.monotonic() + self._patience
                 return
-            _, jobs = self._claimed(source, 1, wait=0)
-        else:
-            self.endings.release([*jobs[1:], *waiting])
+            # As many as can begin: other groups may have their turns before its own now.
+            _, jobs = self._claimed(source, self.pool.pace.concurrency, wait=0)
+            jobs, waiting = _lone_first(jobs), []
+        self.endings.release([*jobs[1:], *waiting])
         self._patience = _PATIENCE
         self.pool.put(jobs[:1])
         if jobs and jobs[0].is_lone:

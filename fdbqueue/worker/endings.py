@@ -76,6 +76,7 @@ def unclaim(
     claimed = job.source.store.claimed
     if not has_begun:
         claimed.take_back_starts(tr, now, job.claim)
+        claimed.take_back_turns(tr, job.claim)
     claimed.release(tr, now, job.claim, due)
 
 

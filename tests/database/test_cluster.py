@@ -50,6 +50,29 @@ def test_open_accepts_another_selected_api_version(
     assert (done.stdout, done.stderr) == (f"{version or 730}\n", "")
 
 
+TWO_LIBRARIES = """
+import os, shutil, sys, fdb
+fdb.api_version(730)
+directory, variable = sys.argv[4:]
+(library,) = {line.split()[-1] for line in open("/proc/self/maps") if "libfdb_c" in line}
+shutil.copy(library, os.path.join(directory, "libfdb_c_second.so"))
+if variable:
+    os.environ[variable] = directory
+else:
+    fdb.options.set_external_client_directory(directory)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="only Linux has /proc/self/maps")
+@pytest.mark.parametrize("variable", ["", "FDB_NETWORK_OPTION_EXTERNAL_CLIENT_DIRECTORY"])
+def test_a_second_client_library_may_be_loaded(
+    db: Any, cluster: Cluster, space: Any, tmp_path: Path, variable: str
+) -> None:
+    key = space.key().hex()
+    done = python(TWO_LIBRARIES + EVERYTHING, cluster.file, key, 0, tmp_path, variable)
+    assert (done.stdout, done.stderr) == ("730\n", "")
+
+
 LS = """
 from fdbq.main import main
 sys.argv[1:] = ["ls", "--db", sys.argv[1]]

@@ -1,26 +1,28 @@
-"""Jobs while one of three servers is killed and started again, every few seconds.
+"""Jobs while one of three servers is killed and started again, or all of them are replaced.
 
 `FDBQ_MINUTES` is the length of the run. The line that it prints has the longest stop.
+`FDBQ_NEXT_HOME` is a directory with `bin/fdbserver` and `lib/libfdb_c.so` of the next release, to
+which the servers are upgraded.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-import fdbqueue
 from tests.support.cluster import find_programs, free_port
 
 MINUTES = float(os.environ.get("FDBQ_MINUTES", "0.75"))
 EVERY = 10.0  # seconds between two kills
-PAGE = 10_000  # jobs that one transaction checks
+NEXT_HOME = os.environ.get("FDBQ_NEXT_HOME")
 DEAD = 4.0  # seconds until a killed server starts again
 
 PUSHER = """
@@ -56,6 +58,31 @@ def handle(tr, item):
 
 fdbqueue.Worker(db, queue, handle, lease=5).run()
 """
+
+CHECK = """
+import sys, time
+import fdbqueue
+
+PAGE = 10_000  # jobs that one transaction checks
+
+db, pushed = fdbqueue.open(sys.argv[1]), int(sys.argv[2])
+queue = fdbqueue.PriorityQueue.existing(db, "jobs")
+while (stats := queue.stats(db)).ready or stats.claimed or stats.delayed:
+    time.sleep(0.1)
+runs = fdbqueue.Subspace(("runs",))
+for begin in range(0, pushed + 1, PAGE):
+    rows = db[runs.pack((begin,)) : runs.pack((begin + PAGE,))]
+    found = {runs.unpack(row.key)[0]: row.value[0] for row in rows}
+    assert found == dict.fromkeys(range(begin, min(begin + PAGE, pushed)), 1), begin
+assert stats.dead == 0
+assert fdbqueue.admin.check(db, queue).ok
+"""
+
+
+def started(text: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a program."""
+    given = map(str, arguments)
+    return subprocess.Popen([sys.executable, "-c", text, *given], stdout=-1, text=True)
 
 
 class Servers:
@@ -95,6 +122,13 @@ class Servers:
         """Start a killed server on its data."""
         self._processes[number] = self._start(self._ports[number])
 
+    def replace(self, fdbserver: str | None) -> None:
+        """Kill all servers, and start them again, with `fdbserver` if given."""
+        self._fdbserver = fdbserver or self._fdbserver
+        self.close()
+        for number in range(3):
+            self.start(number)
+
     def close(self) -> None:
         """Kill all servers."""
         for number in range(3):
@@ -112,34 +146,44 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
 
 
 def test_each_job_runs_once_while_servers_are_killed(servers: Servers, rng: random.Random) -> None:
-    def program(text: str, *arguments: object) -> subprocess.Popen[str]:
-        given = [str(servers.file), *map(str, arguments)]
-        return subprocess.Popen([sys.executable, "-c", text, *given], stdout=-1, text=True)
-
-    workers = [program(WORKER) for _ in range(2)]
-    pusher = program(PUSHER, 60 * MINUTES)
-    kills = 0
-    while pusher.poll() is None:
+    def disturb() -> None:
         number = rng.randrange(3)
         servers.kill(number)
         time.sleep(DEAD)
         servers.start(number)
-        kills += 1
+
+    run_jobs(servers, disturb, "servers killed")
+
+
+def test_each_job_runs_once_while_all_servers_are_replaced(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `FDBQ_NEXT_HOME`, the same release replaces them."""
+    fdbserver = None
+    if NEXT_HOME:
+        fdbserver = f"{NEXT_HOME}/bin/fdbserver"
+        libraries = tmp_path / "libraries"
+        libraries.mkdir()
+        shutil.copy(f"{NEXT_HOME}/lib/libfdb_c.so", libraries / "libfdb_c_next.so")
+        monkeypatch.setenv("FDB_NETWORK_OPTION_EXTERNAL_CLIENT_DIRECTORY", str(libraries))
+    run_jobs(servers, lambda: servers.replace(fdbserver), "times all servers replaced")
+
+
+def run_jobs(servers: Servers, disturb: Callable[[], object], name: str) -> None:
+    """Push jobs and run them, call `disturb` every few seconds, and check what has run."""
+
+    workers = [started(WORKER, servers.file) for _ in range(2)]
+    pusher = started(PUSHER, servers.file, 60 * MINUTES)
+    n = 0
+    while pusher.poll() is None:
         time.sleep(EVERY - DEAD)
+        disturb()
+        n += 1
     output, _ = pusher.communicate()
     assert pusher.returncode == 0
     pushed, longest = int(output.split()[0]), float(output.split()[1])
-    db = fdbqueue.open(servers.file)
-    queue = fdbqueue.PriorityQueue.existing(db, "jobs")
-    while (stats := queue.stats(db)).ready or stats.claimed or stats.delayed:
-        time.sleep(0.1)
+    assert started(CHECK, servers.file, pushed).wait() == 0
     for worker in workers:
         worker.terminate()
         assert worker.wait(60) == 0
-    runs = fdbqueue.Subspace(("runs",))
-    for begin in range(0, pushed + 1, PAGE):
-        rows = db[runs.pack((begin,)) : runs.pack((begin + PAGE,))]
-        found = {runs.unpack(row.key)[0]: row.value[0] for row in rows}
-        assert found == dict.fromkeys(range(begin, min(begin + PAGE, pushed)), 1)
-    assert stats.dead == 0
-    print(f"{pushed:,} jobs, {kills} servers killed; longest stop of pushes {longest:.1f} s")
+    print(f"{pushed:,} jobs, {n} {name}; longest stop of pushes {longest:.1f} s")

@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from fdbqueue.operations.timers import LEASE_OVER
 from fdbqueue.queue.base import store_of
 from fdbqueue.worker import claiming
 from fdbqueue.worker.claiming import Source, Turns
+from fdbqueue.worker.endings import unclaim
 from tests.support.leases import come_due, lapse
 from tests.support.waiting import MAX_WAIT, wait_until
 from tests.support.workers import running
@@ -281,3 +283,35 @@ def test_the_attempts_of_a_policy_are_runs(db: Any, name: str, attempts: int) ->
     assert check(db, queue).ok
     assert queue.retry(db, handle.id)
     assert app.work(name, drain=True).done == 1
+
+
+def test_a_job_that_is_to_run_alone_does_not_wait_for_all_jobs_of_another_group(
+    db: Any, queue: PriorityQueue
+) -> None:
+    queue.set_group(db, None, concurrency=1)
+    for group in ("a", "b", None):
+        queue.push(db, f"lone {group}", group=group)
+    claim_to_die(db, queue, 3)
+    die(db, queue)
+    queue.push_many(db, range(10), group="a")
+    began: list[Any] = []
+    worker = Worker(db, queue, lambda item: began.append(item.value), concurrency=4)
+    worker.run(drain=True)
+    assert sorted(began[:3], key=str) == ["lone None", "lone a", "lone b"]
+    assert began[3:] == [*range(10)]
+    assert check(db, queue).problems == ()
+
+
+def test_a_group_whose_job_goes_back_before_it_begins_keeps_its_turn(
+    db: Any, queue: PriorityQueue
+) -> None:
+    for group in ("a", "b", None):
+        queue.push_many(db, [f"{group} 1", f"{group} 2"], group=group)
+    store = store_of(queue)
+    for first in ("None 1", "a 1", "b 1"):
+        claim = queue.claim(db)
+        assert claim.item.value == first
+        job: Any = SimpleNamespace(source=SimpleNamespace(store=store), claim=claim)
+        store.change(db, lambda tr, now, job=job: unclaim(tr, now, job))
+        assert queue.pop(db).value == first
+        assert check(db, queue).problems == ()

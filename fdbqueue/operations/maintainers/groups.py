@@ -352,6 +352,29 @@ class Groups:
         if group is not None:
             self._starts.take_back(tr, group, time)
 
+    def take_back_turn(self, tr: Transaction, item: StoredItem) -> None:
+        """Move a group's turn back to its place before it had an item, which becomes ready again.
+
+        Otherwise an item that workers give back again and again would come behind other groups.
+        """
+        layout, group, rest = self._layout, item.level.group, item.level.rest
+        key = self._pass_key(group, rest)
+        stored = tr[key].value
+        if stored is None:  # forgotten: no group is behind it
+            return
+        pass_ = decode_count(stored.removesuffix(IDLE))
+        settings = read_settings(tr.snapshot, layout, group or "")
+        earlier = max(0, pass_ - settings.step(item.header.cost))
+        tr[key] = encode_pass(earlier) + (IDLE if stored.endswith(IDLE) else b"")
+        if group is None:
+            return
+        for space in layout.turns, layout.idle_groups:
+            turn = layout.turn_key(space, rest, pass_, group)
+            row = tr[turn].value
+            if row is not None:
+                tr.clear(turn)
+                tr[layout.turn_key(space, rest, earlier, group)] = row
+
     def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
         """Hold or release a group, by its limits; with `is_new_rate`, its timer may be too late."""
         held = tr[self._held(group)].value
