@@ -296,8 +296,8 @@ class Store(Generic[_T]):
         """Return the keys to watch; a ready item may lack a slot."""
         shards = range(self.options.known_shards(tr))
         keys = [self.layout.total_in + shard_prefix(shard) for shard in shards]
-        if not self.options.shards:  # a queue to come, which may have several
-            keys.append(self.layout.options)
+        if not self.options.shards:  # the first push stores the options, which may have several
+            keys = [self.layout.options]
         return [*keys, self.layout.wake_counter] if has_items(tr, self.layout) else keys
 
     # Claim
