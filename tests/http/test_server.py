@@ -122,8 +122,10 @@ def test_clients_that_wait_hold_up_no_others_and_take_nothing_once_they_have_lef
     with serve() as (_, client):
         address = (client.base_url.host, client.base_url.port)
 
-        def ask(verb: str, body: bytes = b"") -> socket.socket:
+        def ask(verb: str, body: bytes = b"", leaves: bool = False) -> socket.socket:
             asking = socket.create_connection(address, timeout=60)
+            # Send the request with the end of the connection: no answer may be sent in between.
+            asking.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, leaves)
             head = f"POST {path}/{verb} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
             kind = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
             asking.sendall((head + kind).encode() + body)
@@ -139,7 +141,7 @@ def test_clients_that_wait_hold_up_no_others_and_take_nothing_once_they_have_lef
         wait_until(lambda: not waiting_clients(db, PriorityQueue.named(db, name)))
         client.post(f"{path}/batch", json={"items": items})
         for verb in ("pop", "claim") * 30:
-            ask(verb).close()  # at once
+            ask(verb, leaves=True).close()
         left = list[int]()
         while len(left) < 3:  # requests that came before may still hold some
             popped = client.post(f"{path}/pop", json={"n": 3, "wait": 50}).json()["items"]
