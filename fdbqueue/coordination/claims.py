@@ -211,7 +211,6 @@ class _Claiming:
         version = tr.get_read_version()
         n, within = sum(map(_n_of, batch)), min(map(_within_of, batch))
         # A claim that has no choice has to know which items are the first ones.
-        in_turn = self.must_sweep
         self.must_sweep |= within <= n
         begun_options = claims.items.options.begin_read(tr)
         if self.conflicts:
@@ -225,12 +224,14 @@ class _Claiming:
         if claims.items.options.shards != shards:
             first = claims.begin_first(tr, n, skipped)
         found: Sequence[StoredItem] = ()
-        if not self.must_sweep:
+        looks_first = not self.must_sweep or (shards > 1 and within > n)
+        if looks_first:
             found = admit(tr, self.now, n, options, first)
         expiries = filter(None, map(_expires_of, found))
-        self.has_swept = len(found) < n or min(expiries, default=NEVER) <= self.now
+        has_enough = len(found) >= n and min(expiries, default=NEVER) > self.now
+        self.has_swept = self.must_sweep or not has_enough
         if self.has_swept:
-            sweep = claims.sweep.begin_sweep(tr, self.now, version.wait(), in_turn=in_turn)
+            sweep = claims.sweep.begin_sweep(tr, self.now, version.wait(), in_turn=has_enough)
             mark = tr.snapshot.get(claims.items.layout.scheduled)
             swept, self.is_marked = sweep(), mark.present()
             self.is_behind, self.has_written = not swept.all, swept.wrote
@@ -239,7 +240,7 @@ class _Claiming:
             if swept.wrote or (skipped and not self.must_sweep):
                 first = claims.begin_first(tr, n)
                 found = admit(tr, self.now, n, options, first)
-            elif self.must_sweep:
+            elif not looks_first:
                 found = admit(tr, self.now, n, options, first)
         if have_joined and len(found) < n:
             # A push that this read version does not show may precede a claim that has joined. The

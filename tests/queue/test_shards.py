@@ -176,7 +176,9 @@ def test_an_item_follows_its_new_group(db: Any, jobs: PriorityQueue) -> None:
 # What one transaction or sweep does in all shards
 
 
-def test_timers_are_found_in_all_shards(db: Any, jobs: PriorityQueue) -> None:
+@pytest.mark.parametrize("shards", [SHARDS, 32])
+def test_timers_are_found_in_all_shards(db: Any, name: str, shards: int) -> None:
+    jobs = PriorityQueue.named(db, name, shards=shards)
     for number in range(24):
         jobs.push(db, number, delay=600)
     assert jobs.claim(db) is None
@@ -188,6 +190,18 @@ def test_timers_are_found_in_all_shards(db: Any, jobs: PriorityQueue) -> None:
     assert jobs.size(db) == 24
     assert len([*claimed(db, jobs, n=5)]) == 24
     assert_views_agree(db, jobs)
+
+
+def test_a_claim_that_finds_nothing_has_looked_at_the_timers_of_all_shards(
+    db: Any, name: str
+) -> None:
+    jobs = PriorityQueue.named(db, name, shards=32)
+    for number in range(8):
+        jobs.push(db, number, delay=600)
+        come_due(db, jobs)
+        claim = PriorityQueue.named(db, name).claim(db)
+        assert claim is not None
+        jobs.ack(db, claim)
 
 
 def test_items_expire_in_all_shards(db: Any, jobs: PriorityQueue, clock: Any) -> None:
