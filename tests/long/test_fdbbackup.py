@@ -12,7 +12,7 @@ import pytest
 import fdbqueue
 from fdbqueue.admin import check
 from fdbqueue.types import State
-from tests.long.test_killed_servers import CHECK, PUSHER, WORKER, started
+from tests.long.clients import CHECK, PUSHER, WORKER, started
 from tests.support.cluster import Server, find_programs
 from tests.support.waiting import wait_until
 
