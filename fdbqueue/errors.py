@@ -590,7 +590,7 @@ class QueueFull(FdbqueueError):
 
 
 class InvalidShards(FdbqueueError, ValueError):
-    """A queue cannot have so many shards, or not with its other options."""
+    """A queue cannot have this number of shards now, or not with its other options."""
 
     def __init__(self, shards: int, why: str) -> None:
         super().__init__(f"shards={shards}: {why}")

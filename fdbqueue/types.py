@@ -227,6 +227,11 @@ class Options:
     shards_before: int | None = None
 
     @property
+    def has_had_shards(self) -> bool:
+        """True if the queue has several shards, or has had them with items."""
+        return (self.shards, self.shards_before) != (None, None)
+
+    @property
     def keeps_done(self) -> bool:
         """True if acknowledged items are kept."""
         return self.keep_number != 0 and (

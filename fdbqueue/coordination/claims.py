@@ -142,7 +142,7 @@ class Claims:
         if len(heads) == 1:
             return heads[0]
         now, known = monotonic(), self.weighed
-        if len(known) > _MAX_WEIGHED:
+        if len(self.credits) > _MAX_WEIGHED:
             known.clear()
             self.credits.clear()
         begun = {
@@ -256,8 +256,8 @@ class _Claiming:
         claims, (request,) = self.claims, self.batch
         self.begin_try()
         version = tr.get_read_version().wait()
-        claims.sweep.sweep(tr, self.now)
         options = claims.items.options.read(tr)
+        claims.sweep.sweep(tr, self.now)
         self.is_marked = tr.snapshot[claims.items.layout.scheduled].present()
         while True:
             skipped = request.n * int(random.random() * (request.within // request.n))

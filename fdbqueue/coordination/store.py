@@ -272,11 +272,16 @@ class Store(Generic[_T]):
         def has_items() -> bool:
             return self.sweeper.sweep(db) and not read(db, self.keys_to_watch)
 
-        wanted = Wanted("wait", self.keys_to_watch, self.sweeper.seconds_left)
+        def keys(tr: Transaction) -> list[bytes]:
+            found = self.keys_to_watch(tr)
+            return [*found, self.layout.options] if found else []  # which may get more shards
+
+        wanted = Wanted("wait", keys, self.sweeper.seconds_left)
         return until_found(self._lines, db, seconds, Call(has_items).alone, wanted)
 
     def keys_to_watch(self, tr: Transaction) -> list[bytes]:
         """Return the keys to watch until an item can be popped; none if one can."""
+        self.options.read(tr)  # the queue may have got more shards
         if not self.items.first(tr, 1):
             return self._keys_of_change(tr)
         return [] if self.items.rate.may_pop(tr, milliseconds()) else [self.layout.wake_counter]

@@ -86,8 +86,9 @@ class Sweeper:
         """Sweep in a transaction that takes items; return false for a paused queue."""
         if not self.has_timers(tr):
             return True
+        options = self._options.read(tr)
         self._sweep_in.sweep(tr, now)
-        return not self._options.read(tr).paused
+        return not options.paused
 
     def sweep(self, tr: ReadTransactor, n: int = 1) -> bool:
         """Sweep a database until nothing is due; return whether the queue was not paused.
@@ -156,9 +157,10 @@ class Sweeper:
 
         def body(tr: Transaction) -> tuple[Swept, bool, bool]:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
+            options = self._options.read(tr)
             swept = self._sweep_in.sweep(tr, now)
             may_end = not swept.all and swept.expired and has_items(tr, self._items.layout)
-            return swept, not self._options.read(tr).paused, may_end
+            return swept, not options.paused, may_end
 
         swept, self.is_ready, may_end = run(db, body)
         self.is_behind = not swept.all

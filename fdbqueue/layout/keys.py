@@ -503,7 +503,12 @@ class Layout:
 
     @staticmethod
     def shard_ranges(prefix: bytes, shards: int) -> list[tuple[bytes, bytes]]:
-        """Return the range of the keys of each shard below a prefix."""
+        """Return the range of the keys of each shard below a prefix.
+
+        The range of a single one has all keys: a client may not know yet that there are more.
+        """
+        if shards == 1:
+            return [Layout.range_of(prefix)]
         first = prefix + b"\x00", prefix + IN_SHARD
         return [first, *(Layout.range_of(prefix + shard_prefix(n)) for n in range(1, shards))]
 

@@ -107,15 +107,11 @@ class Changes:
         layout, item = self._layout, row.item
         key, content, due, level = item.key, item.content, row.due, new.level
         if level is not item.level:
-            level = self._items.shards.level_for(tr, level, item.level.shard)
+            level = self._items.shards.level_for(tr, level, item.level)
         header = item.header._replace(**fields)
         self._rely_on(tr, row)
-        attempts: list[KeyValue] = []
         if level.prefix != item.level.prefix:
-            position = layout.position(key)
-            if header.failed_attempts:
-                attempts += tr.get_range(*layout.attempts_range(position))
-            header = header._replace(origin=header.origin or position)
+            header = header._replace(origin=header.origin or layout.position(key))
             count = Tail(tr.snapshot, level).take_count(tr.get_read_version().wait())
             key = layout.item_key(level.prefix, count, layout.unpack_item_key(key)[-1])
         if new.payload is not None:
@@ -128,9 +124,6 @@ class Changes:
         stored = StoredItem(key, with_header(header, content), level)
         updated = ItemRow("delayed" if due else "ready", stored, row.attempts, due)
         self._perform(tr, now, [Change("updated", row, updated)])
-        for each in attempts:
-            number = layout.unpack_attempt_key(each.key)[1]
-            tr[layout.attempt_key(layout.position(key), number)] = each.value
         return updated
 
     def rename_job(self, tr: Transaction, now: int, row: ItemRow, old: str, new: str) -> bool:

@@ -176,5 +176,6 @@ class Failures:
         # The item may have expired since, but the caller wants to retry it.
         header = header._replace(attempts=0, expires=None, unique=unique, since=now)
         item = dead.item.with_header(header._replace(earlier_attempts=number))
+        item = self._items.shards.present(tr, item)
         self._perform(tr, now, [Change("retried", dead, ItemRow("ready", item, 0))])
         return True

@@ -249,7 +249,7 @@ class Items:
     def append_one(self, tr: Transaction, now: int, new: NewItem) -> bytes:
         """Append an item, and wake a client for it; return its key."""
         options = self.options.read(tr)
-        if options.shards:
+        if options.has_had_shards:
             (new,) = self.shards.place(tr, options, [new])
         (key,) = self.append(tr, now, [new], {new.level.prefix: Tail(tr.snapshot, new.level)})
         wake(tr, self.layout.waiters, 1)

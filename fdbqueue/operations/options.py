@@ -93,8 +93,8 @@ class StoredOptions:
         return finish
 
     def known_shards(self, tr: ReadTransaction) -> int:
-        """Return the number of shards as this client has last read it; read it if unknown."""
-        return self.shards or self.read(tr).shards or 1
+        """Return the number of shards, for one as this client has last read it."""
+        return 1 if self.shards == 1 else self.read(tr).shards or 1
 
     def read(self, tr: ReadTransaction) -> Options:
         """Return the options of the queue."""

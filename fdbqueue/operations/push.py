@@ -94,9 +94,9 @@ class Pusher:
         With `relies_on_full`, a refusal conflicts with every operation that makes room.
         """
         begin, end = self.layout.waiters_and_options
-        options, shards = self._options, self._options.agreed.shards
-        if shards:
-            place = partial(self._items.shards.place, tr, options.agreed)
+        options, given, expected = self._options, requests, self._options.agreed
+        if expected.has_had_shards:
+            place = partial(self._items.shards.place, tr, expected)
             requests = [each._replace(items=place(each.items)) for each in requests]
         items = [*chain.from_iterable(map(_items_of, requests))]
         n = len(items)
@@ -119,8 +119,9 @@ class Pusher:
         if stored is None or stored != options.stored:
             options.agree_with(tr, stored)
             begun = self._bounds.begin(tr, options.agreed, map(_group_of, items))
-            if options.agreed.shards != shards:
-                return self.push(tr, now, requests, relies_on_full)
+            agreed = options.agreed
+            if (agreed.shards, agreed.shards_before) != (expected.shards, expected.shards_before):
+                return self.push(tr, now, given, relies_on_full)
         fitting = [*map(_items_of, requests)]
         if rooms := begun():
             fitting = self._bounds.fitting(tr, requests, rooms)

@@ -66,22 +66,31 @@ class Shards:
         return placed
 
     def present(self, tr: Transaction, item: StoredItem) -> StoredItem:
-        """Return a popped item with a position in a shard that the queue still has."""
+        """Return an item that comes back with its place in the shard where it belongs now.
+
+        The number of shards may have changed since, and its group may be in another one.
+        """
         level, position = item.level, self._layout.position(item.key)
-        if not level.shard:
+        if level.group is None and not level.shard:
             return item
-        options = self._items.options.read(tr)
-        if level.shard < shard_prefix(options.shards or 1):
+        options, shard = self._items.options.read(tr), level.shard
+        if shard >= shard_prefix(options.shards or 1):
+            shard = shard_prefix(_number(position, options.shards or 1))
+        level = self._level_in(tr, options, level, shard)
+        if level.shard == item.level.shard:
             return item
-        level = self.level_for(tr, level, shard_prefix(_number(position, options.shards or 1)))
         key = level.prefix + item.key[len(item.level.prefix) :]
         header = item.header._replace(origin=item.header.origin or position)
         return StoredItem(key, item.value, level).with_header(header)
 
-    def level_for(self, tr: Transaction, level: Level, shard: bytes) -> Level:
-        """Return a level in the shard of its group, or without a group in this shard."""
-        options = self._items.options.read(tr)
-        if options.shards and level.group is not None:
+    def level_for(self, tr: Transaction, level: Level, before: Level) -> Level:
+        """Return a level in the shard of its group; without another one, in the shard of before."""
+        if level.group in (None, before.group):
+            return self._items.levels.in_shard(level, before.shard)
+        return self._level_in(tr, self._items.options.read(tr), level, before.shard)
+
+    def _level_in(self, tr: Transaction, options: Options, level: Level, shard: bytes) -> Level:
+        if options.has_had_shards and level.group is not None:
             shard = shard_prefix(self._homes(tr, options, {level.group})[level.group])
         return self._items.levels.in_shard(level, shard)
 
@@ -101,7 +110,8 @@ class Shards:
                 continue
             # Nobody has pushed to it since the first change, or it had no items then.
             if value is None and any(read_all(tr, layout.counters_of_group(group))):
-                homes[group] = _number(group.encode(), options.shards_before)
+                before = _number(group.encode(), options.shards_before)
+                homes[group] = before if before < shards else homes[group]
             tr[row] = encode_count(homes[group])
         return homes
 

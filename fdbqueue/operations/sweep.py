@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +16,7 @@ from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.timers import VERSIONS, clear_timers, has_expired, timer_over
 from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import wake
-from fdbqueue.types import KeyValue, RangeResult, State, Transaction
+from fdbqueue.types import KeyValue, State, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.operations.claims import ClaimedItems
@@ -24,10 +24,21 @@ if TYPE_CHECKING:
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
 
-_FEW, _FEWEST = 32, 4
-_SHARDS_IN_TURN = 4
+_FEW = 32
+_SHARDS_IN_TURN = 8
 MAX_SWEPT = 256
 """Maximum number of items of each kind in one sweep."""
+
+
+def _up_to(limit: int, of_shards: Iterable[list[KeyValue]]) -> list[list[KeyValue]]:
+    """Return the first timers of the shards, up to a number of them altogether."""
+    found: list[list[KeyValue]] = []
+    for timers in of_shards:
+        some = timers[:limit]
+        limit -= len(some)
+        if some:
+            found.append(some)
+    return found
 
 
 class Swept(NamedTuple):
@@ -71,7 +82,6 @@ class Sweep:
         """
         wrote, limit = False, _FEW if in_claim else MAX_SWEPT
         shards = self._shards(tr, in_turn)
-        limit = max(_FEWEST, limit // len(shards))
         # A try of the transaction that fails after this has looked in vain; the next look helps.
         if abs(now - self._foreign_look) >= _FOREIGN_LOOK:
             self._foreign_look = now
@@ -84,32 +94,34 @@ class Sweep:
         ]
         reads = [tr.snapshot.get_range(*each, limit=limit, streaming_mode=WANT_ALL) for each in due]
 
-        def finish_one(*reads: RangeResult) -> Swept:
-            leases, dues, expiries = map(list, reads)
-            is_all = len(leases) < limit and len(dues) < limit
-            moves = bool(leases or dues) and (is_all or not in_claim)
+        def finish() -> Swept:
+            leases, dues, expiries = (
+                _up_to(limit, map(list, reads[kind :: len(indexes)]))
+                for kind in range(len(indexes))
+            )
+            numbers = [sum(map(len, each)) for each in (leases, dues, expiries)]
+            is_all = max(numbers[:2]) < limit
+            moves = sum(numbers[:2]) > 0 and (is_all or not in_claim)
             is_behind = False
-            if expiries:
-                self._end_timers(tr, now, "ready", expiries)
+            for timers in expiries:
+                self._end_timers(tr, now, "ready", timers)
             if moves:
                 # Leases last: an item that returns has its unique key again unless another has it.
-                self._end_timers(tr, now, "delayed", dues)
-                self._claimed.end_over(tr, now, leases)
-                references = [layout.unpack_timer_key(layout.dues, row.key)[1] for row in dues]
+                for timers in dues:
+                    self._end_timers(tr, now, "delayed", timers)
+                for timers in leases:
+                    self._claimed.end_over(tr, now, timers)
+                keys = [timer.key for timer in chain.from_iterable(dues)]
+                references = [layout.unpack_timer_key(layout.dues, key)[1] for key in keys]
                 is_behind = self._schedules.tick_all(tr, now, references)
                 wake(tr, layout.waiters, self._items.groups.end_holds(tr, now, references))
                 if layout.queue_reference in references:
                     self._items.rate.look_again(tr, now)
             return Swept(
-                all=is_all and len(expiries) < limit and not is_behind,
-                expired=len(expiries) < limit,
-                wrote=moves or bool(expiries),
+                all=max(numbers) < limit and not is_behind,
+                expired=numbers[2] < limit,
+                wrote=wrote or moves or numbers[2] > 0,
             )
-
-        def finish() -> Swept:
-            swept = [finish_one(*reads[each : each + 3]) for each in range(0, len(reads), 3)]
-            all_swept, expired, wrote_any = zip(*swept)
-            return Swept(all(all_swept), all(expired), wrote or any(wrote_any))
 
         return finish
 

@@ -598,4 +598,6 @@ def declared_settings(options: QueueLimits, groups: GroupOptions) -> dict[str, A
     validate_options(QueueLimits, options)
     validate_options(GroupOptions, groups)
     named = {OF_GROUPS + name: value for name, value in group_settings(groups, None).items()}
-    return {**settings_to_store(options), **named}
+    stored = settings_to_store(options)
+    check_shards(Options("", "", None, **stored))
+    return {**stored, **named}

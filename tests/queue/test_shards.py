@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -372,6 +373,88 @@ def test_popped_items_of_a_shard_that_is_gone_return_to_another(
     assert {*shards_of(jobs, taken)} == {b"", b"\x27\x15\x01"}
     assert sorted(item.value for item in taken) == [*range(40)]
     assert {item.id for item in taken} == {item.id for item in items}
+
+
+def test_a_client_that_asks_for_shards_obeys_the_stored_number(db: Any, name: str) -> None:
+    """Its first push finds out that the queue has another number."""
+    first = PriorityQueue.named(db, name)
+    first.push(db, "first", group="ada")
+    items = [PriorityQueue.named(db, name, shards=8).push(db, n, delay=600) for n in range(8)]
+    assert {*shards_of(first, items)} == {b""}
+    first.configure(db, shards=8)
+    other = PriorityQueue.named(db, name)
+    other.push(db, "of eight")
+    first.clear(db)
+    first.configure(db, shards=1)
+    assert {*shards_of(first, [other.push(db, n) for n in range(8)])} == {b""}
+
+
+def test_a_group_is_in_one_shard_also_if_the_queue_had_one_in_between(db: Any, name: str) -> None:
+    jobs = PriorityQueue.named(db, name, shards=2)
+    jobs.push(db, "so that groups may be somewhere")
+    jobs.clear(db)
+    jobs.push(db, "again")
+    jobs.pop(db)
+    jobs.configure(db, shards=1)
+    groups = [f"group {number}" for number in range(10)]
+    first = [jobs.push(db, 1, group=group) for group in groups]
+    jobs.configure(db, shards=4)
+    second = [jobs.push(db, 2, group=group) for group in groups]
+    assert {*shards_of(jobs, [*first, *second])} == {b""}
+    assert [item.value for item in claimed(db, jobs)].count(2) == 10
+
+
+def test_what_comes_back_joins_its_group_where_it_is_now(db: Any, name: str) -> None:
+    """Dead letters, with their failed attempts, and popped items: at their places."""
+    jobs = PriorityQueue.named(db, name, shards=2)
+    groups = [f"group {number}" for number in range(12)]
+    for group in groups:
+        jobs.push(db, [group, "dead"], group=group)
+        jobs.nack(db, jobs.claim(db), dead=True, error="broken")
+    popped = []
+    for group in groups:
+        jobs.push(db, [group, "popped"], group=group)
+        popped.append(jobs.pop(db))
+    jobs.configure(db, shards=16)
+    for group in groups:
+        jobs.push(db, [group, "new"], group=group)
+    jobs.put_back(db, popped)
+    dead = [*jobs.items(db, state="dead")]
+    for info in dead:
+        assert jobs.retry(db, info.id)
+    assert_views_agree(db, jobs)
+    assert [len(jobs.get(db, info.id).failed_attempts) for info in dead] == [1] * 12
+    taken = [tuple(item.value) for item in claimed(db, jobs)]
+    for group in groups:
+        assert [what for of, what in taken if of == group] == ["dead", "popped", "new"]
+
+
+@pytest.mark.parametrize("verb", ["pop", "claim", "wait"])
+@pytest.mark.parametrize("delay", [0, 0.2])
+def test_a_client_that_waits_learns_that_a_queue_has_more_shards(
+    db: Any, name: str, verb: str, delay: float
+) -> None:
+    jobs = PriorityQueue.named(db, name)
+    jobs.push(db, "first")
+    jobs.pop(db)
+    waits = PriorityQueue.named(db, name)
+    waits.pop(db)
+    act = {"pop": waits.pop, "claim": waits.claim, "wait": waits.wait}[verb]
+    arguments = [20] if verb == "wait" else []
+    options = {} if verb == "wait" else {"wait": 20}
+    with later(lambda: act(db, *arguments, **options)) as waiting:
+        time.sleep(0.3)
+        jobs.configure(db, shards=32)
+        time.sleep(0.3)
+        jobs.push(db, "second", delay=delay)
+        assert waiting.result()  # before it looks without a reason
+
+
+def test_a_claim_takes_as_many_due_items_of_one_group_as_without_shards(db: Any, name: str) -> None:
+    jobs = PriorityQueue.named(db, name, shards=32)
+    jobs.push_many(db, range(200), group="ada", delay=600)
+    come_due(db, jobs)
+    assert len(jobs.pop_many(db, 200)) == 200
 
 
 def test_a_group_with_only_delayed_items_stays(db: Any, queue: PriorityQueue) -> None:

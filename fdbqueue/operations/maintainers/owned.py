@@ -45,7 +45,7 @@ class OwnedRows:
             self._end_waits(tr, position, header, after.item.header)
             return
         if header.failed_attempts or before.state == "dead":
-            tr.clear_range(*layout.attempts_range(position))
+            self._move_attempts(tr, position, after)
         if before.finished_at:
             tr.clear(layout.returned + position)
         if after is not None:
@@ -55,6 +55,15 @@ class OwnedRows:
         if header.steps:
             tr.clear_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
         self._end_waits(tr, position, header, NO_HEADER)
+
+    def _move_attempts(self, tr: Transaction, position: bytes, after: ItemRow | None) -> None:
+        layout = self._layout
+        attempts = layout.attempts_range(position)
+        if after is not None:
+            for row in [*tr.get_range(*attempts)]:
+                number = layout.unpack_attempt_key(row.key)[1]
+                tr[layout.attempt_key(layout.position(after.key), number)] = row.value
+        tr.clear_range(*attempts)
 
     def _end_waits(
         self, tr: Transaction, position: bytes, header: Header, following: Header
