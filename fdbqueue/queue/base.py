@@ -586,7 +586,8 @@ class BaseQueue(Generic[_T]):
     def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
         """Return the number of ready items ahead of this one; `None` if it is not ready.
 
-        Groups count in the order of their names. Cost: a scan of the items ahead.
+        Groups count in the order of their names; of other shards, only better priorities. Cost: a
+        scan of the items ahead.
 
         Example:
             >>> last, first = jobs.push(db, "b", 5), jobs.push(db, "a", 1)

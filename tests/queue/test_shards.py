@@ -439,7 +439,7 @@ def test_a_client_that_waits_learns_that_a_queue_has_more_shards(
     jobs.pop(db)
     waits = PriorityQueue.named(db, name)
     waits.pop(db)
-    act = {"pop": waits.pop, "claim": waits.claim, "wait": waits.wait}[verb]
+    act: Any = {"pop": waits.pop, "claim": waits.claim, "wait": waits.wait}[verb]
     arguments = [20] if verb == "wait" else []
     options = {} if verb == "wait" else {"wait": 20}
     with later(lambda: act(db, *arguments, **options)) as waiting:
