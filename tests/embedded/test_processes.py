@@ -103,9 +103,12 @@ def is_refused(*uses: Callable[[], object]) -> None:
 
 
 def test_a_forked_child_is_told_to_open_databases_after_the_fork(
-    tmp_path: Path, fdb_error: Any
+    tmp_path: Path, fdb_error: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other threads of the parent commit meanwhile."""
+    # A busy machine may take longer than a transaction lives.
+    monkeypatch.setattr("fdbqueue.embedded.storage.storage.TRANSACTION_LIFETIME", 600.0)
+    monkeypatch.setattr("fdbqueue.embedded.storage.tables.LIFETIME", 600_000_000)
     stop = threading.Event()
 
     def commit() -> None:
