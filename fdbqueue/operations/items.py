@@ -172,7 +172,7 @@ class Items:
 
         The oldest of a priority comes first. A pop conflicts on the range that this reads.
         """
-        if self.options.known_shards(tr) > 1:
+        if self.options.shards != 1 and self.options.known_shards(tr) > 1:
             return [*begin_first(self, tr, self.shards.choose, at_max)(n)]
         begin, end = self.layout.all_items
         if not at_max:
