@@ -95,7 +95,7 @@ class Pusher:
         """
         begin, end = self.layout.waiters_and_options
         options, given, expected = self._options, requests, self._options.agreed
-        if expected.has_had_shards:
+        if expected.shards or expected.shards_before:
             place = partial(self._items.shards.place, tr, expected)
             requests = [each._replace(items=place(each.items)) for each in requests]
         items = [*chain.from_iterable(map(_items_of, requests))]
