@@ -481,6 +481,8 @@ def test_what_counts_over_the_whole_queue_is_refused(
     refused = f"shards=4: a queue with several shards has no {name_of_option}"
     with pytest.raises(InvalidShards, match=refused):
         jobs.configure(db, **options)
+    with pytest.raises(InvalidShards, match=refused):
+        App(db).queue("declared", shards=4, **options)
     queue.configure(db, **options)
     with pytest.raises(InvalidShards, match=refused):
         queue.configure(db, shards=4)
