@@ -17,6 +17,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue.layout.keys import Layout, receipts_before
 from fdbqueue.layout.names import workers_range
+from fdbqueue.queue.base import store_of
 from tests.long.simulation.cluster.inside.clients import Client
 
 _LONGEST = 300
@@ -109,10 +110,12 @@ def wait_until(client: Client, is_true: Callable[[], bool], seconds: float, prob
 def wait_for_ends(client: Client, db: Any, queue: fdbqueue.PriorityQueue) -> None:
     """Wait until every lease and every delay is over.
 
-    While the cluster recovers its versions stand still, and so do leases. Each look ends some.
+    While the cluster recovers its versions stand still, and so do leases. Each look ends some,
+    and a trim returns the items that are staged for the pops of dead processes.
     """
 
     def are_over() -> bool:
+        store_of(queue).sweeper.trim(db)
         stats = queue.stats(db)
         return not (stats.claimed or stats.delayed)
 
