@@ -106,8 +106,12 @@ class Items:
         self.shards = Shards(self)
         self.owned = OwnedRows(layout)
         self.unique_keys = UniqueKeys(layout)
-        followers: list[Follow]
-        followers = [self.unique_keys.follow, self.owned.follow, partial(note_ends, layout)]
+        followers: list[Follow] = [
+            self.unique_keys.follow,
+            self.owned.follow,
+            self.shards.follow,
+            partial(note_ends, layout),
+        ]
         self.transitions = Transitions(layout, self.history.begin, self.groups.begin, followers)
 
     # Totals and counters

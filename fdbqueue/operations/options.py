@@ -57,6 +57,7 @@ class StoredOptions:
         may_have_done: The last value of `has_kept`.
         has_any_rate, has_groups: Whether this client has found a rate, or groups.
         shards: The number of shards as this client has last read it; 0 if unknown.
+        has_homes: Whether rows say where groups are, as this client has last read it.
     """
 
     def __init__(self, layout: Layout, given: Options) -> None:
@@ -64,6 +65,7 @@ class StoredOptions:
         self._given = given
         self._accepted: dict[str, Any] = {}  # options of which any stored value is accepted
         self.shards = 0
+        self.has_homes = False
         self._agree_on(given, None)
         self._seen: Options | None = None
         self.max_attempts: int | None = None
@@ -88,6 +90,7 @@ class StoredOptions:
                 self.has_any_rate |= options.rate is not None
                 self.has_groups |= options.has_groups
                 self.shards = options.shards or 1
+                self.has_homes = options.shards_before is not None
             return options
 
         return finish

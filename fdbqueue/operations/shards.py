@@ -18,11 +18,12 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout, shard_prefix
 from fdbqueue.layout.values import decode_count, encode_count
 from fdbqueue.operations.parallel import read_all
-from fdbqueue.types import KeySelector, Options, ReadTransaction, Transaction
+from fdbqueue.types import ENDED, KeySelector, Options, ReadTransaction, Transaction
 
 if TYPE_CHECKING:
-    from fdbqueue.layout.items import Level
+    from fdbqueue.layout.items import ItemRow, Level
     from fdbqueue.operations.items import Items, NewItem
+    from fdbqueue.operations.transitions import Change
 
 _group_of = attrgetter("level.group")
 
@@ -34,6 +35,11 @@ Choose: TypeAlias = Callable[[ReadTransaction, list[StoredItem]], StoredItem]
 
 Start: TypeAlias = Callable[[bytes], KeySelector]
 """Returns where to begin in a range of items."""
+
+
+def _group_with(row: ItemRow | None) -> str | None:
+    """Return the group that an item keeps in its shard, if any."""
+    return None if row is None or row.state in ENDED else row.item.level.group
 
 
 def _number(hashed: bytes, shards: int) -> int:
@@ -114,6 +120,18 @@ class Shards:
                 homes[group] = before if before < shards else homes[group]
             tr[row] = encode_count(homes[group])
         return homes
+
+    def follow(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
+        """Forget the shards of groups whose last ready, delayed or claimed item is gone."""
+        if not self._items.options.has_homes:
+            return
+        before = {_group_with(change.before) for change in changes}
+        after = {_group_with(change.after) for change in changes}
+        for group in sorted(filter(None, before - after)):
+            counters = self._layout.counters_of_group(group)
+            if not any(read_all(tr.snapshot, counters)):
+                read_all(tr, counters)  # conflict with a push to the group
+                tr.clear(self._layout.group_key(self._layout.group_homes, group))
 
     # Which comes first
 

@@ -343,6 +343,23 @@ def test_a_group_whose_items_are_claimed_or_delayed_stays(db: Any, queue: Priori
         assert taken.index(before.id) < taken.index(after.id)
 
 
+def test_a_group_that_has_no_items_any_more_leaves_no_row(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, "so that groups may be somewhere")
+    queue.configure(db, shards=8, keep=20)
+    homes = layout_of(queue).range_of(layout_of(queue).group_homes)
+    items = [queue.push(db, number, group=f"group {number}") for number in range(20)]
+    assert len([*db.get_range(*homes)]) == 20
+    queue.remove(db, items[7])
+    queue.update(db, items[8], group="group 9")
+    assert len([*db.get_range(*homes)]) == 18
+    claims = [queue.claim(db, n=6) for _ in range(4)]
+    for claim in claims:
+        assert claim is not None
+        queue.ack(db, claim)
+    assert [*db.get_range(*homes)] == []
+    assert_views_agree(db, queue)
+
+
 def test_fewer_shards_are_refused_while_a_higher_one_holds_an_item(
     db: Any, jobs: PriorityQueue
 ) -> None:

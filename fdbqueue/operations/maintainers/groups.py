@@ -235,8 +235,6 @@ class Groups:
             tr.add_read_conflict_key(key)  # it may just have items again
             tr.clear(key)
             tr.clear(row.key)
-            if self._options.shards > 1 and not any(read_all(tr, layout.counters_of_group(idle))):
-                tr.clear(layout.group_key(layout.group_homes, idle))
 
     def _begin_shares_again(self, tr: Transaction, rest: bytes, pass_: int) -> None:
         """Restart all shares behind an idle group, if nobody has a turn."""
