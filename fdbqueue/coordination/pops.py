@@ -208,8 +208,11 @@ class PopRequests:
 
     def unstage(self, tr: Transaction, now: int, staged: Staged) -> int:
         """Return taken items to their positions; return their size."""
-        rows = self._rows(staged)
-        changes = [Change("unstaged", row, row._replace(state="ready")) for row in rows]
+        rows, changes = self._rows(staged), list[Change]()
+        for row in rows:
+            # The group may be in another shard by now: its staged items do not keep it.
+            item = self._items.shards.present(tr, row.item)
+            changes.append(Change("unstaged", row, row._replace(state="ready", item=item)))
         changes = self._items.unique_keys.hold_again(tr, changes)
         self._items.transitions.perform(tr, now, changes)
         return sum(len(row.key) + len(row.item.value) for row in rows)

@@ -12,9 +12,11 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination import pops
 from fdbqueue.coordination.pops import PopRequests
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import Layout, shard_of
 from fdbqueue.layout.values import encode_request, pack_staged
 from fdbqueue.queue.base import store_of
+from tests.support.keys import layout_of
+from tests.support.scan import assert_views_agree
 
 WAITS = b"\x16\x01\x02\x01name\x00"
 
@@ -56,6 +58,25 @@ def test_a_first_pop_returns_what_was_staged_for_a_dead_process(
     assert PriorityQueue(queue.subspace).pop_many(db, 2) == items
     report = fdbqueue.admin.check(db, queue)
     assert report.ok, report.problems
+
+
+def test_items_staged_for_a_dead_process_return_to_the_shard_where_their_group_is_now(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [f"group {number}" for number in range(10)]
+    staged = queue.push_many(db, groups, groups=groups)
+    for _ in groups:
+        stage_first(db, queue)
+    queue.configure(db, shards=8)
+    others = queue.push_many(db, groups, groups=groups)
+    queue.push(db, "first", priority=-1)
+    monkeypatch.setattr(pops, "REQUEST_TIMEOUT", 0)
+    assert PriorityQueue(queue.subspace).pop(db)
+    assert_views_agree(db, queue)
+    for group, first, second in zip(groups, staged, others):
+        listed = [*queue.items(db, group=group)]
+        assert [item.id for item in listed] == [first.id, second.id]
+        assert len({shard_of(layout_of(queue).position(item.key)) for item in listed}) == 1
 
 
 @pytest.mark.parametrize("is_collected", [True, False])
