@@ -167,7 +167,9 @@ class Shards:
             raise InvalidShards(n, "items are staged for pops of other processes; try again")
         if n == n_before or before.shards_before is not None:
             return after
-        has_had_items = self._items.begin_counters(tr)().pushed > 0
+        counters = self._items.begin_counters(tr)()
+        # Items that were popped before the queue was cleared may have come back.
+        has_had_items = counters.pushed > 0 or counters.tallies["put_back"] > 0
         return replace(after, shards_before=n_before) if has_had_items else after
 
 

@@ -343,6 +343,19 @@ def test_a_group_whose_items_are_claimed_or_delayed_stays(db: Any, queue: Priori
         assert taken.index(before.id) < taken.index(after.id)
 
 
+def test_a_group_whose_items_came_back_to_a_cleared_queue_stays(
+    db: Any, queue: PriorityQueue
+) -> None:
+    groups = [f"group {number}" for number in range(10)]
+    queue.push_many(db, groups, groups=groups)
+    popped = queue.pop_many(db, 10)
+    queue.clear(db)
+    queue.put_back(db, popped)
+    queue.configure(db, shards=8)
+    items = queue.push_many(db, groups, groups=groups)
+    assert {*shards_of(queue, items)} == {b""}
+
+
 def test_a_group_that_has_no_items_any_more_leaves_no_row(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "so that groups may be somewhere")
     queue.configure(db, shards=8, keep=20)
