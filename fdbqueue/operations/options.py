@@ -105,7 +105,9 @@ class StoredOptions:
 
     def agree(self, tr: Transaction) -> Options:
         """Return the stored options; store the given ones if the queue is new."""
-        self.agree_with(tr, tr.get(self._layout.options).value)
+        stored = tr.get(self._layout.options).value
+        if stored is None or stored != self.stored:
+            self.agree_with(tr, stored)
         return self.agreed
 
     def agree_with(self, tr: Transaction, stored: bytes | None) -> None:

@@ -94,7 +94,10 @@ class Pusher:
         With `relies_on_full`, a refusal conflicts with every operation that makes room.
         """
         begin, end = self.layout.waiters_and_options
-        options, given, expected = self._options, requests, self._options.agreed
+        options, given = self._options, requests
+        if options.agreed.shards_before:
+            options.agree(tr)  # an old number of shards would move groups
+        expected = options.agreed
         if expected.shards or expected.shards_before:
             place = partial(self._items.shards.place, tr, expected)
             requests = [each._replace(items=place(each.items)) for each in requests]

@@ -328,6 +328,21 @@ def test_groups_keep_their_order_while_a_queue_gets_more_shards(
     assert len({*shards_of(queue, later)}) == 9
 
 
+def test_a_group_stays_when_a_client_pushes_that_knows_an_earlier_number_of_shards(
+    db: Any, queue: PriorityQueue
+) -> None:
+    queue.push(db, "so that groups may be somewhere")
+    queue.configure(db, shards=2)
+    other = PriorityQueue(queue.subspace)
+    other.push(db, "of two")
+    queue.configure(db, shards=16)
+    groups = [f"group {number}" for number in range(10)]
+    first = queue.push_many(db, groups, groups=groups)
+    assert {*shards_of(queue, first)} - {b"", b"\x27\x15\x01"}
+    second = other.push_many(db, groups, groups=groups)
+    assert shards_of(queue, second) == shards_of(queue, first)
+
+
 def test_a_group_whose_items_are_claimed_or_delayed_stays(db: Any, queue: PriorityQueue) -> None:
     queue.set_group(db, None, concurrency=1)
     first = [queue.push(db, number, group=f"group {number}") for number in range(10)]
