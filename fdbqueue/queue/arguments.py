@@ -67,6 +67,7 @@ _MAX_LEASE = 10**9  # seconds
 _MAX_CONCURRENCY = 10_000
 _MAX_KEPT_ATTEMPTS = 1_000  # of an item
 MAX_INTEGER = 2**63 - 1
+_MOST_ROWS = 10**7  # more than a transaction reads; FoundationDB takes limits below 2**31
 MAX_TEXT = 255
 """Bytes of UTF-8 in names and keys; a header has as many characters."""
 
@@ -220,6 +221,11 @@ def validate_number(
     upto = "" if highest == MAX_INTEGER else f" to {highest:,}"
     what = f"{name} is a number of {noun}" if noun else f"{name} is a number"
     raise ValueError(f"{what} from {lowest:,}{upto}{instead}, not {number!r}")
+
+
+def validate_most(number: object, name: str = "n", lowest: int = 0) -> int:
+    """Return the maximum number of items, or of other rows, to read in one transaction."""
+    return min(validate_number(number, name, lowest), _MOST_ROWS)
 
 
 def validate_bound(name: str, bound: object, highest: int = MAX_INTEGER) -> int | None:

@@ -70,6 +70,7 @@ from fdbqueue.queue.arguments import (
     validate_group,
     validate_lease,
     validate_log,
+    validate_most,
     validate_number,
     validate_options,
     validate_report,
@@ -224,7 +225,7 @@ class BaseQueue(Generic[_T]):
             >>> claim.item.value, claim.attempt, jobs.claim(db)
             ('send', 1, None)
         """
-        n, within = validate_number(n, "n", 1), validate_number(within, "within", 1)
+        n, within = validate_most(n, "n", 1), validate_most(within, "within", 1)
         lease, wait = validate_lease(lease), validate_wait(tr, wait)
         client = None if client is None else validate_client_name(client)
         return self._store.claim(tr, lease, n, within, wait, client)
@@ -395,7 +396,7 @@ class BaseQueue(Generic[_T]):
             >>> [item.value for item in mail.pop_many(db, 5)]
             ['a', 'b']
         """
-        return self._store.pop(tr, validate_number(n), False, validate_wait(tr, wait))
+        return self._store.pop(tr, validate_most(n), False, validate_wait(tr, wait))
 
     def peek(self, tr: ReadTransactor) -> _T | None:
         """Return the item that `pop` would take. Conflicts with pops. Cost: one read of one row.
@@ -414,7 +415,7 @@ class BaseQueue(Generic[_T]):
             >>> [item.value for item in mail.peek_many(db, 5)]
             ['a', 'b']
         """
-        return self._store.reads.peek(tr, validate_number(n))
+        return self._store.reads.peek(tr, validate_most(n))
 
     # Find items, and change what is found
 
@@ -836,7 +837,7 @@ class BaseQueue(Generic[_T]):
             >>> [(group.name, group.ready) for group in jobs.groups(db)]
             [('ada', 2)]
         """
-        limit = validate_number(limit, "limit", 1)
+        limit = validate_most(limit, "limit", 1)
         name, layout = validate_group(after, may_be_empty=True), self._store.layout
         return read(tr, lambda tr: list_groups(tr, layout, name, limit))
 

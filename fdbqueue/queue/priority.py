@@ -18,7 +18,7 @@ from fdbqueue.options import PushManyOptions, PushOptions, QueueOptions, UpdateO
 from fdbqueue.queue.arguments import (
     given_options,
     of_each,
-    validate_number,
+    validate_most,
     validate_options,
     validate_wait,
 )
@@ -313,7 +313,7 @@ class PriorityQueue(ValueQueue[V]):
             >>> [item.value for item in jobs.pop_many(db, 2)]
             ['a', 'b']
         """
-        return self._store.pop(tr, validate_number(n), max, validate_wait(tr, wait))
+        return self._store.pop(tr, validate_most(n), max, validate_wait(tr, wait))
 
     peek_min = BaseQueue[Item[V]].peek
 
@@ -334,7 +334,7 @@ class PriorityQueue(ValueQueue[V]):
             >>> [item.value for item in jobs.peek_many(db, 2, max=True)]
             ['b', 'a']
         """
-        return self._store.reads.peek(tr, validate_number(n), max)
+        return self._store.reads.peek(tr, validate_most(n), max)
 
 
 class Queue(ValueQueue[V]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import inspect
+import sys
 from typing import Any
 
 import pytest
@@ -78,6 +79,21 @@ def called(handle: Any, method: str, *args: Any) -> None:
 
     returned = getattr(handle, method)(*args)
     [*(asyncio.run(awaited(returned)) if hasattr(returned, "__await__") else returned)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [2**31, 2**32 + 1, sys.maxsize])
+def test_a_maximum_beyond_all_items_means_all(db: Any, name: str, kind: Any, n: int) -> None:
+    queue = kind.named(db, name)
+    for group in (None, "ada", "bob"):
+        push(db, queue, "a", group=group)
+    assert len(queue.peek_many(db, n)) == 3
+    assert [group.name for group in queue.groups(db, limit=n)] == ["ada", "bob"]
+    claim = queue.claim(db, n=n, within=n)
+    assert len(claim) == 3
+    queue.release(db, claim)
+    assert len(queue.pop_many(db.create_transaction(), n)) == 3
+    assert len(queue.pop_many(db, n)) == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
