@@ -23,7 +23,7 @@ SERIES = {
 LABELS = {"queue": "mail"}
 ALERTS = {
     "JobsDied": ("22m", LABELS),
-    "JobsWaitTooLong": ("22m", LABELS),
+    "JobsWaitTooLong": ("27m", LABELS),
     "UnknownJobs": ("22m", LABELS),
     "JobsFail": ("35m", LABELS | {"job": "send"}),
 }

@@ -33,7 +33,8 @@ _GAUGES = {
     "unknown_jobs": "Ready and delayed jobs that a worker did not know.",
     "backlog": "Ready and claimed items: the jobs that need a worker now.",
     "oldest_item_age_seconds": (
-        "Age of the oldest ready item, by the clocks of this server and of its pusher."
+        "Time since the push of the oldest ready item, or since a delayed item was due that no "
+        "client has made ready; by the clocks of this server and of the pusher."
     ),
 }
 _TOTALS = {
@@ -130,9 +131,11 @@ def _numbers(stats: QueueStats) -> dict[str, float]:
     numbers["queue_paused"] = stats.paused
     numbers["unknown_jobs"] = stats.unknown_jobs
     numbers["backlog"] = stats.ready + stats.claimed
-    if stats.oldest is not None:
-        age = datetime.now(timezone.utc) - stats.oldest
-        numbers["oldest_item_age_seconds"] = age.total_seconds()
+    now, oldest, due = datetime.now(timezone.utc), stats.oldest, stats.next_due
+    if due is not None and due < now:  # clients make due items ready, but none may be running
+        oldest = due if oldest is None else min(oldest, due)
+    if oldest is not None:
+        numbers["oldest_item_age_seconds"] = (now - oldest).total_seconds()
     return numbers
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -127,6 +128,20 @@ def test_metrics_are_exposed_for_prometheus(remote: Remote, name: str) -> None:
     assert 0 <= float(ages[0].split()[-1]) < 60
     pushes = 'method="POST",route="/queue/{name:path}/push",status="201"'
     assert f"fdbqueue_http_requests_total{{{pushes}}} 3.0" in lines
+
+
+def test_metrics_show_the_age_of_a_due_item_without_a_client(
+    remote: Remote, name: str, db: Any
+) -> None:
+    for queue, delay in {"jobs": 0.05, "later": 60}.items():
+        PriorityQueue.named(db, f"{name}{queue}").push(db, {}, delay=delay)
+    time.sleep(0.1)
+    text = remote.client.get("/metrics?queues=all").text
+    ages = re.findall(rf'^fdbqueue_oldest_item_age_seconds{{queue="{name}(.+)"}} (.+)$', text, re.M)
+    ((queue, age),) = ages
+    assert queue == "jobs"
+    assert 0 < float(age) < 60
+    assert f'fdbqueue_items{{queue="{name}jobs",state="delayed"}} 1.0' in text
 
 
 def test_metrics_count_conflicts(remote: Remote, db: Any, space: Subspace) -> None:
