@@ -144,7 +144,8 @@ def release(
 ) -> None:
     """Take claimed items of QUEUE away from their workers, and make them ready.
 
-    The interrupted attempts do not count, and the workers can no longer acknowledge them.
+    The attempts do not count, and the workers can no longer acknowledge them. They are not told: a
+    call goes on to its end, perhaps while another worker runs the item. `fdbq cancel` tells them.
 
     Exits with code 1 if an item is not claimed.
 

@@ -148,6 +148,9 @@ def clear(db: Database, queue: str, yes: bool) -> None:
 def rename(db: Database, queue: str, name: str) -> None:
     """Rename QUEUE to NAME, with everything in it.
 
+    Running workers and clients follow the queue. A later push to QUEUE creates a new one, which
+    they find after a restart.
+
     \b
     Example:
       fdbq rename jobs old-jobs
@@ -180,7 +183,8 @@ def rename_job(db: Database, queue: str, old: str, new: str) -> None:
 def drop(db: Database, queue: str, yes: bool) -> None:
     """Drop QUEUE and all its items, after asking for confirmation.
 
-    Jobs of other queues that wait for its jobs continue as if these were cancelled.
+    Stop its clients first: a later push creates the queue again. Jobs of other queues that wait for
+    its jobs continue as if these were cancelled.
 
     \b
     Example:
