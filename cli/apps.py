@@ -22,7 +22,7 @@ from fdbqueue.queue.arguments import text_of_seconds, validate_seconds
 from fdbqueue.queue.overview import by_job, queue_names
 from fdbqueue.types import STATES, Database
 
-from .command import JSON, command, database_option
+from .command import JSON, command, database_option, explained_time_outs
 from .interrupts import stop_on_signal
 from .loading import bound_app, loaded_app
 from .logs import log_to_stderr
@@ -58,7 +58,8 @@ def deploy(app: str, *, check: bool = False, force: bool = False, **given: Any) 
     """
     log_to_stderr(logging.DEBUG if given["verbose"] else logging.WARNING)
     loaded = bound_app(app, given["url"], given["timeout"], create=not check)
-    differences = loaded.deploy(force=force, check=check)
+    with explained_time_outs(loaded.db, given["url"], given["timeout"]):
+        differences = loaded.deploy(force=force, check=check)
     for each in differences:
         (show if check else report)(asdict(each), str(each))
     if not differences and not wants_json():

@@ -7,7 +7,8 @@ import inspect
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,6 +18,7 @@ import fdbqueue
 from fdbqueue import embedded
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.queue.overview import queue_names
+from fdbqueue.types import Database
 
 from .arguments import Duration, usage_errors
 from .logs import log_to_stderr
@@ -118,25 +120,33 @@ def on_database(function: Callable[..., None], creates: bool) -> Callable[..., N
         db = open_database(url, creates or bool(given.get("create")))
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
-            function(db=db, **given)
+            with explained_time_outs(db, url, timeout):
+                function(db=db, **given)
         except QueueNotFound:
             check_integrity(db)
             raise
-        except fdbqueue.error_classes() as error:
-            if error.code != 1031:
-                raise
-            message = f"the database did not answer within {timeout:g} seconds (--timeout)"
-            if isinstance(error, LockTimeout):
-                message += f": {error.reason}"
-            if not isinstance(db, embedded.Database):
-                file = url or os.environ.get("FDB_CLUSTER_FILE") or "CLUSTER_FILE"
-                message += f"; `fdbcli -C {file} --exec status` shows whether the cluster is up"
-            raise click.ClickException(message) from error
         finally:
             if isinstance(db, embedded.Database):
                 db.close()
 
     return run
+
+
+@contextmanager
+def explained_time_outs(db: Database, url: str | None, timeout: float) -> Iterator[None]:
+    """Replace a time-out of the database by a message that says what to do."""
+    try:
+        yield
+    except fdbqueue.error_classes() as error:
+        if error.code != 1031:
+            raise
+        message = f"the database did not answer within {timeout:g} seconds (--timeout)"
+        if isinstance(error, LockTimeout):
+            message += f": {error.reason}"
+        if not isinstance(db, embedded.Database):
+            file = url or os.environ.get("FDB_CLUSTER_FILE") or "CLUSTER_FILE"
+            message += f"; `fdbcli -C {file} --exec status` shows whether the cluster is up"
+        raise click.ClickException(message) from error
 
 
 _OTHER_NAMES = {

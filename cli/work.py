@@ -35,7 +35,7 @@ from fdbqueue.worker.processes import (
 from fdbqueue.worker.shutdown import Shutdown
 
 from .arguments import Duration, number_of_bytes, usage_errors
-from .command import QUEUES, command, on_database
+from .command import QUEUES, command, explained_time_outs, on_database
 from .interrupts import cleanup_on_signal, exit_on, stop_on_signal
 from .loading import bound_app, loaded_function
 from .logs import log_to_stderr
@@ -183,7 +183,7 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
             existing_queue(app.db, name)  # raises if it does not exist: nothing would push to it
 
     def run() -> WorkerReport:
-        with usage_errors():
+        with usage_errors(), explained_time_outs(app.db, given["url"], given["timeout"]):
             return app.work(*queues, weights=weights, **options)
 
     found = queues_of(app, queues)

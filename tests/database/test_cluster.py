@@ -153,6 +153,19 @@ def test_an_unresponsive_cluster_times_out(cluster: Cluster, tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["nobody.cluster"]
 
 
+@pytest.mark.parametrize("command", ["work", "deploy"])
+def test_an_unresponsive_cluster_times_out_for_an_app(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "nobody.cluster"
+    file.write_text("test:test@127.0.0.1:1\n")
+    (tmp_path / "shop.py").write_text(
+        "import fdbqueue\napp = fdbqueue.App()\napp.queue('mail', max_size=9)\n"
+        "@app.job(queue='mail')\ndef send(): ...\n"
+    )
+    done = Shell(tmp_path, str(file))(command, "--app", "shop:app", "--timeout", "0.5")
+    (*_, message) = done.stderr.splitlines()
+    assert "did not answer within 0.5 seconds (--timeout)" in message
+
+
 FORKS = """
 import os, sys, fdbqueue
 from fdbqueue.errors import ClusterUnavailable
