@@ -154,17 +154,26 @@ class Shards:
 
     # How many there are
 
+    def in_the_way(self, reads: ReadTransaction, before: Options, n: int) -> str | None:
+        """Return why a queue cannot have `n` shards now; `None` if it can."""
+        n_before, layout = before.shards or 1, self._layout
+        if n >= n_before:
+            return None
+        for prefix in layout.prefix_of.values():
+            begin, end = layout.shard_ranges(prefix, n_before)[n][0], prefix + b"\xff"
+            for row in reads.get_range(begin, end, limit=1):
+                id = layout.item_id(layout.items + row.key[len(prefix) :])
+                return f"a higher shard still holds items, such as {id}"
+        if [*reads.get_range(*layout.range_of(layout.results), limit=1)]:
+            return "items are staged for pops of other processes; try again"
+        return None
+
     def change(self, tr: Transaction, before: Options, after: Options) -> Options:
         """Return new options for a queue whose number of shards changes; raise `InvalidShards`."""
         n_before, n = before.shards or 1, after.shards or 1
-        layout = self._layout
-        for prefix in layout.prefix_of.values() if n < n_before else ():
-            begin, end = layout.shard_ranges(prefix, n_before)[n][0], prefix + b"\xff"
-            for row in tr.get_range(begin, end, limit=1):
-                id = layout.item_id(layout.items + row.key[len(prefix) :])
-                raise InvalidShards(n, f"a higher shard still holds items, such as {id}")
-        if n < n_before and [*tr.get_range(*layout.range_of(layout.results), limit=1)]:
-            raise InvalidShards(n, "items are staged for pops of other processes; try again")
+        why = self.in_the_way(tr, before, n)
+        if why is not None:
+            raise InvalidShards(n, why)
         if n == n_before or before.shards_before is not None:
             return after
         counters = self._items.begin_counters(tr)()

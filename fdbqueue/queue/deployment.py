@@ -32,20 +32,21 @@ class Difference:
             `"groups.rate"`, or a schedule, such as `"schedules.nightly"`.
         stored: The stored value, or the fields of the schedule that differ, or `None`.
         declared: The value in the code, or the default.
-        is_kept: Whether the stored value stays, because somebody has set it by hand since the last
-            deployment.
+        reason: Why the stored value stays: somebody has set it by hand since the last deployment,
+            or higher shards hold items. `None` if it changes.
     """
 
     queue: str
     setting: str
     stored: Any
     declared: Any
-    is_kept: bool = False
+    reason: str | None = None
 
     def __str__(self) -> str:
         stored, declared = (_text(self.setting, each) for each in (self.stored, self.declared))
-        by_hand = f"stays {stored}, set by hand; the code has {declared}"
-        change = by_hand if self.is_kept else f"{stored} -> {declared}"
+        change = f"{stored} -> {declared}"
+        if self.reason is not None:
+            change = f"stays {stored}, {self.reason}; the code has {declared}"
         return f"{self.queue}: {self.setting} {change}"
 
 
@@ -92,7 +93,7 @@ class Deployment:
         store, declared = store_of(queue), self.settings[name]
         before, options = decode_deployed(tr[store.layout.deployed].value), store.options.agree(tr)
         of_groups = {OF_GROUPS + each: value for each, value in queue.group_settings(tr).items()}
-        found: list[Difference] = []
+        remembered, found = declared, list[Difference]()
         for setting in {**before, **declared}:
             stored = of_groups.get(setting, getattr(options, setting, None))
             if setting == "keep_number":
@@ -102,18 +103,22 @@ class Deployment:
             wanted = declared.get(setting, unset[0])
             if stored != wanted:
                 by_hand = stored not in ([before[setting]] if setting in before else unset)
-                is_kept = by_hand and not self.force
-                found.append(Difference(name, setting, stored, wanted, is_kept))
+                reason = "set by hand" if by_hand and not self.force else None
+                if setting == "shards" and reason is None:
+                    reason = store.items.shards.in_the_way(tr.snapshot, options, wanted or 1)
+                    if reason is not None:  # so that a later deployment does it
+                        remembered = {**remembered, setting: stored}
+                found.append(Difference(name, setting, stored, wanted, reason))
         if self.check:  # a handle remembers what it has changed
             return found
-        changes: Any = {each.setting: each.declared for each in found if not each.is_kept}
+        changes: Any = {each.setting: each.declared for each in found if each.reason is None}
         of_all = {each: changes.pop(each) for each in [*changes] if each.startswith(OF_GROUPS)}
         queue.configure(tr, **changes)
         if of_all:
             changes = {each.removeprefix(OF_GROUPS): value for each, value in of_all.items()}
             queue.set_group(tr, None, **changes)
-        if before != declared:
-            tr[store.layout.deployed] = encode_deployed(declared)
+        if before != remembered:
+            tr[store.layout.deployed] = encode_deployed(remembered)
         return found
 
 

@@ -35,7 +35,7 @@ def test_a_deployment_is_printed_and_checked(local: Shell) -> None:
     forced = json.loads(local.output(*DEPLOY, "--force", "--json"))
     assert forced == {
         **{"queue": "mail", "setting": "rate", "stored": [5, 1], "declared": [100, 60]},
-        "is_kept": False,
+        "reason": None,
     }
     assert local.output(*DEPLOY, "--json") == ""
 

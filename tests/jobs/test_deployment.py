@@ -100,7 +100,7 @@ def test_what_was_set_by_hand_stays_until_it_is_forced(db: Database, name: str, 
         f"{name}: concurrency stays 5, set by hand; the code has 30",
         f"{name}: groups.concurrency stays 1, set by hand; the code has 3",
     ]
-    assert [each.is_kept for each in later.deploy(force=True)] == [False, False]
+    assert [each.reason for each in later.deploy(force=True)] == [None, None]
     assert stored(db, name).items() >= {"concurrency": 30, "groups": {"concurrency": 3}}.items()
     assert later.deploy() == []
 
@@ -126,9 +126,29 @@ def test_an_option_that_the_code_names_no_more_gets_its_default(db: Database, na
     }
     queue.configure(db, concurrency=1)  # "none" is declared, so this is by hand, too
     (difference,) = app_of(db, name, {"max_size": 9}, concurrency=None).deploy()
-    assert (difference.setting, difference.stored, difference.is_kept) == ("concurrency", 1, True)
+    assert (difference.setting, difference.stored) == ("concurrency", 1)
+    assert difference.reason == "set by hand"
     App(db).deploy()  # a queue that the code does not name stays as it is
     assert stored(db, name)["concurrency"] == 1
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_the_number_of_shards_stays_while_the_higher_ones_hold_items(
+    db: Database, name: str, door: str
+) -> None:
+    """So that workers of the previous release, which declares fewer, still start."""
+    deploy = DOORS[door]
+    app_of(db, name, shards=8).deploy()
+    queue = PriorityQueue.existing(db, name)
+    queue.push_many(db, range(30), delay=600)
+    for previous in app_of(db, name, shards=2), app_of(db, name, max_attempts=3):
+        deploy(previous)
+        (difference,) = previous.deploy(force=True)
+        assert (difference.setting, difference.stored) == ("shards", 8)
+        assert str(difference.reason).startswith("a higher shard still holds items, such as ")
+    queue.clear(db)
+    deploy(app_of(db, name, shards=2))
+    assert stored(db, name)["shards"] == 2
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
@@ -179,7 +199,8 @@ def test_a_change_by_hand_during_a_deployment_stays(
     app_of(db, name, concurrency=1).deploy()
     queue = PriorityQueue.existing(db, name)
     during(monkeypatch, lambda: queue.configure(db, concurrency=5))
-    assert [each.is_kept for each in app_of(db, name, concurrency=2).deploy()] == [True]
+    (difference,) = app_of(db, name, concurrency=2).deploy()
+    assert difference.reason == "set by hand"
     assert stored(db, name)["concurrency"] == 5
 
 
@@ -197,7 +218,7 @@ def test_two_deployments_at_once_are_one_after_the_other(
     (n,) = {stored(db, each)["concurrency"] for each in (name, f"{name} 2")}
     assert stored(db, name)["max_size"] == n
     assert apps[n - 1].deploy(check=True) == []
-    assert not any(each.is_kept for each in apps[n - 2].deploy())
+    assert not any(each.reason for each in apps[n - 2].deploy())
 
 
 def test_a_deployment_with_a_lost_answer_takes_effect_once(db: Database, name: str) -> None:

@@ -42,7 +42,7 @@ class DeploymentSimulation(Simulated):
 
         def noted(self_: Deployment, tr: Any, name: str, queue: Any) -> Any:
             found = store(self_, tr, name, queue)
-            told = sorted([each.setting, each.stored, each.is_kept] for each in found)
+            told = sorted([each.setting, each.stored, each.reason is not None] for each in found)
             to, force = self_.settings[name], self_.force
             self._log.note(tr, "deployed", queue=name, to=to, force=force, told=told)
             return found
