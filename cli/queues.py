@@ -148,8 +148,8 @@ def clear(db: Database, queue: str, yes: bool) -> None:
 def rename(db: Database, queue: str, name: str) -> None:
     """Rename QUEUE to NAME, with everything in it.
 
-    Running workers and clients follow the queue. A later push to QUEUE creates a new one, which
-    they find after a restart.
+    Running workers and clients follow the queue. A later push to QUEUE creates a new one; then
+    these workers are not ready, and have to be restarted.
 
     \b
     Example:

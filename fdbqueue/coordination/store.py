@@ -49,6 +49,7 @@ from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.limits.places import Slots
 from fdbqueue.operations.maintainers.alerts import Alerts
 from fdbqueue.operations.maintainers.batches import leave_batches
+from fdbqueue.operations.names import check_name
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.push import Pusher, PushRequest
@@ -63,6 +64,7 @@ from fdbqueue.types import (
     Future,
     Item,
     Options,
+    ReadTransaction,
     State,
     Task,
     Transaction,
@@ -223,6 +225,11 @@ class Store(Generic[_T]):
             self.sweeper.invalidate()
 
     # Pop
+
+    def check_name(self, tr: ReadTransaction) -> None:
+        """Raise `QueueRenamed` if another queue has the name of this one now."""
+        if self.layout.name is not None:
+            check_name(tr, self.layout.name, self.layout.subspace)
 
     def pop(self, tr: Transactor, n: int, at_max: bool, wait: float) -> SansIO[list[_T]]:
         """Take the first `n` items; wait for one."""

@@ -27,7 +27,7 @@ _MAX_SUGGESTIONS = 3
 _MAX_OTHERS = 10
 
 
-def find(tr: Transaction, name: str) -> Subspace | None:
+def find(tr: ReadTransaction, name: str) -> Subspace | None:
     """Return the named queue's subspace, or `None`."""
     prefix = tr[name_key(name)].value
     return None if prefix is None else decode_subspace(prefix)
@@ -92,9 +92,14 @@ def drop_unfinished(tr: Transaction, name: str) -> bool:
     return True
 
 
-def register(tr: Transaction, name: str, subspace: Subspace) -> None:
-    """Store the location of the queue with this name; raise `QueueRenamed`."""
+def check_name(tr: ReadTransaction, name: str, subspace: Subspace) -> None:
+    """Raise `QueueRenamed` if another queue has the name now."""
     stored = find(tr, name)
     if stored is not None and stored.key() != subspace.key():
         raise QueueRenamed(name)
+
+
+def register(tr: Transaction, name: str, subspace: Subspace) -> None:
+    """Store the location of the queue with this name; raise `QueueRenamed`."""
+    check_name(tr, name, subspace)
     tr[name_key(name)] = subspace.key()

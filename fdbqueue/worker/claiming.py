@@ -14,11 +14,11 @@ from typing import Any
 
 from fdbqueue.database.clock import Since, client_name
 from fdbqueue.database.retrying import run
-from fdbqueue.errors import FdbqueueError, error_classes
+from fdbqueue.errors import FdbqueueError, QueueRenamed, error_classes
 from fdbqueue.layout.values import Header, runs_alone
 from fdbqueue.queue.base import WITHIN, BaseQueue, Stop, drive, store_of
 from fdbqueue.queue.steps import HeldLease
-from fdbqueue.types import Transaction
+from fdbqueue.types import ReadTransaction, Transaction
 from fdbqueue.worker.endings import Endings, unclaim
 from fdbqueue.worker.pool import HeldJob, Part
 from fdbqueue.worker.presence import ask_database
@@ -98,6 +98,11 @@ class Turns:
         self.sources = sources
         self.in_order = in_order
         self._latest = 0.0  # the `passed` of the latest turn's queue, before that turn
+
+    def check_names(self, tr: ReadTransaction) -> None:
+        """Raise `QueueRenamed` if another queue has the name of one of these now."""
+        for source in self.sources:
+            source.store.check_name(tr)
 
     def ready(self) -> list[Source]:
         """Return the queues that may have jobs, and have room."""
@@ -218,7 +223,9 @@ class Claiming(Part):
             if not self._is_claiming or (source.has_failed and not is_busy):
                 return f"the worker cannot claim jobs from {source.name}, or does not yet"
         try:
-            run(self.db, ask_database)
+            run(self.db, partial(ask_database, self.turns.check_names))
+        except QueueRenamed as error:
+            return str(error)
         except _errors() as error:
             return f"the database does not answer: {error}"
         return None

@@ -111,6 +111,7 @@ class Presence:
     queues: Mapping[str, int]
     concurrency: int
     lease: float
+    check_names: Callable[[ReadTransaction], None]
     _key: bytes | None = None  # of the row, if there is one
     _jobs: int = 0
     _renewed: Since = field(init=False)
@@ -124,7 +125,11 @@ class Presence:
         return self._renewed.seconds() >= (min(self.lease / 3, _BUSY) if self._jobs else _IDLE)
 
     def write(self, db: Database, jobs: int) -> None:
-        """Write the row; the first time, also delete the rows of killed workers."""
+        """Write the row; the first time, also delete the rows of killed workers.
+
+        Raises:
+            QueueRenamed: Another queue has the name of one of the worker's.
+        """
         self._jobs, self._renewed = jobs, Since()
         key = self._key = self._key or worker_key(*uuids(1))
         now = milliseconds()
@@ -143,6 +148,7 @@ class Presence:
         value = encode_worker(row)
 
         def body(tr: Transaction) -> None:
+            self.check_names(tr.snapshot)
             tr[key] = value
             if self._has_looked:
                 return
@@ -189,10 +195,11 @@ def check_address(address: int | str | None) -> None:
         _listening(address, lambda: None).server_close()
 
 
-def ask_database(tr: Transaction) -> None:
-    """Read a key, or fail if the database does not answer in time."""
+def ask_database(check_names: Callable[[ReadTransaction], None], tr: Transaction) -> None:
+    """Check the names of a worker's queues, or fail if the database does not answer in time."""
     tr.options.set_timeout(_DATABASE)
     list(tr.get_range(*workers_range(), limit=1))
+    check_names(tr)
 
 
 def _listening(address: int | str, trouble: Callable[[], str | None]) -> ThreadingHTTPServer:

@@ -105,7 +105,7 @@ class Worker:
         self._running = Running(*shared, endings)
         self._claiming = Claiming(*shared, endings, turns, seconds, client)
         at_most = {each.name: each.at_most or concurrency for each in turns.sources}
-        presence = Presence(name, at_most, concurrency, seconds)
+        presence = Presence(name, at_most, concurrency, seconds, turns.check_names)
         self._upkeep = Upkeep(*shared, endings, presence, seconds, limit)
         self.report = endings.report
 

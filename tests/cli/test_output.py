@@ -670,7 +670,7 @@ def test_top_shows_queues_and_their_rates(fdbq: Inside, db: Any, name: str) -> N
 def test_workers_are_listed(fdbq: Inside, db: Any, name: str) -> None:
     PriorityQueue.named(db, name).push(db, 1)
     assert name not in fdbq.output("workers")
-    Presence("mailer", {name: 4}, 4, 30).write(db, 2)
+    Presence("mailer", {name: 4}, 4, 30, print).write(db, 2)
     assert_prints(
         fdbq,
         """

@@ -157,7 +157,7 @@ def test_the_scale_and_the_history_say_what_happened(
 
 
 def test_workers_are_listed(client: TestClient, db: Any, name: str) -> None:
-    presence = Presence("mailer", {name: 4}, 4, 30)
+    presence = Presence("mailer", {name: 4}, 4, 30, print)
     PriorityQueue.named(db, name).push(db, 1)
     presence.write(db, 2)
     (worker,) = Api(client, name).get("/workers")["workers"]

@@ -18,7 +18,7 @@ def test_rows_that_no_worker_has_written_do_not_hide_the_workers(db: Any, name: 
     keys = [worker_key(bytes([number])) for number in range(len(junk))]
     for key, value in zip(keys, junk):
         db[key] = value
-    presence = Presence("ada", {name: 1}, 1, 60.0)
+    presence = Presence("ada", {name: 1}, 1, 60.0, print)
     try:
         assert client.get("/v1/workers").status_code == 200
         presence.write(db, 0)

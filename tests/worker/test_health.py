@@ -16,10 +16,11 @@ import httpx
 import pytest
 
 import fdbqueue
-from fdbqueue import FDBError, PriorityQueue, Worker
+from fdbqueue import FDBError, PriorityQueue, Worker, admin
 from fdbqueue.admin import workers
 from fdbqueue.coordination.store import Store
 from fdbqueue.database import clock as machine
+from fdbqueue.errors import QueueRenamed
 from fdbqueue.jobs import App
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock
@@ -99,6 +100,32 @@ def test_a_queue_from_which_a_worker_cannot_claim_is_named_and_does_not_hold_up_
         assert status_of(base, "/ready") == (503, trouble)
         is_broken = False
         wait_until(lambda: is_ready(base))
+
+
+def test_a_worker_whose_queue_was_renamed_is_not_ready_once_another_one_has_the_name(
+    db: Any,
+    name: str,
+    address: Callable[[], str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It serves the renamed queue, so nobody would serve the new one."""
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, 1)
+    monkeypatch.setattr(presence, "_IDLE", 0.5)
+    worker = Worker(db, queue, print)
+    with running(worker, health=0):
+        base = address()
+        wait_until(lambda: [each for each in workers(db) if name in each.queues])
+        admin.rename(db, name, f"{name} before")
+        assert is_ready(base)
+        new = PriorityQueue.named(db, name)
+        new.push(db, 2)
+        code, status = status_of(base, "/ready")
+        assert (code, status) == (503, str(QueueRenamed(name)))
+        wait_until(lambda: "this worker cannot be listed" in caplog.text)
+    admin.drop(db, name)
+    admin.rename(db, f"{name} before", name)
 
 
 def test_a_busy_worker_is_ready_although_a_claim_has_failed(
@@ -226,7 +253,7 @@ def test_a_worker_without_jobs_renews_its_row_once_a_minute(
 def test_a_worker_that_died_is_gone_when_the_leases_of_its_jobs_are_over(
     db: Any, name: str, clock: Clock
 ) -> None:
-    dead, other = (presence.Presence(each, {name: 1}, 1, 30) for each in ("dead", "other"))
+    dead, other = (presence.Presence(each, {name: 1}, 1, 30, print) for each in ("dead", "other"))
     dead.write(db, 1)
     assert [each.name for each in mine(db, name)] == ["dead"]
     clock.advance(31)
