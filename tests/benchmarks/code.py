@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import ast
 import io
-import sys
-import threading
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import fdbqueue
 
 _ROOT = Path(__file__).parents[2]
 _LIBRARY = _ROOT / "fdbqueue"
 _CORE = ("queue", "coordination", "operations", "layout", "database")
-_WARM = 20
-"""Rounds before one is counted."""
 
 
 def main() -> None:
@@ -31,7 +25,6 @@ def main() -> None:
     chain = longest_chain()
     print(f"longest chain of imports: {len(chain)}: {' > '.join(chain)}")
     print(f"public names: {len(fdbqueue.__all__)}")
-    _show_calls()
 
 
 # Lines
@@ -111,58 +104,6 @@ def longest_chain() -> list[str]:
 
     longest = max(map(chain, names.keys() - {"fdbqueue"}), key=len)
     return [name.removeprefix("fdbqueue.") for name in longest]
-
-
-# Calls
-
-
-class _Calls:
-    """Counts the calls of functions of the library while it is entered."""
-
-    def __init__(self) -> None:
-        self.functions = Counter[tuple[str, str]]()
-
-    def __enter__(self) -> _Calls:
-        threading.setprofile(self._note)
-        sys.setprofile(self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-        threading.setprofile(None)
-
-    def _note(self, frame: FrameType, event: str, _: object) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(_LIBRARY):
-            self.functions[str(path.relative_to(_LIBRARY)), frame.f_code.co_name] += 1
-
-    @property
-    def files(self) -> int:
-        return len({path for path, _ in self.functions})
-
-
-def _calls_of(function: Callable[[], object]) -> _Calls:
-    with _Calls() as calls:
-        function()
-    return calls
-
-
-def _show_calls() -> None:
-    db = fdbqueue.open("memory:")
-    popped = fdbqueue.PriorityQueue.named(db, "popped")
-    claimed = fdbqueue.PriorityQueue.named(db, "claimed")
-    counted: dict[str, _Calls] = {}
-    claims: list[Any] = []
-    for _ in range(_WARM):
-        counted["push"] = _calls_of(lambda: popped.push(db, 1))
-        counted["pop"] = _calls_of(lambda: popped.pop(db))
-        claimed.push(db, 1)
-        counted["claim"] = _calls_of(lambda: claims.append(claimed.claim(db, lease=60)))
-        counted["ack"] = _calls_of(lambda: claimed.ack(db, claims.pop()))
-    for name, calls in counted.items():
-        engine = sum(n for (path, _), n in calls.functions.items() if path.startswith("embedded"))
-        total = calls.functions.total()
-        print(f"calls of a {name}: {total} in {calls.files} files, {engine} of them the engine's")
 
 
 if __name__ == "__main__":

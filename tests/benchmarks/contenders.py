@@ -15,12 +15,11 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ClassVar, Protocol
@@ -40,25 +39,18 @@ VALUE: dict[str, Any] = {
 LOCK_TIMEOUT = 60  # seconds that a process may wait for SQLite's lock
 
 
-def value_of(number: int) -> dict[str, Any]:
-    return {**VALUE, "id": number}
-
-
 class Storage(Protocol):
     """A queue that several processes open in the same directory, with a transaction a call."""
 
     name: ClassVar[str]
 
     def __init__(self, path: Path, durable: bool) -> None: ...
-    def push(self, number: int) -> object: ...
-    def pop(self) -> int | None: ...
+    def push(self) -> object: ...
+    def pop(self) -> object: ...
     def peek(self) -> object: ...
 
-    def fill(self, numbers: Iterable[int]) -> None:
+    def fill(self, n: int) -> None:
         """Push many items, as fast as possible."""
-
-    def drain(self) -> list[int]:
-        """Remove and return all items."""
 
     def close(self) -> None: ...
 
@@ -73,29 +65,17 @@ class Library:
         self.db: Any = fdbqueue.open(f"embedded:{path}", durability=durability)
         self.queue = PriorityQueue.named(self.db, "q")
 
-    def push(self, number: int) -> object:
-        return self.queue.push(self.db, value_of(number), 1)
+    def push(self) -> object:
+        return self.queue.push(self.db, VALUE, 1)
 
-    def pop(self) -> int | None:
-        item = self.queue.pop(self.db)
-        return item.value["id"] if item else None
+    def pop(self) -> object:
+        return self.queue.pop(self.db)
 
     def peek(self) -> object:
         return self.queue.peek(self.db)
 
-    def fill(self, numbers: Iterable[int]) -> None:
-        values = map(value_of, numbers)
-        while batch := list(islice(values, 1000)):
-            self.queue.push_many(self.db, batch, 1)
-
-    def drain(self) -> list[int]:
-        numbers = []
-        while items := self.queue.pop_many(self.db, 1000):
-            numbers += [item.value["id"] for item in items]
-        report = fdbqueue.admin.check(self.db, self.queue)
-        if not report.ok:
-            raise RuntimeError(str(report))
-        return numbers
+    def fill(self, n: int) -> None:
+        self.queue.push_many(self.db, [VALUE] * n, 1)
 
     def close(self) -> None:
         self.db.close()
@@ -113,7 +93,6 @@ class BareSqlite:
     _COUNTERS = (b"\x02q\x00\x15\x01\x15\x01", b"\x02q\x00\x15\x02")
     _PREFIX = b"\x02q\x00\x14\x15\x01\x18"
     _SUFFIX = b"\x01................\x00"
-    _HEAD, _TAIL = json.dumps(VALUE, separators=(",", ":")).encode().split(b"%d" % VALUE["id"])
 
     def __init__(self, path: Path, durable: bool) -> None:
         path.mkdir(exist_ok=True)
@@ -138,57 +117,40 @@ class BareSqlite:
             parameters += [key, (value + change).to_bytes(8, "little")]
         return parameters
 
-    def _items(self, order: str, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return the first items in an order."""
+    def _items(self, order: str) -> list[tuple[bytes, bytes]]:
+        """Return the first item in an order."""
         return self._run(
-            f"SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key {order} LIMIT ?",
-            (self._PREFIX, self._PREFIX + b"\xff", limit),
+            f"SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key {order} LIMIT 1",
+            (self._PREFIX, self._PREFIX + b"\xff"),
         ).fetchall()
 
-    def push(self, number: int) -> object:
+    def push(self) -> object:
         self._run("BEGIN IMMEDIATE")
-        last = self._items("DESC", 1)
+        last = self._items("DESC")
         count = int(last[0][0][len(self._PREFIX) : -len(self._SUFFIX)]) + 1 if last else 0
-        item = self._row(count, number)
+        key = b"%b%08d%b" % (self._PREFIX, count, self._SUFFIX)
+        item = [key, json.dumps(VALUE, separators=(",", ":")).encode()]
         self._run("REPLACE INTO kv VALUES (?, ?), (?, ?), (?, ?)", [*item, *self._counters(1)])
         return self._run("COMMIT")
 
-    def _row(self, count: int, number: int) -> tuple[bytes, bytes]:
-        """Return the key and the value of an item."""
-        key = b"%b%08d%b" % (self._PREFIX, count, self._SUFFIX)
-        return key, b"%b%d%b" % (self._HEAD, number, self._TAIL)
-
-    def pop(self) -> int | None:
+    def pop(self) -> object:
         self._run("BEGIN IMMEDIATE")
-        items = self._items("", 1)
+        items = self._items("")
         for key, _ in items:
             self._run("DELETE FROM kv WHERE key = ?", (key,))
             self._run("REPLACE INTO kv VALUES (?, ?), (?, ?)", self._counters(-1))
         self._run("COMMIT")
-        return self._number(items[0][1]) if items else None
-
-    def _number(self, value: bytes) -> int:
-        """Return the number in the value of an item."""
-        return int(value[len(self._HEAD) : -len(self._TAIL)])
+        return [json.loads(value) for _, value in items]
 
     def peek(self) -> object:
         self._run("BEGIN")
-        items = self._items("", 1)
+        items = self._items("")
         self._run("COMMIT")
         return items
 
-    def fill(self, numbers: Iterable[int]) -> None:
-        rows = [self._row(count, number) for count, number in enumerate(numbers)]
-        self._run("BEGIN IMMEDIATE")
-        self._connection.executemany("INSERT INTO kv VALUES (?, ?)", rows)
-        parameters = self._counters(len(rows))
-        self._run("REPLACE INTO kv VALUES (?, ?), (?, ?)", parameters)
-        self._run("COMMIT")
-
-    def drain(self) -> list[int]:
-        items = self._items("", -1)
-        self._run("DELETE FROM kv")
-        return [self._number(value) for _, value in items]
+    def fill(self, n: int) -> None:
+        for _ in range(n):
+            self.push()
 
     def close(self) -> None:
         self._connection.close()
@@ -205,28 +167,19 @@ class HueyStorage:
             filename=str(path / "huey.db"), fsync=durable, timeout=LOCK_TIMEOUT
         )
 
-    def push(self, number: int) -> object:
-        return self._storage.enqueue(json.dumps(value_of(number)).encode(), 1)
+    def push(self) -> object:
+        return self._storage.enqueue(json.dumps(VALUE).encode(), 1)
 
-    def pop(self) -> int | None:
+    def pop(self) -> object:
         value = self._storage.dequeue()
-        return json.loads(value)["id"] if value else None
+        return json.loads(value) if value else None
 
     def peek(self) -> object:
         return self._storage.enqueued_items(1)
 
-    def fill(self, numbers: Iterable[int]) -> None:
-        statement = "INSERT INTO task (queue, data, priority) VALUES (?, ?, 1)"
-        name = self._storage.name
-        with self._storage.db(commit=True) as cursor:
-            cursor.executemany(
-                statement, ((name, json.dumps(value_of(number)).encode()) for number in numbers)
-            )
-
-    def drain(self) -> list[int]:
-        values = self._storage.enqueued_items()
-        self._storage.flush_queue()
-        return [json.loads(value)["id"] for value in values]
+    def fill(self, n: int) -> None:
+        for _ in range(n):
+            self.push()
 
     def close(self) -> None:
         self._storage.close()

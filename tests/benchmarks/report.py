@@ -9,10 +9,8 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -75,18 +73,6 @@ def threads_rate(operation: Callable[[], object], threads: int, count: int) -> f
     start = time.perf_counter()
     in_threads([work] * threads)
     return count / (time.perf_counter() - start)
-
-
-def account(pushed: Iterable[Iterable[Any]], found: Iterable[Iterable[Any]]) -> None:
-    """Compare the items that were pushed with those that were popped or left.
-
-    Raises:
-        RuntimeError: Items were lost or popped twice.
-    """
-    expected, actual = (Counter(chain.from_iterable(parts)) for parts in (pushed, found))
-    if expected != actual:
-        lost, doubled = (sorted(each.elements()) for each in (expected - actual, actual - expected))
-        raise RuntimeError(f"lost: {len(lost)}, {lost[:5]}; doubled: {len(doubled)}, {doubled[:5]}")
 
 
 def received(pipe: Any) -> Any:
