@@ -1,4 +1,4 @@
-"""Measure many clients on one queue: pops a second, latencies and commits.
+"""Measure many clients on one queue: pops a second and commits.
 
     python -m tests.benchmarks.contention                   the embedded engine
     python -m tests.benchmarks.contention fdb.cluster       a cluster, or what else `open` takes
@@ -19,7 +19,6 @@ which slows down later runs for a while.
 from __future__ import annotations
 
 import argparse
-import math
 import multiprocessing
 import random
 import statistics
@@ -30,7 +29,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,6 +44,10 @@ from tests.benchmarks.report import console, new_table, print_machine, processes
 
 SPACE = Subspace(("benchmark", "contention"))
 VALUE = b"x" * 100
+ROUNDS = 3
+SECONDS = 2
+_MOST = 25_000  # calls a second, which no contender makes
+QUEUE_LENGTH = _MOST * SECONDS
 
 
 class Postgres(threading.local):
@@ -161,17 +163,12 @@ PEERS: dict[str, Callable[[str], Any]] = {POSTGRES: Postgres, REDIS: Redis}
 CONTENDERS = [name for name in OPERATIONS if name not in PEERS]
 
 
-def queue_length(seconds: float) -> int:
-    """Return a length that a run cannot pop; it is a multiple of 1,000."""
-    return math.ceil(25 * seconds) * 1000
-
-
-def fill(db: Any, name: str, length: int) -> None:
-    """Push `length` items to the queue of a contender, if it has one."""
+def fill(db: Any, name: str) -> None:
+    """Fill the queue of a contender, if it has one."""
     if name.startswith("raw"):
         return
     if name.startswith("this library"):
-        for _ in range(0, length, 1000):
+        for _ in range(0, QUEUE_LENGTH, 1000):
             library().push_many(db, [VALUE] * 1000)
         return
     items = SPACE["recipe"]
@@ -181,7 +178,7 @@ def fill(db: Any, name: str, length: int) -> None:
         for number in range(begin, begin + 1000):
             tr[items.pack((0, number, number.to_bytes(20, "big")))] = VALUE
 
-    for begin in range(0, length, 1000):
+    for begin in range(0, QUEUE_LENGTH, 1000):
         put(db, begin)
 
 
@@ -190,37 +187,29 @@ class Measured:
     """The measurements of one contender in one run.
 
     Attributes:
-        seconds: The length of the run.
-        latencies: For each process, the seconds of its calls.
-        commits: Attempted commits of all processes.
+        rate: The calls a second of all processes.
+        commits: Attempted commits per call.
     """
 
-    seconds: float
-    latencies: list[list[float]]
-    commits: int
-
-    @property
-    def calls(self) -> int:
-        return sum(map(len, self.latencies))
-
-    @property
-    def rate(self) -> float:
-        return self.calls / self.seconds
+    rate: float
+    commits: float
 
 
-def process(url: str, name: str, threads: int, seconds: float, pipe: Any) -> None:
+def process(url: str, name: str, threads: int, pipe: Any) -> None:
     """Run one process with a number of threads."""
     open_peer = PEERS.get(name)
     db: Any = open_peer(url) if open_peer else Counting(fdbqueue.open(url))
-    latencies = list[float]()
+    calls = list[int]()
     operation = OPERATIONS[name]()
     end = 0.0
 
     def work(own: bytes) -> None:
-        while (began := time.perf_counter()) < end:
+        n = 0
+        while time.perf_counter() < end:
             if operation(db, own) is None:
                 raise RuntimeError("the queue ran empty")
-            latencies.append(time.perf_counter() - began)
+            n += 1
+        calls.append(n)
 
     name = multiprocessing.current_process().name
     keys = [SPACE.pack(("own", name, number)) for number in range(threads)]
@@ -230,19 +219,19 @@ def process(url: str, name: str, threads: int, seconds: float, pipe: Any) -> Non
         transaction.get_read_version().wait()  # connects to a cluster
     pipe.send("ready")
     pipe.recv()
-    db.commits, end = 0, time.perf_counter() + seconds
+    db.commits, end = 0, time.perf_counter() + SECONDS
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    pipe.send((latencies, db.commits))
+    pipe.send((sum(calls), db.commits))
 
 
-def measure(url: str, name: str, clients: int, count: int, seconds: float) -> Measured:
+def measure(url: str, name: str, clients: int, count: int) -> Measured:
     """Run a number of clients in a number of processes, all at the same time."""
-    with processes(process, [(url, name, clients // count, seconds)] * count) as pipes:
-        latencies, commits = zip(*map(received, pipes))
-    return Measured(seconds, [*latencies], sum(commits))
+    with processes(process, [(url, name, clients // count)] * count) as pipes:
+        calls, commits = map(sum, zip(*map(received, pipes)))
+    return Measured(calls / SECONDS, commits / calls)
 
 
 class Setting:
@@ -256,17 +245,15 @@ class Setting:
     def __str__(self) -> str:
         return f"{self.clients}/{self.processes}"
 
-    def round(
-        self, db: Any, urls: dict[str, str], seconds: float, advance: Callable[[], None]
-    ) -> None:
+    def round(self, db: Any, urls: dict[str, str], advance: Callable[[], None]) -> None:
         """Measure each contender once, given its URL or address."""
         for name in random.sample([*urls], len(urls)):
             db.clear_range_startswith(SPACE.key())
             if name in PEERS:
-                PEERS[name](urls[name]).fill(queue_length(seconds))
+                PEERS[name](urls[name]).fill(QUEUE_LENGTH)
             else:
-                fill(db, name, queue_length(seconds))
-            done = measure(urls[name], name, self.clients, self.processes, seconds)
+                fill(db, name)
+            done = measure(urls[name], name, self.clients, self.processes)
             self.measured.setdefault(name, []).append(done)
             advance()
         db.clear_range_startswith(SPACE.key())
@@ -278,14 +265,9 @@ class Setting:
         pairs = zip(self.measured[name], self.measured[other])
         return statistics.median(one.rate / two.rate for one, two in pairs)
 
-    def latency(self, name: str, percentile: int) -> float:
-        """Return a percentile of the latencies of all rounds, in seconds."""
-        latencies = chain(*(chain(*each.latencies) for each in self.measured[name]))
-        return statistics.quantiles(latencies, n=100)[percentile - 1]
-
     def commits(self, name: str) -> float:
         """Return the attempted commits per item."""
-        return statistics.median(each.commits / each.calls for each in self.measured[name])
+        return statistics.median(each.commits for each in self.measured[name])
 
     def table(self) -> Table:
         table = new_table(
@@ -293,8 +275,6 @@ class Setting:
             "a second",
             "/ raw",
             "/ recipe",
-            "median ms",
-            "99 % ms",
             "commits per item",
         )
         for name in filter(self.measured.__contains__, OPERATIONS):
@@ -303,8 +283,6 @@ class Setting:
                 f"{self.rate(name):,.0f}",
                 f"{self.ratio(name, READ_MODIFY_WRITE):.2f}",
                 f"{self.ratio(name, PLAIN):.2f}",
-                f"{self.latency(name, 50) * 1e3:.2f}",
-                f"{self.latency(name, 99) * 1e3:.2f}",
                 f"{self.commits(name):.3f}",
             )
         return table
@@ -328,8 +306,6 @@ def main() -> None:
         default=[*map(setting, default)],
         help=f"numbers of clients and processes; default: {' '.join(default)}",
     )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fdbqueue-contention-") as directory:
         print_machine(Path(directory))
@@ -342,9 +318,9 @@ def main() -> None:
             urls[REDIS] = str(contenders.REDIS)
         with Progress(console=console, transient=True) as progress:
             for each in given.settings:
-                task = progress.add_task(str(each), total=given.rounds * len(urls))
-                for _ in range(given.rounds):
-                    each.round(db, urls, given.seconds, partial(progress.advance, task))
+                task = progress.add_task(str(each), total=ROUNDS * len(urls))
+                for _ in range(ROUNDS):
+                    each.round(db, urls, partial(progress.advance, task))
                 progress.remove_task(task)
                 console.print(each.table())
 

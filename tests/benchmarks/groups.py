@@ -2,10 +2,9 @@
 
     python -m tests.benchmarks.groups [--cluster CLUSTER_FILE] [--size small]
 
-It pushes, claims and acknowledges in queues whose items have no group, or 1, 100 or 100,000 groups:
-without limits, with a concurrency, and with a rate that no group reaches. All queues hold as many
-items. Their rounds take turns; a table has the medians of calls a second, and their part of those
-of the queue without groups. A second table has what one call costs in reads and mutations.
+It pushes, claims and acknowledges in queues whose items have no group, or 1, 100 or 100,000 groups.
+All queues hold as many items. Their rounds take turns; a table has the medians of calls a second,
+and their part of those of the queue without groups.
 """
 
 from __future__ import annotations
@@ -22,17 +21,9 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Claim, PriorityQueue
 from tests.benchmarks.report import console, new_table, print_machine, threads_rate
-from tests.support.counting import CountingDatabase
 
 CALLS = ("push", "claim", "acknowledge")
 _BATCH = 500
-_COUNTED = 200  # calls of which the costs are counted
-_LIMITS: dict[str, Any] = {
-    "": {},
-    "limited": {"concurrency": 10_000},
-    "rate": {"rate": (10_000, 60)},
-}
-"""Settings of all groups, which no group reaches."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +58,12 @@ class Tenants:
     Attributes:
         db: The database.
         groups: The number of groups.
-        limit: What limits each group, by its name in `_LIMITS`.
         size: How much is measured.
         rates: The calls a second of each round, by kind.
     """
 
     db: Any
     groups: int
-    limit: str
     size: Size
     rates: dict[str, list[float]] = field(default_factory=lambda: {call: [] for call in CALLS})
 
@@ -83,8 +72,7 @@ class Tenants:
         """What is measured."""
         if not self.groups:
             return "no groups"
-        s = "" if self.groups == 1 else "s"
-        return f"{self.groups:,} group{s}" + (self.limit and f", {self.limit}")
+        return f"{self.groups:,} group{'' if self.groups == 1 else 's'}"
 
     @property
     def name(self) -> str:
@@ -100,16 +88,15 @@ class Tenants:
         """Push the items that stay."""
         queue = PriorityQueue[Any].named(self.db, self.name)
         queue.clear(self.db)
-        if self.limit:
-            queue.set_group(self.db, None, **_LIMITS[self.limit])
         for begin in range(0, self.size.items, _BATCH):
             values = range(begin, min(begin + _BATCH, self.size.items))
             of = [f"group {each % self.groups}" for each in values] if self.groups else None
             queue.push_many(self.db, [0] * len(values), groups=of)
 
-    def calls(self, db: Any) -> dict[str, Callable[[], object]]:
+    def calls(self) -> dict[str, Callable[[], object]]:
         """Open the queue as a process does; return what pushes, claims and acknowledges an item."""
-        queue, claims = PriorityQueue[Any].named(db, self.name), list[Claim[Any]]()
+        db, claims = self.db, list[Claim[Any]]()
+        queue = PriorityQueue[Any].named(db, self.name)
         return {
             "push": lambda: queue.push(db, 0, group=self.group()),
             "claim": lambda: claims.append(_some(queue.claim(db, lease=3600))),
@@ -118,22 +105,8 @@ class Tenants:
 
     def round(self) -> None:
         """Push, claim and acknowledge as many items."""
-        for name, call in self.calls(self.db).items():
+        for name, call in self.calls().items():
             self.rates[name].append(threads_rate(call, self.size.threads, self.size.calls))
-
-    def costs(self) -> list[str]:
-        """Return the reads and mutations of each call."""
-        shown = []
-        counted = CountingDatabase(self.db)
-        for call in self.calls(counted).values():
-            reads, mutations = list[int](), list[int]()
-            for _ in range(_COUNTED):
-                counted.clear()
-                call()
-                reads.append(counted.reads)
-                mutations.append(len(counted.mutations))
-            shown.append(f"{statistics.median(reads):g} / {statistics.median(mutations):g}")
-        return shown
 
 
 def _some(claim: Claim[Any] | None) -> Claim[Any]:
@@ -142,12 +115,8 @@ def _some(claim: Claim[Any] | None) -> Claim[Any]:
 
 
 def compare(engine: str, db: Any, size: Size) -> None:
-    """Measure all numbers of groups on one engine, and print the tables."""
-    queues = [
-        Tenants(db, groups, limit, size)
-        for groups in size.groups
-        for limit in (_LIMITS if groups else ("",))
-    ]
+    """Measure all numbers of groups on one engine, and print the table."""
+    queues = [Tenants(db, groups, size) for groups in size.groups]
     for queue in queues:
         queue.fill()
     for number in range(size.rounds):
@@ -162,10 +131,6 @@ def compare(engine: str, db: Any, size: Size) -> None:
         cells = [f"{medians[call]:,.0f} ({medians[call] / plain[call]:.2f})" for call in CALLS]
         rates.add_row(queue.title, *cells)
     console.print(rates)
-    costs = new_table(f"{engine}: reads / mutations of a call", *CALLS)
-    for queue in queues:
-        costs.add_row(queue.title, *queue.costs())
-    console.print(costs)
     for queue in queues:
         PriorityQueue.existing(db, queue.name).clear(db)
 

@@ -4,8 +4,8 @@
     python -m tests.benchmarks.shards fdb.cluster     a cluster
 
 The first table has the reads and mutations of calls. The second has Jain's index, 1 if all get
-their share: of the items that claims take from each shard, by the number of its groups, and from
-each group, where groups are few enough. In a skewed queue, the first group has half of the items.
+their share: of the items that claims take from each shard, by the number of its groups. In a skewed
+queue, the first group has half of the items.
 """
 
 from __future__ import annotations
@@ -47,17 +47,15 @@ def show_costs(db: Any) -> None:
     columns = "push", "claim of 1", "claim of 16, a job", "ack of 16, a job"
     table = new_table("reads / mutations", *columns)
     for shards in SHARDS:
-        for groups in (0, 200):
-            name = f"{shards} shards" + (f", {groups} groups" if groups else "")
-            table.add_row(name, *_costs(db, shards, groups))
+        table.add_row(f"{shards} shards", *_costs(db, shards))
     console.print(table)
 
 
-def _costs(db: Any, shards: int, groups: int) -> Iterable[str]:
+def _costs(db: Any, shards: int) -> Iterable[str]:
     counted = CountingDatabase(db)
-    queue = _filled(counted, shards, groups, 20_000, 0)
+    queue = _filled(counted, shards, 0, 20_000, 0)
     calls: dict[str, tuple[int, Callable[[], Any]]] = {
-        "push": (1, lambda: queue.push(counted, 0, group="group 7" if groups else None)),
+        "push": (1, lambda: queue.push(counted, 0)),
         "claim": (1, lambda: queue.claim(counted, lease=3600)),
         "claim of 16": (16, lambda: queue.claim(counted, n=16, lease=3600)),
     }
@@ -96,36 +94,25 @@ def _filled(db: Any, shards: int, groups: int, items: int, flood: int) -> Any:
 
 
 def show_fairness(db: Any) -> None:
-    """Print Jain's indexes of the shares of shards and groups, over the first claims."""
-    columns = "of shards, even", "of groups, even", "of shards, skewed", "of groups, skewed"
+    """Print Jain's indexes of the shares of shards, over the first claims."""
     for n in (1, 16):
-        table = new_table(f"Jain's index, 8 shards, claims of {n}", *columns)
+        table = new_table(f"Jain's index, 8 shards, claims of {n}", "even", "skewed")
         for groups in GROUPS:
-            shown = [text for flood in (0, 100_000) for text in _shares(db, groups, n, flood)]
-            table.add_row(f"{groups:,} groups", *shown)
+            shown = (jain(_shares(db, groups, n, flood)) for flood in (0, 100_000))
+            table.add_row(f"{groups:,} groups", *(f"{index:.4f}" for index in shown))
         console.print(table)
 
 
-def _shares(db: Any, groups: int, n: int, flood: int) -> tuple[str, str]:
-    taken_of = max(2 * _CLAIMED // groups, 2)
-    queue = _filled(db, 8, groups, groups * taken_of, flood)
-    layout, in_group = store_of(queue).layout, store_of(queue).levels.level_of
-    shard_of_group: dict[str, bytes] = {}
-    for number in range(groups):
-        group = f"group {number}"
-        shard_of_group[group] = _shard_of(queue, db, group)
-    by_shard, by_group, taken = Counter[bytes](), Counter[str | None](), 0
-    while taken < _CLAIMED:
+def _shares(db: Any, groups: int, n: int, flood: int) -> list[float]:
+    """Return how many items claims take from each shard, for each of its groups."""
+    queue = _filled(db, 8, groups, groups * max(2 * _CLAIMED // groups, 2), flood)
+    layout = store_of(queue).layout
+    weights = Counter(_shard_of(queue, db, f"group {number}") for number in range(groups))
+    taken = Counter[bytes]()
+    while taken.total() < _CLAIMED:
         claim = queue.claim(db, n=n, lease=3600)
-        for key in claim.keys:
-            by_shard[shard_of(layout.position(key))] += 1
-            by_group[in_group(key).group] += 1
-            taken += 1
-    weights = Counter(shard_of_group.values())
-    shares = [by_shard[shard] / weight for shard, weight in weights.items()]
-    of_groups = [by_group[group] for group in shard_of_group]
-    shown = f"{jain(of_groups):.4f}" if groups <= _CLAIMED // 10 else "-"
-    return f"{jain(shares):.4f}", shown
+        taken.update(shard_of(layout.position(key)) for key in claim.keys)
+    return [taken[shard] / weight for shard, weight in weights.items()]
 
 
 def _shard_of(queue: Any, db: Any, group: str) -> bytes:

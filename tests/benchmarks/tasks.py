@@ -31,7 +31,7 @@ from rich.progress import track
 from rich.table import Table
 
 import fdbqueue
-from fdbqueue import App, Transaction
+from fdbqueue import App
 from fdbqueue.errors import QueueNotFound
 from tests.benchmarks.contenders import Peer, handle, started_jobs, task_peers
 from tests.benchmarks.report import console, new_table, print_machine, processes, received
@@ -48,14 +48,6 @@ app = App(keep=None)
 @app.job(name="job", queue=QUEUE)
 def job(pushed: int) -> None:
     handle(pushed)
-
-
-@app.job(name="job_in_transaction", queue=QUEUE)
-def job_in_transaction(tr: Transaction, pushed: int) -> None:
-    handle(pushed)
-
-
-JOBS = {each.name: each for each in (job, job_in_transaction)}
 
 
 def plain_handler(item: Any) -> None:
@@ -76,21 +68,18 @@ class Library(Peer):
     engine: str
     url: str
     work: str
-    keep: int | None = None
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return f"{self.engine}, {self.work}{', results kept' if self.keep else ''}"
+        return f"{self.engine}, {self.work}"
 
     @property
     def setting(self) -> str:  # type: ignore[override]
         return "fdbqueue.Worker" if self.work in HANDLERS else "@app.job()"
 
-    def open(self) -> Any:
-        """Bind the app to the database; return the job."""
+    def open(self) -> None:
+        """Bind the app to the database."""
         app.bind(fdbqueue.open(self.url))
-        app.queue(QUEUE).configure(app.db, keep=self.keep)
-        return JOBS.get(self.work, job)
 
     def clear(self) -> None:
         with suppress(QueueNotFound):
@@ -98,13 +87,13 @@ class Library(Peer):
 
     def load(self, jobs: int) -> None:
         self.clear()
-        declared = self.open()
+        self.open()
         for begin in range(0, jobs, 1000):
-            declared.push_many([declared.bind(0)] * min(1000, jobs - begin))
+            job.push_many([job.bind(0)] * min(1000, jobs - begin))
 
     def pusher(self) -> Callable[[int], object]:
-        declared = self.open()
-        return lambda now: declared.push(now)
+        self.open()
+        return lambda now: job.push(now)
 
     def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
         self.open()
@@ -209,24 +198,18 @@ def main() -> None:
         prog="python -m tests.benchmarks.tasks", description=__doc__.split("\n")[0]
     )
     parser.add_argument("cluster", nargs="?", help="cluster file, to measure a cluster as well")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=10_000, help="the most jobs in a round")
-    parser.add_argument("--pushes", type=int, default=200, help="in all rounds, for the latency")
     parser.add_argument("--quick", action="store_true", help="small numbers")
     given = parser.parse_args()
-    if given.quick:
-        given.rounds, given.jobs, given.pushes = 2, 300, 20
+    rounds, jobs, pushes = (2, 300, 20) if given.quick else (5, 10_000, 200)
     with tempfile.TemporaryDirectory(prefix="fdbqueue-benchmark-") as root:
         print_machine(Path(root))
         urls = {"embedded": f"{root}/jobs"} | ({"cluster": given.cluster} if given.cluster else {})
-        works: list[tuple[str, int | None]] = [*((name, None) for name in (*HANDLERS, *JOBS))]
-        works.append(("job", 1_000_000))
-        ours = [Library(*each, *work) for each in urls.items() for work in works]
+        ours = [Library(*each, work) for each in urls.items() for work in (*HANDLERS, "job")]
         others = [*task_peers(Path(root))]
-        console.print(compare_rates([*ours, *others], given.rounds, given.jobs))
-        waiting = [each for each in ours if "transaction" not in each.work and not each.keep]
+        console.print(compare_rates([*ours, *others], rounds, jobs))
+        waiting = [each for each in ours if each.work != "handler(tr, item)"]
         contenders = [*waiting, *others]
-        console.print(compare_latencies(contenders, given.rounds, given.pushes))
+        console.print(compare_latencies(contenders, rounds, pushes))
 
 
 if __name__ == "__main__":
