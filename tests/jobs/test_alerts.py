@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -120,41 +118,6 @@ def test_whatever_makes_the_dead_letter(shop: Shop, how: str) -> None:
     assert (dead.job, dead.id, dead.queue) == (letter.job.name, letter.item.id, shop.name)
     assert (dead.error, dead.attempts) == (letter.error, attempts)
     assert error in str(dead.error)
-
-
-PROGRAM = """
-import os, signal, fdbqueue
-
-app = fdbqueue.App({url!r})
-
-@app.job(queue={queue!r}, name="alert", priority=5)
-def alert(dead): ...
-
-@app.job(queue={queue!r}, on_dead=alert)
-def die(n: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-die.push(1)
-app.queue({queue!r}).configure(app.db, max_attempts=1)
-app.work()
-"""
-
-
-def test_a_killed_process_and_a_client_that_knows_no_app(
-    db: Any, shared_url: str, name: str
-) -> None:
-    program = PROGRAM.format(url=shared_url, queue=name)
-    assert subprocess.run([sys.executable, "-c", program]).returncode == -9
-    queue = PriorityQueue.existing(db, name)
-    lapse(db, queue)
-    assert queue.stats(db).by_state == dict.fromkeys(("delayed", "claimed", "done"), 0) | {
-        "ready": 1,
-        "dead": 1,
-    }
-    (alert,) = queue.items(db, state="ready")
-    (dead,) = alert.item.value["args"]
-    assert (alert.item.value["job"], alert.item.priority) == ("alert", 5)
-    assert (dead["job"], dead["args"], dead["attempts"]) == ("__main__.die", [1], 1)
 
 
 def test_one_for_each_dead_letter_after_unknown_results(shop: Shop) -> None:

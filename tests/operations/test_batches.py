@@ -16,7 +16,6 @@ from fdbqueue.queue.batches import (
     ItemBatch,
     Members,
     batches_of,
-    push_after,
 )
 from fdbqueue.types import OnDead
 from tests.support.keys import rows_in
@@ -175,18 +174,6 @@ def test_neither_pushes_nor_ends_conflict_while_a_batch_is_open(db: Any, queue: 
     for tr in transactions:
         tr.commit().wait()
     assert counts(db, queue, id) == (11, 9, 1, 0)
-
-
-# Interleavings
-
-
-def test_an_item_behind_one_that_has_ended_is_ready_at_once(db: Any, queue: Queue) -> None:
-    first = queue.push(db, "first")
-    queue.pop(db)
-    push_after(
-        db, Members(queue, {"values": ["next"], "priority": 0}), [(queue, first.id)], "cancel"
-    )
-    assert queue.pop(db).value == "next"
 
 
 # The batches of an item

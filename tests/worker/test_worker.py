@@ -18,7 +18,6 @@ from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.admin import check
 from fdbqueue.coordination import store
 from fdbqueue.database import clock
-from fdbqueue.jobs import RetryIn
 from fdbqueue.layout.values import utc_time
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import claiming
@@ -235,16 +234,6 @@ def test_a_returned_awaitable_is_awaited_and_other_results_are_reported(
         assert (report.done, report.failed) == ((0, 1) if handler is generate else (1, 0))
     assert seen == [0, 1]
     assert "returned a generator" in caplog.text
-
-
-def test_an_outcome_that_cannot_be_used_fails_the_attempt(db: Any, queue: PriorityQueue) -> None:
-    def handler(item: Any) -> None:
-        raise RetryIn(5, reason=7)
-
-    queue.configure(db, max_attempts=1)  # on a slow machine, a retry would be due at once
-    item = queue.push(db, "job")
-    assert Worker(db, queue, handler).run(drain=True) == WorkerReport(failed=1)
-    assert "not 7" in str(queue.get(db, item).error)
 
 
 def test_what_a_claim_of_many_must_not_keep_ahead_goes_back(db: Any, queue: PriorityQueue) -> None:

@@ -137,7 +137,6 @@ _LEFT_OUT: dict[str, tuple[str, Any, list[str]]] = {
     "without groups": ("groups", None, ["operations.items:Groups.begin"]),
     "without owned rows": ("durable", None, ["operations.items:OwnedRows.follow"]),
     "without batches": ("durable", None, ["operations.items:note_ends"]),
-    "forgotten deployments": ("deployments", {}, ["queue.deployment:decode_deployed"]),
     "without alerts": ("durable", None, ["coordination.store:Alerts.follow"]),
     # Queues, and the processes that serve each other
     "a recovery ends a lease": ("queues", 0, ["layout.values:Lease.left"]),
@@ -177,10 +176,6 @@ _UNSEEN: dict[str, tuple[str, list[str]]] = {
     "two items have a unique key": ("queues", ["operations.push:Pusher.push_unique"]),
     "two pops take a turn": ("groups", ["operations.limits.turns:Turns.first"]),
     "groups change meanwhile": ("groups", ["operations.items:Groups.begin_taking"]),
-    "deployed over a change by hand": (
-        "deployments",
-        ["queue.deployment:Deployment.store_settings"],
-    ),
     "two clients start the last one": ("groups", ["operations.limits.rates:Starts.room"]),
     "two relays push a row": ("outbox", ["contrib.outbox:Relay._read"]),
 }
