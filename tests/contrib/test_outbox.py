@@ -27,6 +27,7 @@ from fdbqueue.contrib.sqlalchemy import Outbox
 from fdbqueue.database import clock
 from fdbqueue.errors import InvalidQueueName, PayloadTooLarge
 from fdbqueue.jobs import App, Dead
+from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import DeadJob
 from tests.contrib import tasks
 from tests.support.outboxes import store_of
@@ -245,22 +246,38 @@ def test_a_relay_that_is_killed_anywhere_leaves_each_row_to_the_next_one(
     assert store.ids == []
 
 
+@pytest.mark.parametrize("call", ["take", "push_members"])
 def test_a_relay_that_was_suspended_pushes_nothing_again(
-    store: Any, app: App, send: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    store: Any, app: App, send: Any, name: str, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    send.push(0)
     with store.transaction() as push:
         push(send.bind(1))
-    slow, take = Relay(store.outbox), store.outbox.take
+    slow, owner = Relay(store.outbox), store.outbox if call == "take" else core
+    real = getattr(owner, call)
 
     def suspended(*args: Any) -> Any:
-        rows = take(*args)
-        monkeypatch.setattr(store.outbox, "take", take)
+        result = real(*args)
+        monkeypatch.setattr(owner, call, real)
         assert store.another(app).relay() == 1
-        return rows
+        return result
 
-    monkeypatch.setattr(store.outbox, "take", suspended)
+    monkeypatch.setattr(owner, call, suspended)
     assert not slow.turn()
-    assert (pushed(app, name), slow.pushed, slow.turn()) == ([1], 0, False)
+    assert (pushed(app, name), slow.pushed, slow.turn()) == ([0, 1], 0, False)
+
+
+def test_a_relay_pushes_each_row_once_if_results_of_commits_are_lost(
+    store: Any, app: App, send: Any, name: str
+) -> None:
+    faulty: Any = FaultyDatabase(app.db, before=0.3, after=0.3, seed=1)
+    outbox = store.another(App(faulty))
+    for n in range(20):
+        with store.transaction() as push:
+            push(send.bind(n))
+        outbox.relay()
+    assert (has_pushed(app, name, 20), store.ids) == (True, [])
+    assert faulty.lost > 10
 
 
 def test_a_commit_wakes_the_relay_of_a_worker(

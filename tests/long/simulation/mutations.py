@@ -177,7 +177,6 @@ _UNSEEN: dict[str, tuple[str, list[str]]] = {
     "two pops take a turn": ("groups", ["operations.limits.turns:Turns.first"]),
     "groups change meanwhile": ("groups", ["operations.items:Groups.begin_taking"]),
     "two clients start the last one": ("groups", ["operations.limits.rates:Starts.room"]),
-    "two relays push a row": ("outbox", ["contrib.outbox:Relay._read"]),
 }
 """Methods that conflict with nothing."""
 

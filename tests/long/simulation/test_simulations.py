@@ -16,7 +16,6 @@ from fdb.subspace_impl import Subspace
 from tests.long.simulation.durable import simulation as durable
 from tests.long.simulation.groups import simulation as groups
 from tests.long.simulation.mutations import MUTATIONS, planted
-from tests.long.simulation.outbox import OutboxSimulation
 from tests.long.simulation.queues import simulation as queues
 from tests.long.simulation.scheduler import Endless
 
@@ -28,17 +27,15 @@ SIMULATIONS: dict[str, Callable[[Any, Subspace, int], Any]] = {
     "queues": lambda db, space, seed: queues.QueueSimulation(db, seed),
     "durable": durable.DurableSimulation,
     "groups": groups.GroupSimulation,
-    "outbox": OutboxSimulation,
 }
 
-ENOUGH = {"queues": 60, "durable": 12, "groups": 20, "outbox": 40}
+ENOUGH = {"queues": 60, "durable": 12, "groups": 20}
 """With how many seeds each simulation meets what has to happen."""
 
 EVENTS = {
     "queues": {"killed", "(a recovery)", "(a late commit takes place)"},
     "durable": durable.MET,
     "groups": {"as many as the limit", "as many as the rate", "refused", "compared shares"},
-    "outbox": {"killed", "rolled back", "has pushed", "(a late commit takes place)"},
 }
 """What has to happen in some of the seeds."""
 
@@ -67,7 +64,7 @@ def test_simulations_find_nothing(
     assert given is not None or SEEDS or met >= EVENTS[name], EVENTS[name] - met
 
 
-@pytest.mark.parametrize("name", ["durable", "groups", "outbox"])
+@pytest.mark.parametrize("name", ["durable", "groups"])
 def test_simulations_find_nothing_on_any_engine(steady: Any, space: Subspace, name: str) -> None:
     """`simulate` asserts that a run has no problem."""
     for seed in range(1, 4):
