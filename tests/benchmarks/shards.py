@@ -1,19 +1,16 @@
-"""What shards cost, and how groups share between them. Counts and shares; no times.
+"""How groups share between shards. Shares; no times.
 
     python -m tests.benchmarks.shards                 the embedded engine
     python -m tests.benchmarks.shards fdb.cluster     a cluster
 
-The first table has the reads and mutations of calls. The second has Jain's index, 1 if all get
-their share: of the items that claims take from each shard, by the number of its groups. In a skewed
-queue, the first group has half of the items.
+The tables have Jain's index, 1 if all get their share: of the items that claims take from each
+shard, by the number of its groups. In a skewed queue, the first group has half of the items.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import fdbqueue
@@ -21,59 +18,18 @@ from fdbqueue import PriorityQueue
 from fdbqueue.layout.keys import shard_of
 from fdbqueue.queue.base import store_of
 from tests.benchmarks.report import console, new_table
-from tests.support.counting import CountingDatabase, writes
 
-SHARDS = (1, 8, 64)
 GROUPS = (1, 10, 1_000, 100_000)
-_ROUNDS = 15
 _BATCH = 1_000
 _CLAIMED = 16_000  # items whose shares are compared
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print a table for single claims, and one for those of 16 items."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url", nargs="?", default="memory:", help="database")
     db = fdbqueue.open(parser.parse_args().url)
-    show_costs(db)
     show_fairness(db)
-
-
-# Costs
-
-
-def show_costs(db: Any) -> None:
-    """Print the reads and mutations of pushes, claims and acknowledgements."""
-    columns = "push", "claim of 1", "claim of 16, a job", "ack of 16, a job"
-    table = new_table("reads / mutations", *columns)
-    for shards in SHARDS:
-        table.add_row(f"{shards} shards", *_costs(db, shards))
-    console.print(table)
-
-
-def _costs(db: Any, shards: int) -> Iterable[str]:
-    counted = CountingDatabase(db)
-    queue = _filled(counted, shards, 0, 20_000, 0)
-    calls: dict[str, tuple[int, Callable[[], Any]]] = {
-        "push": (1, lambda: queue.push(counted, 0)),
-        "claim": (1, lambda: queue.claim(counted, lease=3600)),
-        "claim of 16": (16, lambda: queue.claim(counted, n=16, lease=3600)),
-    }
-    for n, call in calls.values():
-        yield _median(counted, queue, n, call)
-    claims = iter([queue.claim(counted, n=16, lease=3600) for _ in range(_ROUNDS)])
-    yield _median(counted, queue, 16, lambda: queue.ack(counted, next(claims)))
-    queue.clear(db)
-
-
-def _median(counted: CountingDatabase, queue: Any, n: int, call: Callable[[], Any]) -> str:
-    reads, mutations = list[float](), list[float]()
-    for _ in range(_ROUNDS):
-        counted.clear()
-        call()
-        reads.append(counted.reads / n)
-        mutations.append(writes(counted, queue) / n)
-    return f"{statistics.median(reads):.2f} / {statistics.median(mutations):.2f}"
 
 
 def _filled(db: Any, shards: int, groups: int, items: int, flood: int) -> Any:
@@ -88,9 +44,6 @@ def _filled(db: Any, shards: int, groups: int, items: int, flood: int) -> Any:
         some = of_items[begin : begin + _BATCH]
         queue.push_many(db, [0] * len(some), groups=some)
     return queue
-
-
-# Fairness
 
 
 def show_fairness(db: Any) -> None:

@@ -116,3 +116,14 @@ def test_a_pop_and_a_search_cost_the_same_with_any_number_of_groups(
     assert cost(counted, jobs, jobs.pop) == (7, 9)
     search = lambda db: jobs.search(db, state="ready", group="group 7", limit=1)  # noqa: E731
     assert cost(counted, jobs, search) == (5, 0)
+
+
+@pytest.mark.parametrize(("shards", "reads"), [(1, 2), (8, 10), (64, 66)])
+def test_a_claim_reads_each_shard(counted: Any, name: str, shards: int, reads: int) -> None:
+    jobs: Any = PriorityQueue.named(counted, name, shards=shards)
+    jobs.push_many(counted, range(200 * shards))
+    claims = [jobs.claim(counted, n=16) for _ in range(4)]
+    assert cost(counted, jobs, lambda db: jobs.push(db, 0)) == (2, 3)
+    assert cost(counted, jobs, jobs.claim) == (reads, 6)
+    assert cost(counted, jobs, lambda db: jobs.claim(db, n=16)) == (reads, 51)
+    assert cost(counted, jobs, lambda db: jobs.ack(db, claims.pop())) == (16, 33)
