@@ -70,8 +70,9 @@ def _shares(db: Any, groups: int, n: int, flood: int) -> list[float]:
 
 def _shard_of(queue: Any, db: Any, group: str) -> bytes:
     store = store_of(queue)
-    level = store.levels.in_group(store.levels.level(0), group)
-    found = fdbqueue.transactional(lambda tr: store.items.shards.level_for(tr, level, b""))(db)
+    before = store.levels.level(0)
+    level = store.levels.in_group(before, group)
+    found = fdbqueue.transactional(lambda tr: store.items.shards.level_for(tr, level, before))(db)
     return bytes(found.shard)
 
 

@@ -13,13 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from fdbqueue.coordination import pops
-from tests.coordination.line import (
-    FAST,
-    MEETS_CONFLICT,
-    STAGED,
-    TIMEOUT,
-    Line,
-)
+from tests.coordination.line import FAST, MEETS_CONFLICT, STAGED, TIMEOUT, Line
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
 

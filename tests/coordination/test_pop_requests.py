@@ -79,42 +79,29 @@ def test_items_staged_for_a_dead_process_return_to_the_shard_where_their_group_i
         assert len({shard_of(layout_of(queue).position(item.key)) for item in listed}) == 1
 
 
+@pytest.mark.parametrize("is_pushed_again", [True, False])
 @pytest.mark.parametrize("is_collected", [True, False])
 def test_an_item_that_is_staged_holds_its_unique_key_no_more(
-    db: Any, queue: PriorityQueue, is_collected: bool
+    db: Any, queue: PriorityQueue, is_collected: bool, is_pushed_again: bool
 ) -> None:
     first = queue.push(db, 1, unique="cart")
     request = stage_first(db, queue)
-    second = queue.push(db, 2, unique="cart")
-    assert second.id != first.id
+    second = queue.push(db, 2, unique="cart") if is_pushed_again else None
     store = store_of(queue)
     requests = PopRequests(store.layout, store.items)
 
     @fdbqueue.transactional
-    def collect(tr: Any) -> None:
-        requests.note_taken(tr, milliseconds(), requests.take(tr, request) or [])
+    def end(tr: Any) -> None:
+        if is_collected:
+            requests.note_taken(tr, milliseconds(), requests.take(tr, request) or [])
+        else:
+            requests.delete(tr, milliseconds(), request)
 
-    @fdbqueue.transactional
-    def return_it(tr: Any) -> None:
-        requests.delete(tr, milliseconds(), request)
-
-    (collect if is_collected else return_it)(db)
-    assert queue.push(db, 3, unique="cart").id == second.id
-    assert [item.value for item in queue.items(db)] == ([2] if is_collected else [1, 2])
-    report = fdbqueue.admin.check(db, queue)
-    assert report.ok, report.problems
-
-
-def test_a_staged_item_that_returns_has_its_unique_key_again(db: Any, queue: PriorityQueue) -> None:
-    item = queue.push(db, 1, unique="cart")
-    request = stage_first(db, queue)
-    store = store_of(queue)
-
-    @fdbqueue.transactional
-    def return_it(tr: Any) -> None:
-        PopRequests(store.layout, store.items).delete(tr, milliseconds(), request)
-
-    return_it(db)
-    assert queue.push(db, 2, unique="cart").id == item.id
+    end(db)
+    last = queue.push(db, 3, unique="cart")
+    waiting = [None if is_collected else first, second]
+    expected = [item.id for item in waiting if item] or [last.id]
+    assert [item.id for item in queue.items(db)] == expected
+    assert last.id == expected[-1]
     report = fdbqueue.admin.check(db, queue)
     assert report.ok, report.problems

@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue, aio
-from fdbqueue.errors import (
-    InvalidItemId,
-    InvalidValue,
-    NoResult,
-    PayloadTooLarge,
-    QueueFull,
-)
+from fdbqueue.errors import InvalidItemId, InvalidValue, NoResult, PayloadTooLarge, QueueFull
 from fdbqueue.jobs import App, Context, Handle, InvalidArguments, Retry, remote
 from fdbqueue.jobs.errors import AppIsRemote, ServerRefused, ServerUnavailable
 from fdbqueue.testing import Clock

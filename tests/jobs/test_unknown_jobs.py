@@ -11,10 +11,8 @@ from fdbqueue import WorkerReport
 from fdbqueue.admin import check, overview
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.jobs import App
-from fdbqueue.layout.values import encode_tallies
 from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
-from tests.support.keys import layout_of
 
 HOUR, WEEK = 3600, 7 * 86_400
 
@@ -167,17 +165,6 @@ def test_they_are_counted_until_a_worker_knows_them_or_they_end(
         work(works, name)
     assert queue.stats(db).unknown_jobs == left
     assert overview(db)[name].unknown_jobs == left
-
-
-def test_check_repairs_their_count(works: App, name: str) -> None:
-    push_unknown(works, name, 2)
-    work(works, name)
-    queue = works.queue(name)
-    works.db.add(layout_of(queue).tallies, encode_tallies(unknown=5))
-    problem = "the number of jobs that no worker knows is 7, not 2"
-    assert check(works.db, queue, repair=True).problems == (problem,)
-    assert queue.stats(works.db).unknown_jobs == 2
-    assert check(works.db, queue).problems == ()
 
 
 @pytest.mark.parametrize("group", [None, "a"])

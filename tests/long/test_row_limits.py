@@ -14,13 +14,7 @@ from fdbqueue.errors import PushTooLarge, error_text
 from fdbqueue.layout.batches import Membership, encode_membership
 from fdbqueue.layout.keys import MAX_PREFIX, Layout
 from fdbqueue.layout.priorities import MAX_LEVEL
-from fdbqueue.layout.values import (
-    MAX_INLINE,
-    MAX_LOG,
-    Header,
-    encode_metadata,
-    with_header,
-)
+from fdbqueue.layout.values import MAX_INLINE, MAX_LOG, Header, encode_metadata, with_header
 from fdbqueue.queue.arguments import MAX_INTEGER, MAX_TEXT
 from fdbqueue.queue.batches import Members, push_after
 from fdbqueue.testing import Clock

@@ -10,13 +10,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import rename
 from fdbqueue.layout.jobs import BatchClosed, BatchNotFound
-from fdbqueue.queue.batches import (
-    Batches,
-    BatchProgress,
-    ItemBatch,
-    Members,
-    batches_of,
-)
+from fdbqueue.queue.batches import Batches, BatchProgress, ItemBatch, Members, batches_of
 from fdbqueue.types import OnDead
 from tests.support.keys import rows_in
 

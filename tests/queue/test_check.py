@@ -63,6 +63,7 @@ DAMAGES: list[tuple[Any, str]] = [
     (tally(claimed=2), "the number of claimed items is 2, not 0"),
     (tally(expiring=1), "the number of items that expire is 1, not 0"),
     (tally(paused=1), "the number of pauses is 1, not 0"),
+    (tally(unknown=5), "the number of jobs that no worker knows is 5, not 0"),
     (put(lambda queue: pieces_key(queue), b"left"), "pieces of a payload of no item"),
 ]
 

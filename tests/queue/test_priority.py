@@ -9,9 +9,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.errors import (
-    UndecodableItem,
-)
+from fdbqueue.errors import UndecodableItem
 from tests.support.keys import layout_of
 from tests.support.leases import values
 

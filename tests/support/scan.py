@@ -15,8 +15,6 @@ from fdbqueue.types import QueueStats
 from tests.support.keys import layout_of
 from tests.support.leases import look_again
 
-STATES = ("ready", "delayed", "claimed", "dead", "done")
-
 
 @dataclasses.dataclass
 class Scan:
@@ -33,7 +31,7 @@ def scan(tr: Any, queue: Any) -> Scan:
         **{"ready": layout.items, "delayed": layout.delayed, "claimed": layout.claims},
         **{"dead": layout.dead, "done": layout.done},
     }
-    found = Scan({state: set() for state in STATES}, Counter())
+    found = Scan({state: set() for state in prefixes}, Counter())
     for state, prefix in prefixes.items():
         for row in tr[slice(*layout.range_of(prefix))]:
             key = layout.items + row.key[len(prefix) :]

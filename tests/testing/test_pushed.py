@@ -11,14 +11,7 @@ import pytest
 
 from fdbqueue.admin import queue_names
 from fdbqueue.jobs import App, Retry
-from fdbqueue.testing import (
-    Clock,
-    assert_pushed,
-    bound_app,
-    drain,
-    pushed,
-    refute_pushed,
-)
+from fdbqueue.testing import Clock, assert_pushed, bound_app, drain, pushed, refute_pushed
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ Files = dict[str, bytes]
 def call(
     kind: str, name: str = "", inode: int = 1, at: int = 0, data: bytes = b"", thread: int = 1
 ) -> Entry:
-    return Entry(kind, 1, thread, inode, at, name, data, 0)
+    return Entry(kind, 1, thread, inode, at, name, data)
 
 
 def sync(name: str, inode: int = 1, error: int = 0) -> list[Entry]:

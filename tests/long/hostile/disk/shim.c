@@ -45,9 +45,8 @@ struct fault {
     atomic_int error;     /* the errno of these calls; 0: they succeed; LIES: a sync does nothing */
     atomic_int delay;     /* milliseconds */
     atomic_int hangs;     /* the calls wait until this is 0 */
-    atomic_int waiting;   /* the number of calls that wait at the moment */
     atomic_int met;       /* the number of calls that it has met */
-    int unused[9];
+    int unused[10];
 };
 
 /* The failed syncs of the files whose inodes have the same remainder. */
@@ -191,9 +190,7 @@ static int meet(int calls, const char *name) {
         if (!left) continue;
         each->met++;
         if (each->delay) usleep((useconds_t)each->delay * 1000);
-        each->waiting++;
         while (each->hangs) usleep(500);
-        each->waiting--;
         if (each->error) error = each->error;
     }
     return error;

@@ -45,7 +45,7 @@ _ENTRY = struct.Struct("<ciiQqII")
 # struct fault of shim.c, in integers of four bytes, and the size of struct failures.
 _FAULTS, _SIZE, _NAME_SIZE = 64, 32, 64
 _FAILURES = 4096 * 8
-_CALLS, _REMAINING, _ERROR, _DELAY, _HANGS, _WAITING, _MET = range(16, 23)
+_CALLS, _REMAINING, _ERROR, _DELAY, _HANGS, _MET = range(16, 22)
 _SYNCS, _WRITES, _LIES, _ALL = 1, 2, -1, -1
 
 _LONGEST_WAIT = 120.0  # seconds until a fault must have been met
@@ -169,11 +169,6 @@ class Disk:
 
     # The record
 
-    @property
-    def position(self) -> int:
-        """Return how long the record is. What a caller has seen until now is before it."""
-        return self.record.stat().st_size
-
     def kill(self, process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
         """Kill a process, but not between a write and its entry in the record."""
         with self.record.open("rb+") as record:
@@ -200,11 +195,6 @@ class Fault:
         """Return how many calls have met it."""
         return self._numbers[_MET]
 
-    @property
-    def waiting(self) -> int:
-        """Return how many calls hang at this moment."""
-        return self._numbers[_WAITING]
-
     def wait_until_met(self, times: int = 1) -> None:
         """Wait until so many calls have met it."""
         deadline = time.monotonic() + _LONGEST_WAIT
@@ -230,7 +220,6 @@ class Entry:
         at: The offset of a write; the size; the error of a sync that has ended, or 0.
         name: The name below the directory, "." for the directory itself.
         data: What was written or marked; the new name.
-        end: The position in the record behind this entry.
     """
 
     kind: str
@@ -240,7 +229,6 @@ class Entry:
     at: int
     name: str
     data: bytes
-    end: int
 
 
 def read_record(path: Path) -> Iterator[Entry]:
@@ -258,7 +246,7 @@ def read_record(path: Path) -> Iterator[Entry]:
         if begin > len(record):
             return  # the recording process was killed
         name, data = os.fsdecode(record[name_at:data_at]), record[data_at:begin]
-        yield Entry(kind.decode(), process, thread, inode, at, name, data, begin)
+        yield Entry(kind.decode(), process, thread, inode, at, name, data)
 
 
 @functools.cache

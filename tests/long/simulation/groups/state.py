@@ -14,12 +14,7 @@ from fdb import tuple as fdb_tuple
 
 from fdbqueue import PriorityQueue
 from fdbqueue.layout.items import GroupSettings, decode_group_settings
-from fdbqueue.layout.values import (
-    decode_count,
-    decode_metadata,
-    decode_options,
-    header_of,
-)
+from fdbqueue.layout.values import decode_count, decode_metadata, decode_options, header_of
 from fdbqueue.queue.base import store_of
 
 _IDLE = b"idle"
