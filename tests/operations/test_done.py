@@ -15,7 +15,7 @@ from fdbqueue import PriorityQueue, TaskQueue, Worker
 from fdbqueue.coordination import combiner, sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
 from fdbqueue.testing import Clock
-from tests.support.keys import rows_in
+from tests.support.keys import number_in
 from tests.support.kinds import KINDS, push
 from tests.support.scan import assert_views_agree
 
@@ -36,10 +36,6 @@ def trim(db: Any, queue: Any, clock: Clock) -> None:
     """Let the process trim, which it does once a second when it claims."""
     clock.advance(1)
     assert queue.claim(db) is None
-
-
-def rows(db: Any, queue: Any, *spaces: str) -> int:
-    return len(rows_in(db, queue, *spaces))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,7 +107,7 @@ def test_the_last_items_are_kept(
     assert done_ids(db, queue) == []
     finish(db, queue, 1)
     assert assert_views_agree(db, queue).done == 0
-    assert rows(db, queue, "done", "done_times", "attempts", "pieces") == 0
+    assert number_in(db, queue, "done", "done_times", "attempts", "pieces") == 0
 
 
 @pytest.mark.parametrize(

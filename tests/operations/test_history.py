@@ -13,7 +13,7 @@ from fdbqueue.database import clock
 from fdbqueue.layout.values import TIME_BOUNDS
 from fdbqueue.types import HistoryBucket, HistoryWindow
 from tests.support.counting import CountingDatabase
-from tests.support.keys import layout_of, rows_in
+from tests.support.keys import layout_of, number_in
 from tests.support.kinds import KINDS, push
 from tests.support.leases import lapse
 
@@ -39,10 +39,6 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def numbers(window: HistoryWindow | HistoryBucket) -> tuple[int, int, int, int, int]:
     return window.pushed, window.taken, window.completed, window.failed, window.died
-
-
-def samples(db: Any, queue: PriorityQueue) -> int:
-    return len(rows_in(db, queue, "samples"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,15 +90,15 @@ def test_the_history_takes_a_bounded_number_of_keys(
     for _ in range(200):
         queue.push(db, "x")
         now.time += 30
-    assert samples(db, queue) <= 121 + 97
+    assert number_in(db, queue, "samples") <= 121 + 97
     for _ in range(110):
         queue.push(db, "x")
         now.time += 15 * MINUTE
-    assert samples(db, queue) <= 121 + 97
+    assert number_in(db, queue, "samples") <= 121 + 97
     assert queue.history(db)[2].pushed == 95
     now.time += 10 * DAY
     queue.push(db, "x")
-    assert samples(db, queue) == 2
+    assert number_in(db, queue, "samples") == 2
 
 
 def fail(db: Any, queue: PriorityQueue, **options: Any) -> None:

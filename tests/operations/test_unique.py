@@ -12,7 +12,7 @@ from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
 from fdbqueue.testing import Clock
 from tests.support.full import unless_full
-from tests.support.keys import layout_of, rows_in
+from tests.support.keys import layout_of, number_in, rows_in
 from tests.support.leases import come_due, expire, lapse
 
 CLAIMED: Any = {"unique": "k", "unique_until": "claimed"}
@@ -25,13 +25,8 @@ def jobs(db: Any, name: str) -> PriorityQueue:
     return PriorityQueue.named(db, name, max_attempts=2)
 
 
-def rows(db: Any, queue: PriorityQueue, space: str) -> int:
-    """Return the number of rows of a key space of a queue."""
-    return len(rows_in(db, queue, space))
-
-
 def keys_stored(db: Any, queue: PriorityQueue) -> tuple[int, int]:
-    return rows(db, queue, "unique_keys"), rows(db, queue, "unique_ends")
+    return number_in(db, queue, "unique_keys"), number_in(db, queue, "unique_ends")
 
 
 # Until the item has ended
@@ -207,7 +202,7 @@ def test_periods_that_are_over_are_deleted_whoever_finds_them(
     assert keys_stored(db, jobs) == (3, 2)
     clock.advance(61)
     FINDS[finds](db, jobs)
-    assert rows(db, jobs, "unique_ends") == 0
+    assert number_in(db, jobs, "unique_ends") == 0
     keys = {row.key for row in rows_in(db, jobs, "unique_keys")}
     assert keys <= {layout_of(jobs).unique_key("c")}
 

@@ -32,6 +32,11 @@ def rows_in(db: Any, queue: Any, *spaces: str) -> list[Any]:
     return [row for prefix in prefixes for row in db.get_range_startswith(prefix)]
 
 
+def number_in(db: Any, queue: Any, *spaces: str) -> int:
+    """Return the number of these rows."""
+    return len(rows_in(db, queue, *spaces))
+
+
 def push_undecodable(db: Any, name: str) -> None:
     """Push an item to a new queue, and give it a counter of no priority."""
     queue = PriorityQueue.named(db, name)
