@@ -56,8 +56,6 @@ def test_a_first_pop_returns_what_was_staged_for_a_dead_process(
     stage_first(db, queue)
     monkeypatch.setattr(pops, "REQUEST_TIMEOUT", 0)
     assert PriorityQueue(queue.subspace).pop_many(db, 2) == items
-    report = fdbqueue.admin.check(db, queue)
-    assert report.ok, report.problems
 
 
 def test_items_staged_for_a_dead_process_return_to_the_shard_where_their_group_is_now(
@@ -103,5 +101,3 @@ def test_an_item_that_is_staged_holds_its_unique_key_no_more(
     expected = [item.id for item in waiting if item] or [last.id]
     assert [item.id for item in queue.items(db)] == expected
     assert last.id == expected[-1]
-    report = fdbqueue.admin.check(db, queue)
-    assert report.ok, report.problems
