@@ -22,9 +22,7 @@ from tests.support.leases import values
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
 
 
-def test_one_transaction_serves_all_waiting_pops_and_their_watches_fire(
-    line: Line,
-) -> None:
+def test_one_transaction_serves_all_waiting_pops_and_their_watches_fire(line: Line) -> None:
     """Only the first commit of each pop conflicts, and no pop backs off."""
     line.queue.push_many(line.db, range(9))
     line.set_idle_leader()

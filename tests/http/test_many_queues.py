@@ -79,8 +79,4 @@ def test_metrics_keep_queues_that_were_used_since_the_first_request(
     PriorityQueue.named(db, f"{name}unused").configure(db, max_size=9)
     fdbqueue.admin.drop(db, f"{name}dropped")
     for _ in range(2):
-        assert reported(client, name) == {
-            "busy": [0, 2, 2],
-            "full": [0, 1, 1],
-            "new": [0, 1, 1],
-        }
+        assert reported(client, name) == {"busy": [0, 2, 2], "full": [0, 1, 1], "new": [0, 1, 1]}

@@ -72,11 +72,7 @@ def test_every_route_needs_its_role_and_its_queue(server: TestClient, name: str)
             role = "read"
         elif below in WRITES:
             role = "write"
-        expected = {
-            "root": True,
-            "reader": role == "read",
-            "writer": role != "admin",
-        }
+        expected = {"root": True, "reader": role == "read", "writer": role != "admin"}
         for token, is_allowed in expected.items():
             assert allowed(server, token, method, path, f"{name}/none") == is_allowed, (token, path)
         if "{name}" in path:
@@ -95,9 +91,7 @@ def test_a_token_sees_only_its_queues(server: TestClient, db: Any) -> None:
     seen = {"root": names, "reader": names, "mailer": names[:2], "boss": ["mail/out"]}
     for (token, shown), prefix in itertools.product(seen.items(), ("", "mail", "work")):
         answer = server.get(
-            "/v1/queues",
-            params={"prefix": prefix},
-            headers={"authorization": f"Bearer {token}"},
+            "/v1/queues", params={"prefix": prefix}, headers={"authorization": f"Bearer {token}"}
         )
         listed = [each["name"] for each in answer.json()["queues"] if each["name"] in names]
         assert listed == [each for each in shown if each.startswith(prefix)]

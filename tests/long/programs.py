@@ -85,10 +85,7 @@ def _step(rng: random.Random, stamps: bool, ranges: bool, single: bool) -> Step:
         (1, lambda: ("watch", key())),
         (1, lambda: ("watches",)),
         (0 if stamps or single else 4, lambda: ("get_key", snapshot, selector())),
-        (
-            0 if single else 8,
-            range_read,
-        ),
+        (0 if single else 8, range_read),
         (not single, lambda: ("get_range_startswith", snapshot, rng.choice([b"c", b"", b"x"]))),
         (8, lambda: ("set", key(), rng.choice(VALUES))),
         (4, lambda: ("clear", key())),

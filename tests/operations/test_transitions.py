@@ -222,9 +222,7 @@ def test_each_transition_happens_and_is_counted(
         lambda queue, db: (queue.nack(db, queue.claim(db), dead=True), queue.clear(db)),
         lambda queue, db: (c := queue.claim(db), queue.cancel(db, c.item), queue.nack(db, c)),
     ],
-    ids=[
-        *("pop_many", "clear", "clear claimed", "clear dead", "told"),
-    ],
+    ids=["pop_many", "clear", "clear claimed", "clear dead", "told"],
 )
 def test_other_ends_leave_nothing_behind_either(db: Any, name: str, end: Any) -> None:
     world = World(db, name, ("acked", "claimed", None))

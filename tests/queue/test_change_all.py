@@ -49,12 +49,7 @@ def test_all_items_in_a_state_are_changed(
 
 
 @pytest.mark.parametrize(
-    ("kind", "state"),
-    [
-        (PriorityQueue, "ready"),
-        (TaskQueue, "ready"),
-        (TaskQueue, "delayed"),
-    ],
+    ("kind", "state"), [(PriorityQueue, "ready"), (TaskQueue, "ready"), (TaskQueue, "delayed")]
 )
 def test_all_items_in_a_state_get_another_priority_and_keep_their_order(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch, kind: Any, state: Any

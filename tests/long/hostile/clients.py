@@ -201,10 +201,7 @@ class Jobs:
         (kind,) = rng.choices(kinds, [60, 15, 10, 10, 5])
         if rng.random() < 0.15:
             await self._pause(LATE_ACK)
-        options = {
-            "nack": {"delay": rng.choice([0, 0.2, None])},
-            "extend": {"lease": LEASE},
-        }
+        options = {"nack": {"delay": rng.choice([0, 0.2, None])}, "extend": {"lease": LEASE}}
         if kind == "forget":
             return
         names = map(value_of, claim.items)

@@ -97,13 +97,7 @@ class HttpClient:
     def step(self, rng: random.Random) -> None:
         """Perform one random operation."""
         queue = f"{self._world}-{rng.choice(['jobs', 'jobs', 'left'])}"
-        steps = [
-            self.push,
-            self.push_until_answered,
-            self.push_job,
-            self.pop,
-            self.remove,
-        ]
+        steps = [self.push, self.push_until_answered, self.push_job, self.pop, self.remove]
         (step,) = rng.choices(steps, [4, 2, 1, 8, 1])
         step(queue, rng)
 
