@@ -248,14 +248,6 @@ def test_a_room_holds_a_limited_number_of_modules() -> None:
     assert {*sizes, "admin", "aio", "cli"} == set(ROOMS)
 
 
-def test_every_package_is_installed() -> None:
-    """Tests import the clone, so a package that is not listed would only be missed by users."""
-    settings = (ROOT / "pyproject.toml").read_text()
-    (listed,) = re.findall(r"^packages = \[\n((?:    .*\n)+)\]", settings, re.M)
-    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in MODULES}
-    assert set(re.findall(r'"([\w.]+)"', listed)) == folders | {"fdbq", "pytest_fdbqueue"}
-
-
 def test_tests_are_in_the_rooms_of_the_code_they_test() -> None:
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
     assert {path.name for path in LIBRARY.iterdir() if path.is_dir()} <= folders | {"__pycache__"}
