@@ -31,7 +31,7 @@ _P = ParamSpec("_P")
 
 _guard = Guard()  # of all contexts, because most jobs never need one
 
-Reason: TypeAlias = Literal["cancelled", "timeout", "shutdown"]
+Reason: TypeAlias = Literal["cancelled", "timeout", "shutdown", "lost"]
 
 Ending = Callable[[Transaction], object]
 
@@ -40,7 +40,7 @@ class Cancelled:
     """An event that tells a job to stop. A coroutine can await it.
 
     Attributes:
-        reason: `"cancelled"`, `"timeout"` or `"shutdown"`; `None` until it is set.
+        reason: `"cancelled"`, `"timeout"`, `"shutdown"` or `"lost"`; `None` until it is set.
     """
 
     def __init__(self) -> None:
@@ -91,8 +91,8 @@ class Context(Steps, Generic[_State_co]):
         attempt: The number of the attempt, from 1.
         max_attempts: The number of attempts after which the job becomes a dead letter, or `None`.
         cancelled: An event that tells the handler to end soon: `is_set()`, `wait(seconds)`, or
-            `await` it. Its `reason` is `"cancelled"`, `"timeout"` or `"shutdown"`. A cancelled job
-            without steps does not run again, however the handler ends; a step raises
+            `await` it. Its `reason` is `"cancelled"`, `"timeout"`, `"shutdown"`, or `"lost"` if its
+            lease is over, so that the job may run elsewhere. A cancelled job without steps does not run again, however the handler ends; a step raises
             `JobCancelled`. Otherwise the job is done if the handler returns; after a shutdown, an
             error gives it back without counting the attempt.
     """

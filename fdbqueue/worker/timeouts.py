@@ -194,8 +194,10 @@ class Upkeep(Part):
             _log.error(message, source.name, len(jobs), error)
             return
         for job, (_, report, _), lost in zip(jobs, extensions, errors):
-            if lost is None:  # else the job just ended, or its end will report the loss
+            if lost is None:
                 job.lease.since, job.reported = now, report
+            elif job.context is not None and not job.is_ending:  # its end will report the loss
+                job.context.cancelled.set("lost")
 
     def _try(self, failure: str, change: Callable[[Database], object]) -> None:
         try:

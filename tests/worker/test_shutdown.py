@@ -66,6 +66,22 @@ def test_a_running_job_is_told_and_may_end_as_it_wants_but_an_error_counts_no_at
         assert_released(db, queue, 1)
 
 
+def test_a_job_whose_lease_is_lost_is_told(db: Any, queue: PriorityQueue) -> None:
+    """So that it stops while another worker runs the job again."""
+    reasons: list[Any] = []
+    item = queue.push(db, 1)
+
+    def handler(context: Context) -> None:
+        if reasons:
+            return
+        assert queue.release(db, item)
+        assert context.cancelled.wait(MAX_WAIT)
+        reasons.append(context.cancelled.reason)
+
+    assert Worker(db, queue, handler, lease=0.6).run(drain=True) == WorkerReport(done=1, lost=1)
+    assert reasons == ["lost"]
+
+
 @pytest.mark.parametrize("kind", ["sleeps", "refuses", "blocks"])
 def test_coroutines_that_outlast_the_grace_period_go_back(
     db: Any, queue: PriorityQueue, go: threading.Event, kind: str
