@@ -7,7 +7,7 @@ import inspect
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
@@ -133,7 +133,7 @@ def on_database(function: Callable[..., None], creates: bool) -> Callable[..., N
 
 
 @contextmanager
-def explained_time_outs(db: Database, url: str | None, timeout: float) -> Iterator[None]:
+def explained_time_outs(db: Database, url: str | None, timeout: float) -> Generator[None]:
     """Replace a time-out of the database by a message that says what to do."""
     try:
         yield

@@ -91,10 +91,11 @@ class Context(Steps, Generic[_State_co]):
         attempt: The number of the attempt, from 1.
         max_attempts: The number of attempts after which the job becomes a dead letter, or `None`.
         cancelled: An event that tells the handler to end soon: `is_set()`, `wait(seconds)`, or
-            `await` it. Its `reason` is `"cancelled"`, `"timeout"`, `"shutdown"`, or `"lost"` if its
-            lease is over, so that the job may run elsewhere. A cancelled job without steps does not run again, however the handler ends; a step raises
-            `JobCancelled`. Otherwise the job is done if the handler returns; after a shutdown, an
-            error gives it back without counting the attempt.
+            `await` it. Its `reason` is `"cancelled"`, `"timeout"`, `"shutdown"`, or `"lost"` if the
+            lease is over, so that the job may run elsewhere. A cancelled job without steps does not
+            run again, however the handler ends; a step raises `JobCancelled`. Otherwise the job is
+            done if the handler returns; after a shutdown, an error gives it back without counting
+            the attempt.
     """
 
     def __init__(
