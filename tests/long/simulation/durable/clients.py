@@ -55,7 +55,8 @@ _KEPT = 100_000
 _KEPT_OUT = {"batch_of", "schedule", "args"}
 """Marks of jobs that nobody cancels: those that follow a batch, those of a schedule, and alerts."""
 _ALERT = encode_alert(StoredAlert("", "alert"))
-_UNFINISHED: tuple[State, ...] = ("ready", "delayed", "claimed")
+# Time makes items ready, perhaps between two lists: so the ready ones come last.
+_UNFINISHED: tuple[State, ...] = ("delayed", "claimed", "ready")
 
 
 @dataclass
