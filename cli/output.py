@@ -14,7 +14,7 @@ import click
 from fdbqueue import Item, Task
 from fdbqueue.queue.arguments import json_bytes, text_of_seconds
 from fdbqueue.queue.overview import priority_as_json
-from fdbqueue.types import ByState, Priority
+from fdbqueue.types import ByState, Priority, QueueStats
 
 _MAX_TEXT = 120  # characters of an error in a list
 _MAX_NAME = 60  # columns
@@ -251,6 +251,11 @@ def notes_text(numbers: Mapping[str, Any]) -> str:
     if unknown := numbers["unknown_jobs"]:
         notes.append(count_noun(unknown, "unknown job"))
     return ", ".join(notes)
+
+
+def wait_text(stats: QueueStats) -> str | None:
+    """Return for how long the oldest ready item waits."""
+    return age_text(stats.waiting_since(datetime.now(timezone.utc)))
 
 
 def age_text(time: datetime | None) -> str | None:

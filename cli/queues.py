@@ -15,7 +15,6 @@ from .command import QUEUE, YES, command
 from .opening import check_integrity
 from .options import argument
 from .output import (
-    age_text,
     confirm,
     fail,
     notes_text,
@@ -24,6 +23,7 @@ from .output import (
     show_fields,
     show_table,
     states_text,
+    wait_text,
 )
 
 _HISTORY = ("pushed", "taken", "completed", "failed", "died")
@@ -55,7 +55,7 @@ def _row(name: str, stats: QueueStats) -> list[str]:
     if stats.error is not None:
         return [name, *["-"] * (len(STATES) + 1), stats.error]
     numbers = [f"{number:,}" for number in stats.by_state.values()]
-    return [name, *numbers, age_text(stats.oldest) or "-", notes_text(stats_as_json(stats))]
+    return [name, *numbers, wait_text(stats) or "-", notes_text(stats_as_json(stats))]
 
 
 @command(QUEUE)

@@ -20,7 +20,7 @@ from .arguments import Duration
 from .command import command
 from .interrupts import restoring_cursor
 from .options import integer, option
-from .output import age_text, json_line, notes_text, say, table_lines, wants_json
+from .output import json_line, notes_text, say, table_lines, wait_text, wants_json
 
 _BUSY = (*(state for state in STATES if state != "done"), "in", "out")
 """A queue with any of these is busy."""
@@ -81,7 +81,7 @@ def _row(
     if previous is not None and previous.error is None and stats.error is None:
         row["in"] = _rate(stats.total_pushed - previous.total_pushed, seconds)
         row["out"] = _rate(stats.total_completed - previous.total_completed, seconds)
-    return {**row, "age": age_text(stats.oldest)}
+    return {**row, "age": wait_text(stats)}
 
 
 def _rate(number: int, seconds: float) -> float | None:

@@ -594,6 +594,11 @@ class QueueStats(ByState):
     total_rejected: int
     error: str | None = None
 
+    def waiting_since(self, now: datetime) -> datetime | None:
+        """Return when the oldest ready item was pushed, or a due one that no client has swept."""
+        is_due = self.next_due is not None and self.next_due <= now
+        return min(filter(None, (self.oldest, self.next_due if is_due else None)), default=None)
+
     @property
     def unfinished(self) -> int:
         """The number of ready, delayed and claimed items."""

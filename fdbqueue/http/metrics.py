@@ -131,11 +131,10 @@ def _numbers(stats: QueueStats) -> dict[str, float]:
     numbers["queue_paused"] = stats.paused
     numbers["unknown_jobs"] = stats.unknown_jobs
     numbers["backlog"] = stats.ready + stats.claimed
-    now, oldest, due = datetime.now(timezone.utc), stats.oldest, stats.next_due
-    if due is not None and due < now:  # clients make due items ready, but none may be running
-        oldest = due if oldest is None else min(oldest, due)
-    if oldest is not None:
-        numbers["oldest_item_age_seconds"] = (now - oldest).total_seconds()
+    now = datetime.now(timezone.utc)
+    since = stats.waiting_since(now)
+    if since is not None:
+        numbers["oldest_item_age_seconds"] = (now - since).total_seconds()
     return numbers
 
 

@@ -142,6 +142,8 @@ def test_metrics_show_the_age_of_a_due_item_without_a_client(
     assert queue == "jobs"
     assert 0 < float(age) < 60
     assert f'fdbqueue_items{{queue="{name}jobs",state="delayed"}} 1.0' in text
+    assert remote.client.get(f"/v1/queues/{name}jobs/scale").json()["oldest_age"] > 0
+    assert remote.client.get(f"/v1/queues/{name}later/scale").json()["oldest_age"] == 0
 
 
 def test_metrics_count_conflicts(remote: Remote, db: Any, space: Subspace) -> None:

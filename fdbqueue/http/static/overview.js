@@ -28,7 +28,9 @@ const SORTS = {
 };
 
 const total = (found) => found.in + found.out;
-const wait = ({ stats }) => (stats.oldest ? since(stats.oldest) : -1);
+/** When the oldest ready item was pushed, or a due one that no client has made ready. */
+const waitsSince = ({ oldest, next_due: due }) => [oldest, due && since(due) > 0 ? due : null].filter(Boolean).sort()[0] ?? null;
+const wait = ({ stats }) => (waitsSince(stats) ? since(waitsSince(stats)) : -1);
 
 /** What is calculated with instead of the numbers of a queue that has only an error. */
 const UNKNOWN = { ...Object.fromEntries(STATES.map((state) => [state, 0])), paused: false, oldest: null, unknown_jobs: 0, total_pushed: 0, total_completed: 0 };
@@ -330,7 +332,8 @@ function updateRow(node, queue) {
     const { recent } = lines.update(history);
     setText(rates, recent.in || recent.out ? `${rate(recent.in)} in, ${rate(recent.out)} out` : "idle");
   }
-  if (differs("oldest", stats.oldest)) oldest.replaceChildren(stats.oldest ? age(stats.oldest) : "–");
+  const waits = waitsSince(stats);
+  if (differs("oldest", waits)) oldest.replaceChildren(waits ? age(waits) : "–");
   setText(working, number(workers.get(queue.name) ?? 0));
 }
 

@@ -208,7 +208,9 @@ class Scale(BaseModel):
     delayed: int
     claimed: int
     backlog: int = Field(description="Ready and claimed items; one more if a delayed one is due.")
-    oldest_age: float = Field(description="Seconds since the oldest ready item was pushed; or 0.")
+    oldest_age: float = Field(
+        description="Seconds since the oldest ready item was pushed, or was due; or 0."
+    )
     paused: bool
 
 

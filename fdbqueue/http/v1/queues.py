@@ -225,9 +225,8 @@ async def scale(opened: ReadQueue) -> Response:
     Cost: reads counters and scans nothing.
     """
     numbers = await opened.handle.stats(opened.db)
-    age, now = 0.0, datetime.now(timezone.utc)
-    if numbers.oldest is not None:
-        age = max(0.0, (now - numbers.oldest).total_seconds())
+    now = datetime.now(timezone.utc)
+    age = max(0.0, (now - (numbers.waiting_since(now) or now)).total_seconds())
     # If the token allows only reads, no look makes a due item ready: that takes a worker.
     is_due = numbers.next_due is not None and numbers.next_due <= now
     return json_response(
