@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _group_of = attrgetter("level.group")
 
+_FEW = 16  # claimed items of a group that may end at the same time
+
 _OF_ONE_QUEUE = ("max_size", "concurrency", "rate")
 """The options that count over the whole queue: all shards would meet on their counters."""
 
@@ -129,8 +131,11 @@ class Shards:
         after = {_group_with(change.after) for change in changes}
         for group in sorted(filter(None, before - after)):
             counters = self._layout.counters_of_group(group)
-            if not any(read_all(tr.snapshot, counters)):
-                read_all(tr, counters)  # conflict with a push to the group
+            *waiting, claimed = map(decode_count, read_all(tr.snapshot, counters))
+            if any(waiting) or claimed > _FEW:
+                continue
+            # Conflict with a push to the group, and with the end of another of its last items.
+            if not any(read_all(tr, counters)):
                 tr.clear(self._layout.group_key(self._layout.group_homes, group))
 
     # Which comes first

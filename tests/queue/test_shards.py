@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import App, PriorityQueue, admin
-from fdbqueue.errors import InvalidShards
+from fdbqueue.errors import InvalidShards, error_classes
 from fdbqueue.jobs import Context
 from fdbqueue.layout.keys import shard_of
 from tests.support.keys import layout_of, waiting_clients
@@ -384,6 +384,18 @@ def test_a_group_that_has_no_items_any_more_leaves_no_row(db: Any, queue: Priori
     for claim in claims:
         assert claim is not None
         queue.ack(db, claim)
+    assert [*db.get_range(*homes)] == []
+    for _ in range(2):
+        queue.push(db, "ends beside another one", group="ada")
+    last: list[Any] = [queue.claim(db) for _ in range(2)]
+    trs = [db.create_transaction() for _ in last]
+    for tr, claim in zip(trs, last):
+        queue.ack(tr, claim)
+    trs[0].commit().wait()
+    with pytest.raises(error_classes()) as conflict:
+        trs[1].commit().wait()
+    assert conflict.value.code == 1020
+    queue.ack(db, last[1])
     assert [*db.get_range(*homes)] == []
     assert_views_agree(db, queue)
 
