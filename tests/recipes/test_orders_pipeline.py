@@ -1,4 +1,4 @@
-"""The shop of `recipes/orders_pipeline/`, while its workers are killed."""
+"""The shops of `recipes/orders.py` and of `recipes/orders_pipeline/`, which kills its workers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from fdbqueue import App
+from recipes import orders
 from tests.support.fdbq_work import Workers, is_alive
 from tests.support.pages import ROOT
 from tests.support.shell import Shell
@@ -69,7 +70,9 @@ def kill_one(workers: Workers, chosen: random.Random) -> None:
         return [*filter(is_alive, workers.pids)]
 
     wait_until(alive, TIMEOUT)
-    os.kill(chosen.choice(alive()), signal.SIGKILL)
+    pid = chosen.choice(alive())
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid), TIMEOUT)
 
 
 def requests(chosen: random.Random) -> list[Request]:
@@ -190,3 +193,13 @@ def test_each_order_is_charged_once_or_refunded_however_often_workers_are_killed
     for customer in {customer for _, customer, _, _ in orders}:
         expected.add((customer, f"Your statement of {day}: {sales[customer] / 100:.2f}"))
     assert mails >= expected
+
+
+def test_an_order_is_charged_booked_and_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    orders.app.bind("memory:")
+    handle = orders.fulfil.push("order 7")
+    while handle.state() != "done":
+        orders.app.work(drain=True)
+    assert handle.result() == "1Z of charge of order 7"
+    assert capsys.readouterr().out == "charge order 7\n"
+    assert int.from_bytes(orders.app.db[b"booked order 7"], "little") == 1
