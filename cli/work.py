@@ -133,7 +133,8 @@ def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
 
     The command of --exec gets the value as JSON on standard input and the id as $FDBQ_ID. An exit
     code other than 0 is a failure; `fdbq show` then prints the last 4,096 bytes of standard error.
-    If its job is cancelled or takes too long, the command and its children get SIGTERM.
+    If its job is cancelled, takes too long or loses its lease, the command and its children get
+    SIGTERM.
 
     With --app, the worker runs the app's jobs, or only the jobs of each QUEUE. A job begins only if
     no queue named before its own has a ready one; with QUEUE=WEIGHT, the queues get slots by weight

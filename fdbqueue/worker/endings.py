@@ -158,9 +158,9 @@ class Endings(Part):
             else:
                 self.lost(job)
 
-    def lost(self, job: HeldJob) -> None:
+    def lost(self, job: HeldJob, error: BaseException | None = None) -> None:
         """End an attempt whose lease ran out."""
-        self.end(job, "lost")
+        self.end(job, "lost", error)
         advice = _LOST.format(lease=job.lease.seconds)
         _log.warning("%s %s: %s", job.source.name, job.name, advice)
 
@@ -175,6 +175,9 @@ class Endings(Part):
         text, give_back, kept = self._decided(job, failure)
         try:
             give_back()
+        except LeaseLost:
+            self.lost(job, kept)
+            return
         except Exception as error:
             # The lease will expire, so the job is retried anyway.
             _log.error("%s %s: cannot be returned: %s", job.source.name, job.name, error)

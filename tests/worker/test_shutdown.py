@@ -66,7 +66,8 @@ def test_a_running_job_is_told_and_may_end_as_it_wants_but_an_error_counts_no_at
         assert_released(db, queue, 1)
 
 
-def test_a_job_whose_lease_is_lost_is_told(db: Any, queue: PriorityQueue) -> None:
+@pytest.mark.parametrize("error", [None, InterruptedError, Dead])
+def test_a_job_whose_lease_is_lost_is_told(db: Any, queue: PriorityQueue, error: Any) -> None:
     """So that it stops while another worker runs the job again."""
     reasons: list[Any] = []
     item = queue.push(db, 1)
@@ -77,6 +78,8 @@ def test_a_job_whose_lease_is_lost_is_told(db: Any, queue: PriorityQueue) -> Non
         assert queue.release(db, item)
         assert context.cancelled.wait(MAX_WAIT)
         reasons.append(context.cancelled.reason)
+        if error is not None:
+            raise error
 
     assert Worker(db, queue, handler, lease=0.6).run(drain=True) == WorkerReport(done=1, lost=1)
     assert reasons == ["lost"]
