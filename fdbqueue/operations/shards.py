@@ -125,11 +125,15 @@ class Shards:
 
     def follow(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
         """Forget the shards of groups whose last ready, delayed or claimed item is gone."""
-        if not self._items.options.has_homes:
+        options = self._items.options
+        if options.shards and not options.has_homes:
             return
         before = {_group_with(change.before) for change in changes}
         after = {_group_with(change.after) for change in changes}
-        for group in sorted(filter(None, before - after)):
+        gone = sorted(filter(None, before - after))
+        if gone and not options.shards:  # this client has not read them
+            options.read(tr.snapshot)
+        for group in gone if options.has_homes else ():
             counters = self._layout.counters_of_group(group)
             *waiting, claimed = map(decode_count, read_all(tr.snapshot, counters))
             if any(waiting) or claimed > _FEW:

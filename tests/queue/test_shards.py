@@ -377,8 +377,8 @@ def test_a_group_that_has_no_items_any_more_leaves_no_row(db: Any, queue: Priori
     homes = layout_of(queue).range_of(layout_of(queue).group_homes)
     items = [queue.push(db, number, group=f"group {number}") for number in range(20)]
     assert len([*db.get_range(*homes)]) == 20
-    queue.remove(db, items[7])
-    queue.update(db, items[8], group="group 9")
+    PriorityQueue(queue.subspace).remove(db, items[7])
+    PriorityQueue(queue.subspace).update(db, items[8], group="group 9")
     assert len([*db.get_range(*homes)]) == 18
     claims = [queue.claim(db, n=6) for _ in range(4)]
     for claim in claims:
