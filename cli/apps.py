@@ -58,7 +58,7 @@ def deploy(app: str, *, check: bool = False, force: bool = False, **given: Any) 
     """
     log_to_stderr(logging.DEBUG if given["verbose"] else logging.WARNING)
     loaded = bound_app(app, given["url"], given["timeout"], create=not check)
-    with explained_time_outs(loaded.db, given["url"], given["timeout"]):
+    with explained_time_outs(loaded.db, given["timeout"]):
         differences = loaded.deploy(force=force, check=check)
     for each in differences:
         (show if check else report)(asdict(each), str(each))

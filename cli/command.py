@@ -6,7 +6,6 @@ import functools
 import inspect
 import logging
 import math
-import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -17,7 +16,7 @@ import click
 import fdbqueue
 from fdbqueue import embedded
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
-from fdbqueue.queue.overview import queue_names
+from fdbqueue.queue.overview import database_name, queue_names
 from fdbqueue.types import Database
 
 from .arguments import Duration, usage_errors
@@ -120,7 +119,7 @@ def on_database(function: Callable[..., None], creates: bool) -> Callable[..., N
         db = open_database(url, creates or bool(given.get("create")))
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
-            with explained_time_outs(db, url, timeout):
+            with explained_time_outs(db, timeout):
                 function(db=db, **given)
         except QueueNotFound:
             check_integrity(db)
@@ -133,7 +132,7 @@ def on_database(function: Callable[..., None], creates: bool) -> Callable[..., N
 
 
 @contextmanager
-def explained_time_outs(db: Database, url: str | None, timeout: float) -> Generator[None]:
+def explained_time_outs(db: Database, timeout: float) -> Generator[None]:
     """Replace a time-out of the database by a message that says what to do."""
     try:
         yield
@@ -144,7 +143,7 @@ def explained_time_outs(db: Database, url: str | None, timeout: float) -> Genera
         if isinstance(error, LockTimeout):
             message += f": {error.reason}"
         if not isinstance(db, embedded.Database):
-            file = url or os.environ.get("FDB_CLUSTER_FILE") or "CLUSTER_FILE"
+            file = database_name(db)
             message += f"; `fdbcli -C {file} --exec status` shows whether the cluster is up"
         raise click.ClickException(message) from error
 

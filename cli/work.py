@@ -184,7 +184,7 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
             existing_queue(app.db, name)  # raises if it does not exist: nothing would push to it
 
     def run() -> WorkerReport:
-        with usage_errors(), explained_time_outs(app.db, given["url"], given["timeout"]):
+        with usage_errors(), explained_time_outs(app.db, given["timeout"]):
             return app.work(*queues, weights=weights, **options)
 
     found = queues_of(app, queues)

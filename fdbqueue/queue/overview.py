@@ -18,6 +18,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.coordination.sans_io import Call, Stop, drive
 from fdbqueue.coordination.sweeper import looks_write as looks_write
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found
+from fdbqueue.database.binding import database_name as database_name
 from fdbqueue.database.binding import first_key, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once

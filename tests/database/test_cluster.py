@@ -146,6 +146,7 @@ def test_an_unresponsive_cluster_times_out(cluster: Cluster, tmp_path: Path) -> 
     for arguments in (["push", "jobs", "1"], ["pop", "jobs", "--wait", "60"], ["info"]):
         message = error_of(fdbq(*arguments, "--timeout", "0.5"))
         assert "did not answer within 0.5 seconds (--timeout)" in message
+        assert f"`fdbcli -C {file} --exec status`" in message
     assert time.monotonic() - began < 60
     del fdbq.environment["FDBQ_DB"]
     fdbq.environment["FDB_CLUSTER_FILE"] = str(file)
@@ -158,12 +159,14 @@ def test_an_unresponsive_cluster_times_out_for_an_app(tmp_path: Path, command: s
     file = tmp_path / "nobody.cluster"
     file.write_text("test:test@127.0.0.1:1\n")
     (tmp_path / "shop.py").write_text(
-        "import fdbqueue\napp = fdbqueue.App()\napp.queue('mail', max_size=9)\n"
+        f"import fdbqueue\napp = fdbqueue.App({str(file)!r})\napp.queue('mail', max_size=9)\n"
         "@app.job(queue='mail')\ndef send(): ...\n"
     )
-    done = Shell(tmp_path, str(file))(command, "--app", "shop:app", "--timeout", "0.5")
-    (*_, message) = done.stderr.splitlines()
+    fdbq = Shell(tmp_path, str(file))
+    del fdbq.environment["FDBQ_DB"]
+    (*_, message) = fdbq(command, "--app", "shop:app", "--timeout", "0.5").stderr.splitlines()
     assert "did not answer within 0.5 seconds (--timeout)" in message
+    assert f"`fdbcli -C {file} --exec status`" in message
 
 
 FORKS = """
