@@ -47,6 +47,7 @@ from fdbqueue.operations.timers import (
 from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import wake
 from fdbqueue.types import (
+    ENDED,
     Claim,
     KeyValue,
     Options,
@@ -242,12 +243,16 @@ class ClaimedItems:
         return False
 
     def begin_look(self, tr: Transaction, claims: list[Claim]) -> Callable[[], list[bool]]:
-        """Start to read whether each claim of one item was cancelled, or has ended."""
+        """Start to read whether each claim of one item was cancelled, or its item has ended."""
         begun = [(claim, self._begin(tr, claim)) for claim in claims]
-        return lambda: [
-            all(row.item.header.cancelled is not None for row in self._stored(*each))
-            for each in begun
-        ]
+        return lambda: [self._is_cancelled(tr, *each) for each in begun]
+
+    def _is_cancelled(self, tr: Transaction, claim: Claim, reads: list[Value]) -> bool:
+        rows, position = self._stored(claim, reads), self._layout.position(claim.keys[0])
+        row = rows[0] if rows else self._items.at(tr, position)
+        if row is None or row.state in ENDED:
+            return True
+        return row.item.header.cancelled is not None
 
     def _stored(self, claim: Claim, reads: list[Value]) -> list[ItemRow]:
         return [

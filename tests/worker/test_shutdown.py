@@ -12,6 +12,7 @@ import pytest
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.coordination.store import Store
 from fdbqueue.jobs import App, Context, Dead, Discard, Retry
+from fdbqueue.queue.base import store_of
 from tests.support.waiting import MAX_WAIT, until, wait_until
 from tests.support.workers import make_quick, running
 
@@ -83,6 +84,21 @@ def test_a_job_whose_lease_is_lost_is_told(db: Any, queue: PriorityQueue, error:
 
     assert Worker(db, queue, handler, lease=0.6).run(drain=True) == WorkerReport(done=1, lost=1)
     assert reasons == ["lost"]
+
+
+def test_a_lost_lease_is_no_cancellation(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, range(6))
+    claims: list[Any] = [queue.claim(db) for _ in range(6)]
+    _, marked, ended, _, released, moved = (claim.item for claim in claims)
+    queue.cancel(db, marked)
+    queue.cancel(db, ended, force=True)
+    queue.ack(db, claims[3])
+    queue.release(db, released)
+    queue.release(db, moved)
+    queue.update(db, moved, priority=5)
+    watch, cancelled = store_of(queue).watch_cancelled(db, claims)
+    watch.cancel()
+    assert cancelled == [False, True, True, True, False, False]
 
 
 @pytest.mark.parametrize("kind", ["sleeps", "refuses", "blocks"])
