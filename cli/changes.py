@@ -144,9 +144,9 @@ def release(
 ) -> None:
     """Take claimed items of QUEUE away from their workers, and make them ready.
 
-    The attempts do not count, and the workers can no longer acknowledge them. They tell the jobs
-    after at most a third of the lease. A job that does not look at `context.cancelled` goes on to
-    its end, perhaps while another worker runs the item.
+    The attempts do not count. The workers can no longer acknowledge the items, and tell their jobs
+    within a third of the lease. A job that does not look at `context.cancelled` goes on to its end,
+    perhaps while another worker runs the item.
 
     Exits with code 1 if an item is not claimed.
 

@@ -92,10 +92,10 @@ class Context(Steps, Generic[_State_co]):
         max_attempts: The number of attempts after which the job becomes a dead letter, or `None`.
         cancelled: An event that tells the handler to end soon: `is_set()`, `wait(seconds)`, or
             `await` it. Its `reason` is `"cancelled"`, `"timeout"`, `"shutdown"`, or `"lost"` if the
-            lease is over, so that the job may run elsewhere. A cancelled job without steps does not
-            run again, however the handler ends; a step raises `JobCancelled`. Otherwise the job is
-            done if the handler returns; after a shutdown, an error gives it back without counting
-            the attempt.
+            lease is over: the job may run elsewhere, and the end of this attempt has no effect. A
+            cancelled job without steps does not run again, however the handler ends; a step raises
+            `JobCancelled`. Otherwise the job is done if the handler returns; after a shutdown, an
+            error gives it back without counting the attempt.
     """
 
     def __init__(
