@@ -594,10 +594,17 @@ class QueueStats(ByState):
     total_rejected: int
     error: str | None = None
 
+    def has_due(self, now: datetime) -> bool:
+        """Return whether a delayed item is due that no client has made ready."""
+        return self.next_due is not None and self.next_due <= now
+
     def waiting_since(self, now: datetime) -> datetime | None:
-        """Return when the oldest ready item was pushed, or a due one that no client has swept."""
-        is_due = self.next_due is not None and self.next_due <= now
-        return min(filter(None, (self.oldest, self.next_due if is_due else None)), default=None)
+        """Return when the oldest ready item was pushed, or when one that is still delayed was due.
+
+        `None` if no item waits.
+        """
+        due = self.next_due if self.has_due(now) else None
+        return min(filter(None, (self.oldest, due)), default=None)
 
     @property
     def unfinished(self) -> int:

@@ -224,12 +224,12 @@ class Store(Generic[_T]):
         if limits:
             self.sweeper.invalidate()
 
-    # Pop
-
     def check_name(self, tr: ReadTransaction) -> None:
         """Raise `QueueRenamed` if another queue has the name of this one now."""
         if self.layout.name is not None:
             check_name(tr, self.layout.name, self.layout.subspace)
+
+    # Pop
 
     def pop(self, tr: Transactor, n: int, at_max: bool, wait: float) -> SansIO[list[_T]]:
         """Take the first `n` items; wait for one."""

@@ -133,7 +133,9 @@ class Shards:
         gone = sorted(filter(None, before - after))
         if gone and not options.shards:  # this client has not read them
             options.read(tr.snapshot)
-        for group in gone if options.has_homes else ():
+        if not options.has_homes:
+            return
+        for group in gone:
             counters = self._layout.counters_of_group(group)
             *waiting, claimed = map(decode_count, read_all(tr.snapshot, counters))
             if any(waiting) or claimed > _FEW:

@@ -1,14 +1,14 @@
 """A shop's orders: charged, booked, shipped or refunded, and reported, whatever dies meanwhile.
 
-| file | answers |
+| file | has |
 | --- | --- |
-| `app.py` | What is declared: the queues with their limits, and what each worker process opens? |
-| `tables.py` | What is in the SQL database, and how do jobs commit with it? |
-| `bank.py` | What does an API need so that it can be called again? |
-| `orders.py` | What happens to an order, and what undoes it? |
-| `mails.py` | How does each customer get a fair share of a limited service? |
-| `statements.py` | What runs each night, and what runs once all of it has ended? |
-| `web.py` | How do requests push, cancel and look? |
+| `app.py` | The queues with their limits, and what each worker process opens |
+| `tables.py` | The tables of the SQL database, with which jobs commit |
+| `bank.py` | A bank that can be called again |
+| `orders.py` | The path of an order, and what undoes each step |
+| `mails.py` | A fair share of a limited service for each customer |
+| `statements.py` | The jobs of each night, and the job after the last of them |
+| `web.py` | The requests that push, cancel and look |
 
 Run it in a clone, after `pip install -e '.[server,sqlalchemy]'`:
 

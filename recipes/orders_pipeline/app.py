@@ -1,4 +1,4 @@
-"""What is declared: the queues with their limits, and what each worker process opens?"""
+"""The queues with their limits, and what each worker process opens."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What does an API need so that it can be called again?
+"""A bank that can be called again.
 
-An idempotency key: a worker can die after the bank has charged a card, and before it has stored
-the answer. The bank then gets the same call again. These are stand-ins, which fail as often as
-services do on a bad day: before they have done anything, or with an answer that gets lost.
+It takes an idempotency key: a worker can die after the bank has charged a card, and before it has
+stored the answer. The bank then gets the same call again. These are stand-ins, which fail as often
+as services do on a bad day: before they have done anything, or with an answer that gets lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How does each customer get a fair share of a limited service?
+"""A fair share of a limited service for each customer.
 
 The queue has the rate of the mail provider. Each customer is a group, and groups take turns.
 """

@@ -1,4 +1,4 @@
-"""What happens to an order, and what undoes it?
+"""The path of an order, and what undoes each step.
 
 The bank is called at least once, with the order as its key. The books and the receipt take effect
 exactly once, because they commit with their step. Whichever of "shipped", "cancelled" and "failed"

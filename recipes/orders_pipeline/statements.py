@@ -1,4 +1,4 @@
-"""What runs each night, and what runs once all of it has ended?
+"""The jobs of each night, and the job after the last of them.
 
 A schedule pushes one job a day, however many workers there are. That job pushes a batch, whose last
 job runs once all statements have ended. If it dies in between, its next attempt continues.

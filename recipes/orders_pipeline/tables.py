@@ -1,4 +1,4 @@
-"""What is in the SQL database, and how do jobs commit with it?
+"""The tables of the SQL database, with which jobs commit.
 
 A row of `orders` and the job that fulfils it commit together, because the outbox stores the push in
 the same transaction. A relay in each worker pushes it to the queue, exactly once.

@@ -1,4 +1,4 @@
-"""How do requests push, cancel and look?
+"""The requests that push, cancel and look.
 
 A client that repeats a request changes nothing: it chooses the number of its order.
 """

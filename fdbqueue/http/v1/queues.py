@@ -227,14 +227,13 @@ async def scale(opened: ReadQueue) -> Response:
     numbers = await opened.handle.stats(opened.db)
     now = datetime.now(timezone.utc)
     age = max(0.0, (now - (numbers.waiting_since(now) or now)).total_seconds())
-    # If the token allows only reads, no look makes a due item ready: that takes a worker.
-    is_due = numbers.next_due is not None and numbers.next_due <= now
     return json_response(
         {
             "ready": numbers.ready,
             "delayed": numbers.delayed,
             "claimed": numbers.claimed,
-            "backlog": numbers.ready + numbers.claimed + is_due,
+            # If the token allows only reads, no look makes a due item ready: that takes a worker.
+            "backlog": numbers.ready + numbers.claimed + numbers.has_due(now),
             "oldest_age": round(age, 3),
             "paused": numbers.paused,
         }
