@@ -48,6 +48,7 @@ def server_config(
         # It answers the requests of a connection one after the other, and refuses a head that is
         # incomplete after 64 KiB. uvicorn's other parser has no limit before the token is checked.
         http="h11",
+        h11_max_incomplete_event_size=65_536,
         ws="none",
         log_config=None,
         # Errors of clients are logged only on request: they could fill a disk.

@@ -238,7 +238,11 @@ def test_an_unbounded_head_is_rejected_and_a_large_body_is_not(start: Any, name:
                 connection.sendall(begin)
                 sends_until_closed(connection, piece)  # fails after 60 to 100 MB
                 assert resident(process) - before < 20, kind
-        assert client.get("/health", headers={"x": "y" * 60_000}).status_code == 200
+        with connected(client) as [connection]:
+            connection.sendall(HEAD + b"x: " + b"y" * 30_000)
+            time.sleep(0.2)  # so that the server reads it in two parts
+            connection.sendall(b"y" * 30_000 + b"\r\n\r\n")
+            assert connection.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
         assert client.get("/health", headers={"x": "y" * 400_000}).status_code == 400
         item = {"item": {"x": "x" * 1_000_000}}
         assert client.post(f"/queue/{name}/push", json=item).status_code == 201
