@@ -1,4 +1,4 @@
-"""The wheel has the packages with their data, and nothing else."""
+"""The wheel has the packages with their data, and nothing else, also if Docker builds it."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ def _files(folder: Path) -> set[str]:
 @pytest.mark.skipif(not _can_build(), reason="needs setuptools 77 or later: pip install '.[test]'")
 def test_the_wheel_has_the_packages_and_nothing_else(tmp_path: Path) -> None:
     clone = tmp_path / "clone"  # setuptools writes beside the sources
-    for folder in (*PACKAGES, "recipes", "tests"):
-        shutil.copytree(ROOT / folder, clone / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("LICENSE", "README.md", "pyproject.toml", "setup.py"):
-        shutil.copy(ROOT / file, clone)
+    in_image = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.M)
+    for name in (*in_image, "recipes", "tests"):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, clone)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pip", "wheel", ".", "--wheel-dir", str(tmp_path)),
