@@ -110,22 +110,21 @@ class Outbox(ABC):
         Workers of the app and `fdbq relay` do this, too. Rows that cannot be pushed stay, and the
         log says why.
         """
-        relay = Relay(self)
-        while relay.turn() or not relay.is_current:
-            pass
-        return relay.pushed
+        return Relay(self).drain()
 
     @contextmanager
     def relaying(self, drain: bool = False) -> Generator[None]:
-        """Push rows in a thread until the end of a `with` block; with `drain`, first call `relay`.
+        """Push rows in a thread until the end of a `with` block.
 
-        It looks for rows when this process or, on Postgres with psycopg 3, any process commits one,
-        otherwise every 0.1 to 5 seconds.
+        With `drain`, the committed rows are pushed before it begins. The thread looks for rows when
+        this process or, on Postgres with psycopg 3, any process commits one, otherwise every 0.1 to
+        5 seconds.
         """
+        relay = Relay(self)
         if drain:
-            self.relay()
+            relay.drain()
         stop = threading.Event()
-        thread = threading.Thread(target=Relay(self).run, args=[stop], name=TABLE, daemon=True)
+        thread = threading.Thread(target=relay.run, args=[stop], name=TABLE, daemon=True)
         thread.start()
         try:
             yield
@@ -176,6 +175,12 @@ class Relay:
         self._outbox = outbox
         self._limits: dict[str, int] = {}  # rows of a queue after an error: one at a time, or none
         self._connection: Any = None
+
+    def drain(self) -> int:
+        """Push rows until none is left, and return the number of rows that it has pushed."""
+        while self.turn() or not self.is_current:
+            pass
+        return self.pushed
 
     def run(self, stop: threading.Event) -> None:
         """Push rows until `stop` is set."""

@@ -280,6 +280,20 @@ def test_a_relay_pushes_each_row_once_if_results_of_commits_are_lost(
     assert faulty.lost > 10
 
 
+def test_a_relay_that_has_drained_deletes_no_row_again(app: App, send: Any, tmp_path: Path) -> None:
+    """In SQLite, a needless write is an error in jobs that have read and are about to write."""
+    store = store_of("sqlalchemy", app, None, tmp_path)
+    statements: list[str] = []
+    sa.event.listen(store.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    with store.transaction() as push:
+        push(send.bind(0))
+    with store.outbox.relaying(drain=True):
+        drained = len(statements)
+        wait_until(lambda: len(statements) > drained)
+    assert sum(text.startswith("DELETE") for text in statements) == 1
+    store.close()
+
+
 def test_a_commit_wakes_the_relay_of_a_worker(
     store: Any, app: App, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
