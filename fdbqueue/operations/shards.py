@@ -29,7 +29,7 @@ _group_of = attrgetter("level.group")
 
 _FEW = 16  # claimed items of a group that may end at the same time
 
-_OF_ONE_QUEUE = ("max_size", "concurrency", "rate")
+OF_ONE_QUEUE = ("max_size", "concurrency", "rate")
 """The options that count over the whole queue: all shards would meet on their counters."""
 
 Choose: TypeAlias = Callable[[ReadTransaction, list[StoredItem]], StoredItem]
@@ -193,12 +193,18 @@ class Shards:
         return replace(after, shards_before=n_before) if has_had_items else after
 
 
+def clash(options: Options) -> str | None:
+    """Return which option a queue with several shards cannot have; `None` if there is none."""
+    refused = [name for name in OF_ONE_QUEUE if getattr(options, name) is not None]
+    is_sharded = (options.shards or 1) > 1
+    return f"a queue with several shards has no {refused[0]}" if is_sharded and refused else None
+
+
 def check_shards(options: Options) -> None:
     """Raise `InvalidShards` for options that a queue with several shards cannot have."""
-    shards = options.shards or 1
-    refused = [name for name in _OF_ONE_QUEUE if getattr(options, name) is not None]
-    if shards > 1 and refused:
-        raise InvalidShards(shards, f"a queue with several shards has no {refused[0]}")
+    why = clash(options)
+    if why is not None:
+        raise InvalidShards(options.shards or 1, why)
 
 
 # Which items are the first

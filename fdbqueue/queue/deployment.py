@@ -6,13 +6,14 @@ So the next one knows which options somebody has changed by hand since.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.values import decode_deployed, encode_deployed
+from fdbqueue.operations.shards import OF_ONE_QUEUE, clash
 from fdbqueue.queue.arguments import OF_GROUPS, json_bytes, text_of_seconds
 from fdbqueue.queue.base import change_once, store_of
 from fdbqueue.queue.priority import PriorityQueue
@@ -20,6 +21,7 @@ from fdbqueue.queue.schedules import Declared, declare
 from fdbqueue.types import Database, Options, Transaction
 
 _NEW = Options("priority", "json", int)
+_BY_HAND = "set by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class Difference:
         stored: The stored value, or the fields of the schedule that differ, or `None`.
         declared: The value in the code, or the default.
         reason: Why the stored value stays: somebody has set it by hand since the last deployment,
-            or higher shards hold items. `None` if it changes.
+            higher shards hold items, or a queue with several shards has no such option. `None` if
+            it changes.
     """
 
     queue: str
@@ -56,6 +59,18 @@ def _text(setting: str, value: Any) -> str:
     if setting == "keep_seconds" and value is not None:
         return text_of_seconds(value)
     return "none" if value in (None, {}) else json_bytes(value).decode()
+
+
+def _changes(differences: Iterable[Difference]) -> dict[str, Any]:
+    return {each.setting: each.declared for each in differences if each.reason is None}
+
+
+def _agreeing(options: Options, differences: list[Difference]) -> list[Difference]:
+    """Return the differences; shards, and options that exclude them, stay if they would clash."""
+    of_shards = [each for each in differences if each.setting in ("shards", *OF_ONE_QUEUE)]
+    reason = clash(replace(options, **_changes(of_shards)))
+    kept = [each for each in of_shards if reason and not each.reason and each.declared is not None]
+    return [replace(each, reason=reason) if each in kept else each for each in differences]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +108,7 @@ class Deployment:
         store, declared = store_of(queue), self.settings[name]
         before, options = decode_deployed(tr[store.layout.deployed].value), store.options.agree(tr)
         of_groups = {OF_GROUPS + each: value for each, value in queue.group_settings(tr).items()}
-        remembered, found = declared, list[Difference]()
+        found: list[Difference] = []
         for setting in {**before, **declared}:
             stored = of_groups.get(setting, getattr(options, setting, None))
             if setting == "keep_number":
@@ -103,20 +118,22 @@ class Deployment:
             wanted = declared.get(setting, unset[0])
             if stored != wanted:
                 by_hand = stored not in ([before[setting]] if setting in before else unset)
-                reason = "set by hand" if by_hand and not self.force else None
+                reason = _BY_HAND if by_hand and not self.force else None
                 if setting == "shards" and reason is None:
                     reason = store.items.shards.in_the_way(tr.snapshot, options, wanted or 1)
-                    if reason is not None:  # so that a later deployment does it
-                        remembered = {**remembered, setting: stored}
                 found.append(Difference(name, setting, stored, wanted, reason))
+        found = _agreeing(options, found)
         if self.check:  # a handle remembers what it has changed
             return found
-        changes: Any = {each.setting: each.declared for each in found if each.reason is None}
+        changes: Any = _changes(found)
         of_all = {each: changes.pop(each) for each in [*changes] if each.startswith(OF_GROUPS)}
         queue.configure(tr, **changes)
         if of_all:
             changes = {each.removeprefix(OF_GROUPS): value for each, value in of_all.items()}
             queue.set_group(tr, None, **changes)
+        waiting = [each for each in found if each.reason not in (None, _BY_HAND)]
+        # As if the code had them, so that a later deployment does not take them for set by hand.
+        remembered = declared | {each.setting: each.stored for each in waiting}
         if before != remembered:
             tr[store.layout.deployed] = encode_deployed(remembered)
         return found

@@ -151,6 +151,29 @@ def test_the_number_of_shards_stays_while_the_higher_ones_hold_items(
     assert stored(db, name)["shards"] == 2
 
 
+@pytest.mark.parametrize("door", DOORS)
+def test_options_that_exclude_shards_wait_until_the_higher_shards_are_empty(
+    db: Database, name: str, door: str
+) -> None:
+    deploy = DOORS[door]
+    app_of(db, name, shards=8).deploy()
+    queue = PriorityQueue.existing(db, name)
+    queue.push_many(db, range(30), delay=600)
+    later = app_of(db, name, rate=(5, "1s"), max_attempts=3)
+    differences = {each.setting: each for each in later.deploy(check=True)}
+    assert str(differences["shards"].reason).startswith("a higher shard still holds items")
+    assert differences["rate"].reason == "a queue with several shards has no rate"
+    assert differences["max_attempts"].reason is None
+    deploy(later)
+    assert stored(db, name).items() >= {"shards": 8, "max_attempts": 3}.items()
+    queue.clear(db)
+    deploy(later)
+    assert (stored(db, name)["rate"], "shards" in stored(db, name)) == ((5, 1), False)
+    queue.configure(db, max_size=9)
+    reasons = {each.setting: each.reason for each in app_of(db, name, shards=8).deploy()}
+    assert reasons["shards"] == "a queue with several shards has no max_size"
+
+
 MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "unknown": ({"size": 3}, TypeError, "there is no option 'size'"),
     "a pause": ({"paused": True}, TypeError, "there is no option 'paused'"),
