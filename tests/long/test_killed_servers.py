@@ -2,13 +2,15 @@
 
 `FDBQ_MINUTES` is the length of the run. The line that it prints has the longest stop.
 `FDBQ_NEXT_HOME` is a directory with `bin/fdbserver` and `lib/libfdb_c.so` of the next release, to
-which the servers are upgraded.
+which the servers are upgraded. Containers are tried where Docker has the image of
+`docker/compose.three.yaml`.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import subprocess
 import time
@@ -23,6 +25,7 @@ from tests.support.cluster import find_programs, free_port
 MINUTES = float(os.environ.get("FDBQ_MINUTES", "0.75"))
 EVERY = 10.0  # seconds between two kills
 NEXT_HOME = os.environ.get("FDBQ_NEXT_HOME")
+DOCKER = Path(__file__).parents[2] / "docker"
 DEAD = 4.0  # seconds until a killed server starts again
 
 
@@ -86,7 +89,50 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
     servers.close()
 
 
-def test_each_job_runs_once_while_servers_are_killed(servers: Servers, rng: random.Random) -> None:
+class Containers:
+    """The servers of `docker/compose.three.yaml`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file = shutil.copy(DOCKER / "fdb.three.cluster", directory)
+        self._compose("up", "--detach", "--wait", "--pull", "never")
+
+    def _compose(self, *arguments: str) -> None:
+        command = ["docker", "compose", "--file", str(DOCKER / "compose.three.yaml"), *arguments]
+        subprocess.run(command, check=True)
+
+    def kill(self, number: int) -> None:
+        """Kill a server with -9."""
+        self._compose("kill", f"fdb{number + 1}")
+
+    def start(self, number: int) -> None:
+        """Start a killed server on its data."""
+        self._compose("start", f"fdb{number + 1}")
+
+    def close(self) -> None:
+        """Remove the containers and their data."""
+        self._compose("down", "--volumes")
+
+
+@pytest.fixture
+def containers(tmp_path: Path) -> Iterator[Containers]:
+    image = re.search(r"image: (\S+)", (DOCKER / "compose.three.yaml").read_text())
+    assert image
+    if (
+        not shutil.which("docker")
+        or subprocess.run(["docker", "image", "inspect", image[1]]).returncode
+    ):
+        pytest.skip(f"no docker, or no image {image[1]}")
+    containers = Containers(tmp_path)
+    yield containers
+    containers.close()
+
+
+@pytest.mark.parametrize("kind", ["servers", "containers"])
+def test_each_job_runs_once_while_servers_are_killed(
+    kind: str, request: pytest.FixtureRequest, rng: random.Random
+) -> None:
+    servers: Servers | Containers = request.getfixturevalue(kind)
+
     def disturb() -> None:
         number = rng.randrange(3)
         servers.kill(number)
@@ -110,9 +156,8 @@ def test_each_job_runs_once_while_all_servers_are_replaced(
     run_jobs(servers, lambda: servers.replace(fdbserver), "times all servers replaced")
 
 
-def run_jobs(servers: Servers, disturb: Callable[[], object], name: str) -> None:
+def run_jobs(servers: Servers | Containers, disturb: Callable[[], object], name: str) -> None:
     """Push jobs and run them, call `disturb` every few seconds, and check what has run."""
-
     workers = [started(WORKER, servers.file) for _ in range(2)]
     pusher = started(PUSHER, servers.file, 60 * MINUTES)
     n = 0
