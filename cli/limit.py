@@ -37,12 +37,7 @@ class _Time(Duration):
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
-        if value == "none":
-            return NONE
-        seconds = super().convert(value, param, ctx)
-        if seconds < 1:
-            self.fail(f"{value!r} is shorter than a second", param, ctx)
-        return math.ceil(seconds)
+        return NONE if value == "none" else math.ceil(super().convert(value, param, ctx))
 
 
 @command(
@@ -56,7 +51,7 @@ class _Time(Duration):
         keep_seconds=option(
             *("--keep-for", "keep_seconds"),
             metavar="DURATION|none",
-            type=_Time(0, 10_000_000_000),
+            type=_Time(1, 10_000_000_000),
             help="Time for which done items are kept, such as 7d.",
         ),
     ),

@@ -130,7 +130,7 @@ def _option(written: str, name: str, hint: Any, default: Any, help: str) -> clic
     elif tuple in kinds:
         metavar, kind = "N/DURATION|none", rate_or_none
     elif int in kinds or float in kinds:
-        metavar, kind = "N", click.IntRange(0) if int in kinds else float
+        metavar, kind = "N", int if int in kinds else float
         if NoneType in kinds:
             metavar, kind = "N|none", number_or_none(int if int in kinds else float)
     names = (*_SHORT.get(name, ()), written, name)

@@ -548,10 +548,11 @@ class QueueRenamed(FdbqueueError):
     )
 
 
+_USE_OWN = "omit the option to use the queue's own"
 _REMEDIES = {
     "kind": "`existing_queue` opens a queue of any kind",
-    "max_size": "omit the option, or change it with `configure(db, max_size=...)`",
-    "max_attempts": "omit the option, or change it with `configure(db, max_attempts=...)`",
+    "codec": _USE_OWN,
+    "priorities": _USE_OWN,
 }
 
 
@@ -564,7 +565,9 @@ class OptionsMismatch(FdbqueueError):
         self.stored = stored
         super().__init__(
             f"the queue has {option} {_named(stored)} and was opened with {_named(given)}; "
-            + _REMEDIES.get(option, "omit the option to use the queue's own")
+            + _REMEDIES.get(
+                option, f"omit the option, or change it with `configure(db, {option}=...)`"
+            )
         )
 
 

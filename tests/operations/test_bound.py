@@ -11,6 +11,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.database import clock
 from fdbqueue.errors import ClockOutOfRange, QueueFull
+from fdbqueue.options import QueueOptions
 from fdbqueue.testing import Clock
 from tests.support.full import unless_full
 from tests.support.leases import values
@@ -102,19 +103,23 @@ def test_a_changed_bound_holds_at_once(db: Any, jobs: Any, limit: Any) -> None:
     assert len(jobs.push_many(db, range(9), group="ada")) == 9
 
 
-@pytest.mark.parametrize("limit", ["max_size", "max_attempts"])
-def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
-    db: Any, space: Subspace, name: str, limit: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("option", [*QueueOptions.__annotations__, "keep for a time"])
+def test_the_stored_option_holds_and_a_client_with_another_one_is_warned(
+    db: Any, space: Subspace, name: str, option: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A deployment that changes a limit in its code must not stop."""
-    stored, given = {limit: 1}, {limit: 2}
+    """A deployment that changes an option in its code must not stop."""
+    stored: dict[str, Any] = {option: 2}
+    given: dict[str, Any] = {option: 3}
+    field = "keep_number" if option == "keep" else option
+    if option == "keep for a time":
+        stored, given, field = {"keep": "2s"}, {"keep": "3s"}, "keep_seconds"
     PriorityQueue.named(db, name, **stored).push(db, "a")
     early = Queue(space)
     Queue(space, **stored).push(db, "a")
     assert caplog.text == ""
     said = (
-        f"has {limit} 1 and was opened with 2; omit the option, or change it with "
-        f"`configure(db, {limit}=...)`"
+        f"has {field} 2 and was opened with 3; omit the option, or change it with "
+        f"`configure(db, {field}=...)`"
     )
     reopened = PriorityQueue.named(db, name, **given)
     assert said in caplog.text
@@ -123,9 +128,9 @@ def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
     for _ in range(2):
         unless_full(other.push, db, "b")
     assert caplog.text.count(said) == 1
-    for each in (reopened, other, early):  # this one was opened before there was a limit
-        assert getattr(each.options(db), limit) == 1
-    assert limit != "max_size" or unless_full(early.push, db, "b") is None
+    for each in (reopened, other, early):  # this one was opened before the option was stored
+        assert getattr(each.options(db), field) == 2
+    assert option != "max_size" or unless_full(early.push, db, "b") is None
 
 
 def test_a_bound_given_to_a_new_queue_survives_an_aborted_change(
