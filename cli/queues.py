@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from string import ascii_letters, digits
 from typing import Any
 
 from fdbqueue import admin, existing_queue
 from fdbqueue.admin import overview
-from fdbqueue.queue.overview import as_json, priority_as_json, stats_as_json
+from fdbqueue.queue.overview import as_json, priority_as_json, shard_ranges, stats_as_json
 from fdbqueue.types import STATES, Database, HistoryWindow, QueueStats
 
 from .command import QUEUE, YES, command
@@ -20,12 +21,14 @@ from .output import (
     notes_text,
     priority_text,
     report,
+    show,
     show_fields,
     show_table,
     states_text,
     wait_text,
 )
 
+_PLAIN = frozenset(ascii_letters + digits)  # bytes that fdbcli takes as they are
 _HISTORY = ("pushed", "taken", "completed", "failed", "died")
 
 
@@ -77,6 +80,28 @@ def counts(db: Database, queue: str) -> None:
         lambda count: (priority_text(count[0]), f"{count[1]:,}"),
     )
     check_integrity(db)
+
+
+@command(QUEUE)
+def shards(db: Database, queue: str) -> None:
+    """Print commands for fdbcli that let FoundationDB move the shards of QUEUE to other servers.
+
+    FoundationDB does not divide less than 20 MB of keys by itself. Run it after each change of the
+    number of shards. The first command takes back earlier ones.
+
+    \b
+    Example:
+      fdbq shards jobs | fdbcli
+    """
+    for shard, begin, end in shard_ranges(existing_queue(db, queue), db):
+        keys = [_for_fdbcli(key) for key in (begin, end)]
+        where = f"teamID {shard}" if shard else "default"
+        fields = {"shard": shard, "begin": keys[0], "end": keys[1]}
+        show(fields, f"rangeconfig set {keys[0]} {keys[1]} {where}")
+
+
+def _for_fdbcli(key: bytes) -> str:
+    return "".join(chr(byte) if chr(byte) in _PLAIN else f"\\x{byte:02x}" for byte in key)
 
 
 @command(QUEUE)

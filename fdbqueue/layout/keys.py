@@ -512,6 +512,19 @@ class Layout:
         first = prefix + b"\x00", prefix + IN_SHARD
         return [first, *(Layout.range_of(prefix + shard_prefix(n)) for n in range(1, shards))]
 
+    def later_shards(self, shards: int) -> list[tuple[int, bytes, bytes]]:
+        """Return each shard but the first with its range in each key space that jobs write to."""
+        spaces = (
+            *(self.items, self.counts, self.total_in, self.tallies, self.claims, self.leases),
+            *(self.delayed, self.dues, self.expiries, self.attempts, self.done, self.done_times),
+            *(self.turns, self.idle_groups, self.taken_passes),
+        )
+        return [
+            (number, each + shard_prefix(number), each + shard_prefix(number + 1))
+            for each in spaces
+            for number in range(1, shards)
+        ]
+
     @staticmethod
     def range_of(prefix: bytes) -> tuple[bytes, bytes]:
         """Return the range of all keys with a prefix."""

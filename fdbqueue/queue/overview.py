@@ -237,6 +237,12 @@ def overview(
     return dict(_read_queues(tr, _stats, after, limit, prefix))
 
 
+def shard_ranges(queue: BaseQueue[Any], db: Database) -> list[tuple[int, bytes, bytes]]:
+    """Return the ranges of a queue's shards; the first one is the queue's, with the number 0."""
+    layout, options = store_of(queue).layout, queue.options(db)
+    return [(0, *layout.range_of(layout.subspace.key())), *layout.later_shards(options.shards or 1)]
+
+
 def stats_as_json(stats: QueueStats) -> dict[str, Any]:
     """Return the numbers of a queue as a JSON object; only the error if they are not known.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +26,7 @@ from fdbqueue.jobs import App, Context, Dead
 from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.types import ItemHeldBy
 from fdbqueue.worker.presence import Presence
+from tests.support.cluster import Cluster, find_programs
 from tests.support.keys import layout_of, push_undecodable
 from tests.support.shell import Inside, assert_prints, error_of
 
@@ -470,6 +472,25 @@ $ schedule add $q bad x --every 1h
 [2]
 """,
     )
+
+
+def test_fdbcli_divides_a_queue_into_its_shards(fdbq: Inside, cluster: Cluster, name: str) -> None:
+    programs = find_programs()
+    if programs is None or not cluster.is_own:
+        pytest.skip("no fdbcli, or a shared cluster, whose ranges stay as they are")
+
+    def divided() -> set[int]:
+        commands = fdbq.output("shards", name) + "\nrangeconfig show\n"
+        fdbcli = [programs[1], "-C", str(cluster.file)]
+        done = subprocess.run(fdbcli, input=commands, capture_output=True, text=True, check=True)
+        assert "ERROR" not in done.stdout + done.stderr
+        ranges = json.loads(done.stdout[done.stdout.index("{") :])["ranges"]
+        return {each["configuration"]["teamID"] for each in ranges if name in each["begin"]}
+
+    fdbq.output("limit", name, "--create", "--shards", "4")
+    assert divided() == {1, 2, 3}
+    fdbq.output("limit", name, "--shards", "1")
+    assert divided() == set()
 
 
 # Kinds of queues
