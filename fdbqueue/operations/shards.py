@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from fdbqueue.errors import InvalidShards
@@ -18,7 +18,7 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout, shard_prefix
 from fdbqueue.layout.values import decode_count, encode_count
 from fdbqueue.operations.parallel import read_all
-from fdbqueue.types import ENDED, KeySelector, Options, ReadTransaction, Transaction
+from fdbqueue.types import ENDED, KeySelector, KeyValue, Options, ReadTransaction, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.layout.items import ItemRow, Level
@@ -225,42 +225,53 @@ def begin_first(
 ) -> Callable[[int], Sequence[StoredItem]]:
     """Start to read the first item of each shard; return a function that returns `n` first items.
 
-    The best priority comes first: its items in the chosen shard, then in the others. In the first
-    chosen shard, skip up to `skipped` items, or groups, if enough follow.
+    The best priority comes first: its items in the chosen shard, then in the others. Skip `skipped`
+    items, or that many groups of the first priority that has some, if enough follow.
     """
     layout, level_of = items.layout, items.levels.level_of
     ranges = layout.shard_ranges(layout.items, items.options.shards)
-    reads = [tr.get_range(*each, limit=1, reverse=at_max) for each in ranges]
+    limit = 2 + 2 * skipped // len(ranges) if skipped else 1  # to skip many priorities at once
+    reads = [tr.get_range(*each, limit=limit, reverse=at_max) for each in ranges]
     rank = partial(_rank, layout)
     ends = {shard_prefix(number): each for number, each in enumerate(ranges)}
 
-    def finish(n: int) -> Sequence[StoredItem]:
-        heads: dict[bytes, StoredItem] = {}
-        found: list[StoredItem] = []
-        begun: list[Any] = [*reads]
-        skip = skipped
-        while True:
-            for read in begun:
-                for row in read:
-                    head = StoredItem(row.key, row.value, level_of(row.key))
-                    heads[head.level.shard] = head
-            if not heads or len(found) >= n:
-                return found
-            best = (max if at_max else min)(map(rank, heads.values()))
-            chosen = choose(tr, [head for head in heads.values() if rank(head) == best]).level
-            begin, end = layout.range_of_priority(chosen)
-            wanted, some = n - len(found), list[StoredItem]()
-            if start is not None and skip:
-                some = items.begin_read(tr, begin, end, wanted, start(begin), skip)()
-            if len(some) < wanted:
-                some = items.begin_read(tr, begin, end, wanted, before=found)()
-            found += some
+    def items_of(rows: Iterable[KeyValue]) -> list[StoredItem]:
+        return [StoredItem(row.key, row.value, level_of(row.key)) for row in rows]
+
+    def read_level(
+        level: Level, n: int, skip: int, before: list[StoredItem]
+    ) -> tuple[list[StoredItem], int]:
+        """Return items of a shard and priority, and how many of them to skip."""
+        begin, end = layout.range_of_priority(level)
+        if start is not None and skip:
+            some = items.begin_read(tr, begin, end, n, start(begin), skip)()
+            if len(some) == n:
+                return some, 0
+        if level.group is not None:
             skip = 0
-            del heads[chosen.shard]
-            first, last = ends[chosen.shard]
-            rest = (first, begin) if at_max else (end, last)
-            begun = []
-            if len(some) < wanted:
-                begun.append(tr.get_range(*rest, limit=1, reverse=at_max))
+        return items.begin_read(tr, begin, end, n + skip, before=before)(), skip
+
+    def finish(n: int) -> Sequence[StoredItem]:
+        following = {each[0].level.shard: each for each in map(items_of, reads) if each}
+        passed, found, skip = list[StoredItem](), list[StoredItem](), skipped
+        while following and len(found) < n:
+            heads = [each[0] for each in following.values()]
+            best = (max if at_max else min)(map(rank, heads))
+            chosen = choose(tr, [head for head in heads if rank(head) == best]).level
+            known = following.pop(chosen.shard)
+            some = [item for item in known if item.level.of_priority == chosen.of_priority]
+            later = known[len(some) :]
+            if chosen.group is not None or not skip or len(some) == limit:
+                some, skip = read_level(chosen, n - len(found), skip, found)
+            passed += some[:skip]
+            found += some[skip : skip + n - len(found)]
+            skip = max(0, skip - len(some))
+            if not later and len(known) == limit and len(found) < n:
+                (first, last), (begin, end) = ends[chosen.shard], layout.range_of_priority(chosen)
+                rest = (first, begin) if at_max else (end, last)
+                later = items_of(tr.get_range(*rest, limit=limit, reverse=at_max))
+            if later:
+                following[chosen.shard] = later
+        return found if len(found) == n else [*passed, *found][:n]
 
     return finish

@@ -141,6 +141,20 @@ def test_a_group_lies_in_one_shard_and_keeps_its_order(db: Any, jobs: PriorityQu
     assert_views_agree(db, jobs)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_claims_at_the_same_time_take_different_items_of_several_priorities(
+    db: Any, jobs: PriorityQueue, n: int
+) -> None:
+    """They begin at any of the first `within` items, not all at the few of the best priority."""
+    for priority in range(16):
+        jobs.push_many(db, [priority] * 4, priority=priority)
+    attempts = [db.create_transaction() for _ in range(120)]
+    claims = [jobs.claim(tr, n=n, within=32) for tr in attempts]
+    taken = [[item.value for item in claim.items] for claim in claims if claim]
+    assert all(len(values) == n and values == sorted(values) for values in taken)
+    assert {value for values in taken for value in values} == {*range(8)}
+
+
 def test_the_concurrency_of_a_group_holds(db: Any, jobs: PriorityQueue) -> None:
     jobs.set_group(db, None, concurrency=2)
     for number in range(40):
