@@ -11,17 +11,19 @@ from typing import Any
 
 import click
 
+from fdbqueue.queue.arguments import validate_address
 from fdbqueue.worker.processes import parent
 
 _DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 
 @contextmanager
-def serving_metrics(port: int | None, *, of_all: bool) -> Generator[None]:
-    """Serve the metrics of this process, or of all its children, on the loopback interface."""
-    if port is None:
+def serving_metrics(address: str | None, *, of_all: bool) -> Generator[None]:
+    """Serve the metrics of this process, or of all its children."""
+    if address is None:
         yield
         return
+    host, port = validate_address(address)
     with tempfile.TemporaryDirectory(prefix="fdbqueue-metrics-") as directory:
         if of_all:
             os.environ.setdefault(_DIRECTORY, directory)
@@ -33,7 +35,7 @@ def serving_metrics(port: int | None, *, of_all: bool) -> Generator[None]:
                 registry["registry"] = CollectorRegistry()
                 collect: Any = multiprocess.MultiProcessCollector
                 collect(registry["registry"])
-            start_http_server(port, addr="127.0.0.1", **registry)
+            start_http_server(port, addr=host, **registry)
         except ImportError as error:
             raise click.UsageError(
                 f"--metrics-port needs {error.name}: run pip install '.[server]' in a clone of "

@@ -107,11 +107,10 @@ _OF_WORKERS = options_of(
         help="Time after which a job is told to stop, and has failed; a command gets SIGTERM.",
     ),
     *_OF_WORKERS,
-    integer(
+    option(
         "--metrics-port",
-        metavar="PORT",
-        highest=65535,
-        help="Serve Prometheus metrics of jobs on http://127.0.0.1:PORT/metrics.",
+        metavar="[HOST:]PORT",
+        help="Serve Prometheus metrics of jobs at /metrics; without a host, on 127.0.0.1.",
     ),
     option(
         "--log-format",
@@ -157,9 +156,10 @@ def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
     stdout: Any = sys.stdout
     if hasattr(stdout, "reconfigure"):
         stdout.reconfigure(line_buffering=True)  # a log shows at once what jobs print
-    if given["health"] is not None:
-        with usage_errors():
-            validate_address(given["health"])
+    for address in (given["health"], given["metrics_port"]):
+        if address is not None:
+            with usage_errors():
+                validate_address(address)
     if given["metrics_port"] is not None:
         continue_metrics()
     is_verbose = given["verbose"] or (app is not None and not given["quiet"])
@@ -271,8 +271,8 @@ def _work(
     """
     processes = given["processes"]
     supervises = parent is None and processes is not None
-    port = given["metrics_port"] if parent is None else None
-    with stop_on_signal(_stop), serving_metrics(port, of_all=supervises):
+    address = given["metrics_port"] if parent is None else None
+    with stop_on_signal(_stop), serving_metrics(address, of_all=supervises):
         if supervises and processes is not None:
             _log.info(summary(processes))
             command = [sys.executable, *sys.orig_argv[1:]]

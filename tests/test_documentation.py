@@ -220,6 +220,15 @@ def test_commands_in_a_page_use_existing_options(path: Path) -> None:
             command.make_parser(click.Context(command)).parse_args(words)
 
 
+def test_recipes_read_the_variables_that_a_page_sets_for_them() -> None:
+    text = "\n".join(path.read_text() for path in PAGES)
+    found = re.findall(r"^((?:FDBQ_\w+=\S+ )+)(recipes/\S+)", text, re.M)
+    assert found
+    for variables, recipe in found:
+        for name in re.findall(r"(\w+)=", variables):
+            assert name in (ROOT / recipe).read_text(), (name, recipe)
+
+
 def test_every_code_block_is_executed_or_checked() -> None:
     for path in PAGES:
         languages = set(re.findall(r"^```(\S+)$", path.read_text(), re.M))

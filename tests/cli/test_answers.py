@@ -65,6 +65,7 @@ MISTAKES = [
     (("work", "jobs", "m:f", "--at-most", "a=1"), "--at-most is for the queues of --app"),
     (("work", "jobs", "m:f", "--at-most", "5"), "'5' does not name a queue"),
     (("work", "jobs", "m:f", "--health-port", "localhost"), "an address is PORT or HOST:PORT"),
+    (("work", "jobs", "m:f", "--metrics-port", "localhost"), "an address is PORT or HOST:PORT"),
     (("work", "jbos", "--exec", "true", "--drain"), "named 'jbos'; did you mean 'jobs'?"),
 ]
 

@@ -214,7 +214,7 @@ def test_one_port_serves_the_metrics_of_all_processes(
     fdbq: Shell, workers: Workers, db: Any, name: str
 ) -> None:
     port = free_port()
-    arguments = ("--app", "shop:app", "--processes", "2", "--metrics-port", str(port))
+    arguments = ("--app", "shop:app", "--processes", "2", "--metrics-port", f"0.0.0.0:{port}")
     push(db, name, job("meet", "a", "b"), job("meet", "b", "a"), job("fail"))
     process = workers.start(*arguments, "--concurrency", "1")
     counted = {("meet", "done"): 2, ("fail", "dead"): 1}
