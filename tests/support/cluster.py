@@ -89,6 +89,7 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        shutil.rmtree(self._directory / "data")  # some 200 MB, which pytest would keep
 
     def start(self) -> None:
         """Start the process on its existing data."""
