@@ -30,7 +30,7 @@ _SECTIONS = {
     ),
     "Change items and queues": (
         *("rm", "update", "rename-job"),
-        *("clear", "limit", "shards", "pause", "resume", "rename", "drop"),
+        *("clear", "limit", "ranges", "pause", "resume", "rename", "drop"),
     ),
     "Copy and repair": ("import", "export", "backup", "restore", "copy", "check"),
     "Set up": ("completion",),
@@ -44,7 +44,7 @@ _MODULES = {
     "main": ("completion",),
     "pop": ("peek",),
     "queues": (
-        *("ls", "stats", "history", "counts", "shards"),
+        *("ls", "stats", "history", "counts", "ranges"),
         *("clear", "pause", "resume", "rename", "rename-job", "drop"),
     ),
     "show": ("result", "batch"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from fdbqueue import admin, existing_queue
 from fdbqueue.admin import overview
-from fdbqueue.queue.overview import as_json, priority_as_json, shard_ranges, stats_as_json
+from fdbqueue.queue.overview import as_json, key_ranges, priority_as_json, stats_as_json
 from fdbqueue.types import STATES, Database, HistoryWindow, QueueStats
 
 from .command import QUEUE, YES, command
@@ -83,19 +83,23 @@ def counts(db: Database, queue: str) -> None:
 
 
 @command(QUEUE)
-def shards(db: Database, queue: str) -> None:
-    """Print commands for fdbcli that let FoundationDB move the shards of QUEUE to other servers.
+def ranges(db: Database, queue: str, *, undo: bool = False) -> None:
+    """Print commands for fdbcli that let FoundationDB store QUEUE, and each of its shards, apart.
 
-    FoundationDB does not divide less than 20 MB of keys by itself. Run it after each change of the
-    number of shards. The first command takes back earlier ones.
+    By itself, FoundationDB does not divide less than 20 MB of keys, however busy they are. Run this
+    again after each change of the number of shards.
 
     \b
     Example:
-      fdbq shards jobs | fdbcli
+      fdbq ranges jobs | fdbcli
+
+    Options:
+        undo: Print the command that takes it back.
     """
-    for shard, begin, end in shard_ranges(existing_queue(db, queue), db):
-        keys = [_for_fdbcli(key) for key in (begin, end)]
-        where = f"teamID {shard}" if shard else "default"
+    found = key_ranges(existing_queue(db, queue), db)
+    for shard, begin, end in found[:1] if undo else found:
+        keys = _for_fdbcli(begin), _for_fdbcli(end)
+        where = "default" if undo else f"teamID {shard}"
         fields = {"shard": shard, "begin": keys[0], "end": keys[1]}
         show(fields, f"rangeconfig set {keys[0]} {keys[1]} {where}")
 

@@ -237,8 +237,8 @@ def overview(
     return dict(_read_queues(tr, _stats, after, limit, prefix))
 
 
-def shard_ranges(queue: BaseQueue[Any], db: Database) -> list[tuple[int, bytes, bytes]]:
-    """Return the ranges of a queue's shards; the first one is the queue's, with the number 0."""
+def key_ranges(queue: BaseQueue[Any], db: Database) -> list[tuple[int, bytes, bytes]]:
+    """Return the range of a queue's keys, and those in it of each shard but the first."""
     layout, options = store_of(queue).layout, queue.options(db)
     return [(0, *layout.range_of(layout.subspace.key())), *layout.later_shards(options.shards or 1)]
 

@@ -479,8 +479,8 @@ def test_fdbcli_divides_a_queue_into_its_shards(fdbq: Inside, cluster: Cluster, 
     if programs is None or not cluster.is_own:
         pytest.skip("no fdbcli, or a shared cluster, whose ranges stay as they are")
 
-    def divided() -> set[int]:
-        commands = fdbq.output("shards", name) + "\nrangeconfig show\n"
+    def divided(*options: str) -> set[int]:
+        commands = fdbq.output("ranges", name, *options) + "\nrangeconfig show\n"
         fdbcli = [programs[1], "-C", str(cluster.file)]
         done = subprocess.run(fdbcli, input=commands, capture_output=True, text=True, check=True)
         assert "ERROR" not in done.stdout + done.stderr
@@ -488,9 +488,10 @@ def test_fdbcli_divides_a_queue_into_its_shards(fdbq: Inside, cluster: Cluster, 
         return {each["configuration"]["teamID"] for each in ranges if name in each["begin"]}
 
     fdbq.output("limit", name, "--create", "--shards", "4")
-    assert divided() == {1, 2, 3}
-    fdbq.output("limit", name, "--shards", "1")
-    assert divided() == set()
+    assert divided() == {0, 1, 2, 3}
+    fdbq.output("limit", name, "--shards", "2")
+    assert divided() == {0, 1}
+    assert divided("--undo") == set()
 
 
 # Kinds of queues

@@ -14,7 +14,7 @@ from fdbqueue import App, PriorityQueue, admin
 from fdbqueue.errors import InvalidShards, error_classes
 from fdbqueue.jobs import Context
 from fdbqueue.layout.keys import shard_of
-from fdbqueue.queue.overview import shard_ranges
+from fdbqueue.queue.overview import key_ranges
 from tests.support.keys import layout_of, waiting_clients
 from tests.support.kinds import KINDS, push, value_of
 from tests.support.leases import come_due, lapse
@@ -581,7 +581,7 @@ def test_no_key_and_no_range_is_common_to_all_shards(db: Any, name: str) -> None
     of_groups = layout.group_settings  # of all groups: two rows that change seldom
     recorded.touched.clear()
     shards = set[bytes]()
-    ranges = [(begin, end) for shard, begin, end in shard_ranges(jobs, db) if shard]
+    ranges = [(begin, end) for shard, begin, end in key_ranges(jobs, db) if shard]
     for number in range(20):
         jobs.push(recorded, number)
         claim = jobs.claim(recorded, n=2)
