@@ -98,7 +98,7 @@ def test_steps_cost_what_the_reference_says(app: App, name: str, meter: Meter) -
 
     @app.job(queue=name)
     def again(context: Context) -> None:
-        with meter.of("a step that is done already"):
+        with meter.of("a step already done"):
             context.step("first", str)
         if context.attempt == 1:
             raise RetryIn(0)
