@@ -482,7 +482,9 @@ def test_fdbcli_divides_a_queue_into_its_shards(fdbq: Inside, cluster: Cluster, 
     def divided(*options: str) -> set[int]:
         commands = fdbq.output("ranges", name, *options) + "\nrangeconfig show\n"
         fdbcli = [programs[1], "-C", str(cluster.file)]
-        done = subprocess.run(fdbcli, input=commands, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            fdbcli, input=commands, capture_output=True, text=True, check=True, timeout=60
+        )
         assert "ERROR" not in done.stdout + done.stderr
         ranges = json.loads(done.stdout[done.stdout.index("{") :])["ranges"]
         return {each["configuration"]["teamID"] for each in ranges if name in each["begin"]}
