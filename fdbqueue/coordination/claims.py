@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from operator import attrgetter
 from time import monotonic
@@ -122,8 +121,8 @@ class Claims:
         return finish
 
     def _begin_first_of_shards(self, tr: Transaction, skipped: int) -> First:
-        start = partial(first_greater_or_equal, offset=skipped)
-        begun = begin_first(self.items, tr.snapshot, self._choose, start=start, skipped=skipped)
+        reads, start = tr.snapshot, first_greater_or_equal
+        begun = begin_first(self.items, reads, self._choose, start=start, skipped=skipped)
 
         def finish(n: int) -> Sequence[StoredItem]:
             found = begun(n)

@@ -155,6 +155,56 @@ def test_claims_at_the_same_time_take_different_items_of_several_priorities(
     assert {value for values in taken for value in values} == {*range(8)}
 
 
+@pytest.mark.parametrize("n", [1, 16])
+def test_claims_at_the_same_time_take_first_items_of_a_long_shard(
+    db: Any, queue: PriorityQueue, n: int
+) -> None:
+    """All items of the first two priorities stay where they were before there were shards."""
+    queue.push_many(db, range(100), priorities=[0, 0, *[1] * 98])
+    queue.configure(db, shards=SHARDS)
+    queue.push_many(db, range(100, 200), priority=2)
+    claims = [queue.claim(db.create_transaction(), n=n, within=64) for _ in range(60)]
+    taken = [[item.value for item in claim.items] for claim in claims if claim]
+    assert len(taken) == 60
+    assert all(len(values) == n and values[-1] < 64 for values in taken)
+
+
+def test_claims_at_the_same_time_take_the_first_items_of_the_second_priority(
+    db: Any, queue: PriorityQueue
+) -> None:
+    """Of the first 32 items, 30 have the best priority."""
+    queue.push_many(db, [0] * 30, priority=0)
+    queue.configure(db, shards=SHARDS)
+    behind = queue.push_many(db, [1] * 200, priority=1)
+    shards = shards_of(queue, behind)
+    claims = [queue.claim(db.create_transaction(), within=32) for _ in range(200)]
+    items = [claim.items[0] for claim in claims if claim]
+    places = [
+        shards[: behind.index(item)].count(shards[behind.index(item)])
+        for item in items
+        if item.value
+    ]
+    assert places
+    assert max(places) < 2
+
+
+def test_items_without_a_group_have_their_turns_beside_a_group_of_another_shard(
+    db: Any, jobs: PriorityQueue
+) -> None:
+    jobs.push_many(db, ["ada"] * 60, group="ada")
+    jobs.push_many(db, [None] * 8)
+    taken = Counter[Any]()
+    for _ in range(60):
+        tr = db.create_transaction()
+        claim = jobs.claim(tr)
+        assert claim is not None
+        tr.commit().wait()
+        taken[claim.items[0].value] += 1
+        if claim.items[0].value is None:
+            jobs.push(db, None)
+    assert taken[None] >= 20
+
+
 def test_the_concurrency_of_a_group_holds(db: Any, jobs: PriorityQueue) -> None:
     jobs.set_group(db, None, concurrency=2)
     for number in range(40):
