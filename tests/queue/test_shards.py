@@ -646,3 +646,25 @@ def test_no_key_and_no_range_is_common_to_all_shards(db: Any, name: str) -> None
         assert end <= prefix + (shard + b"\xff" if shard else b"\x27"), (begin, end)
         assert not shard or any(low <= begin < end <= high for low, high in ranges), begin
     assert shards == ALL
+
+
+def test_each_key_of_a_later_shard_lies_in_a_range_that_moves(db: Any, name: str) -> None:
+    jobs: Any = PriorityQueue.named(db, name, shards=SHARDS, keep=100)
+    for number in range(40):
+        group = f"group {number % 20}" if number % 2 else None
+        jobs.push(db, number, priority=2, group=group, ttl=600)
+        jobs.push(db, number, delay=600)
+        jobs.update(db, jobs.push(db, number, priority=9), priority=1)
+    for _ in range(12):
+        jobs.ack(db, jobs.claim(db), result="done")
+        jobs.nack(db, jobs.claim(db), error="failed", dead=True)
+        jobs.nack(db, jobs.claim(db), error="failed", delay=600)
+    layout = layout_of(jobs)
+    ranges = [(begin, end) for shard, begin, end in shard_ranges(jobs, db) if shard]
+    kinds = set[bytes]()
+    for row in db.get_range(*layout.range_of(layout.subspace.key())):
+        prefix = max(filter(row.key.startswith, layout.known_prefixes()), key=len)
+        if shard_of(row.key[len(prefix) :]):
+            kinds.add(prefix)
+            assert any(begin <= row.key < end for begin, end in ranges), row.key
+    assert {layout.returned, layout.moved, layout.dead, layout.turns} < kinds
