@@ -195,6 +195,13 @@ class Turns:
             found, begin, skipped = [], self._layout.range_of_priority(level)[1], 0
         return items
 
+    def come_first(self, tr: ReadTransaction, begin: bytes, level: Level) -> bool:
+        """Return whether groups have turns from the key `begin` to the end of a priority."""
+        layout = self._layout
+        first = layout.turns + layout.position(begin)
+        last = layout.range_of(layout.turns + level.rest)[1]
+        return bool([*tr.get_range(first, last, limit=1)])
+
     def begin_weight(self, reads: ReadTransaction, level: Level) -> Callable[[], float]:
         """Start to read the weight of the groups with items of a level's priority and shard.
 
