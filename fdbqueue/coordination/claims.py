@@ -226,8 +226,7 @@ class _Claiming:
         looks_first = not self.must_sweep or (shards > 1 and within > n)
         if looks_first:
             found = admit(tr, self.now, n, options, first)
-        expiries = filter(None, map(_expires_of, found))
-        has_enough = len(found) >= n and min(expiries, default=NEVER) > self.now
+        has_enough = len(found) >= n and not self._have_expired(found)
         self.has_swept = self.must_sweep or not has_enough
         if self.has_swept:
             sweep = claims.sweep.begin_sweep(tr, self.now, version.wait(), in_turn=has_enough)
@@ -239,6 +238,8 @@ class _Claiming:
             if swept.wrote or (skipped and not self.must_sweep):
                 first = claims.begin_first(tr, n)
                 found = admit(tr, self.now, n, options, first)
+                if has_enough and self._have_expired(found):  # in a shard that it has not swept
+                    return None
             elif not looks_first:
                 found = admit(tr, self.now, n, options, first)
         if have_joined and len(found) < n:
@@ -250,6 +251,10 @@ class _Claiming:
         taken = self._take(tr, version.wait(), options, found)
         # If more items are due, look again.
         return taken if not self.is_behind or any(taken or ()) else None
+
+    def _have_expired(self, found: Sequence[StoredItem]) -> bool:
+        expiries = filter(None, map(_expires_of, found))
+        return min(expiries, default=NEVER) <= self.now
 
     def claim_in(self, tr: Transaction) -> Claim | None:
         claims, (request,) = self.claims, self.batch

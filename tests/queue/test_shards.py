@@ -15,6 +15,7 @@ from fdbqueue.errors import InvalidShards, error_classes
 from fdbqueue.jobs import Context
 from fdbqueue.layout.keys import shard_of
 from fdbqueue.queue.overview import shard_ranges
+from fdbqueue.testing import Clock
 from tests.support.keys import layout_of, waiting_clients
 from tests.support.kinds import KINDS, push, value_of
 from tests.support.leases import come_due, lapse
@@ -276,6 +277,21 @@ def test_items_expire_in_all_shards(db: Any, jobs: PriorityQueue, clock: Any) ->
     assert jobs.pop(db) is None
     assert jobs.stats(db).total_expired == 24
     assert_views_agree(db, jobs)
+
+
+def test_a_claim_takes_no_expired_item_of_a_shard_that_it_does_not_sweep(
+    db: Any, name: str
+) -> None:
+    jobs = PriorityQueue.named(db, name, shards=64)
+    with Clock() as clock:
+        for _ in range(30):
+            jobs.push_many(db, ["expired"] * 60, ttl=60)
+            jobs.push_many(db, ["ready"] * 200)
+            clock.advance(61)
+            claim = jobs.claim(db)
+            assert claim is not None
+            assert claim.items[0].value == "ready"
+            jobs.clear(db)
 
 
 def test_done_items_are_kept_and_trimmed_over_all_shards(db: Any, name: str, clock: Any) -> None:
