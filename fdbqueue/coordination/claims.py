@@ -144,14 +144,15 @@ class Claims:
         if len(self.credits) > _MAX_WEIGHED:
             known.clear()
             self.credits.clear()
+        have_groups = any(head.level.group is not None for head in heads)
         begun = {
             head.level.of_priority: self.items.turns.begin_weight(tr, head.level)
             for head in heads
-            if head.level.group is not None
+            if have_groups
             if known.get(head.level.of_priority, _NEVER)[0] < now - _WEIGHED
         }
         known |= {each: (now, weight()) for each, weight in begun.items()}
-        # Groups come before the other items of their priority: a shard without any weighs 1.
+        # Groups come before the other items of their priority: without any, all shards weigh 1.
         weights = {
             head.level.of_priority: known.get(head.level.of_priority, (now, 1.0))[1]
             for head in heads

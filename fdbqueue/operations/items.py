@@ -100,7 +100,7 @@ class Items:
         self.levels = levels
         self.options = StoredOptions(layout, options)
         self.history = History(layout)
-        self.turns = Turns(layout, levels)
+        self.turns = Turns(layout, levels, self.options)
         self.groups = Groups(layout, levels, self.options)
         self.rate = QueueRate(layout, self.options)
         self.shards = Shards(self)

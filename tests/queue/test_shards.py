@@ -206,6 +206,22 @@ def test_items_without_a_group_have_their_turns_beside_a_group_of_another_shard(
     assert taken[None] >= 20
 
 
+@pytest.mark.parametrize("weight", [0.5, 1, 6])
+def test_the_items_without_a_group_share_as_one_group_of_all_shards(
+    db: Any, jobs: PriorityQueue, weight: float
+) -> None:
+    jobs.set_group(db, "", weight=weight)
+    jobs.push_many(db, ["none"] * 160)
+    for group in ("ada", "bob"):
+        jobs.push_many(db, [group] * 80, group=group)
+    taken = Counter[str]()
+    for _ in range(130):
+        claim = jobs.claim(db)
+        assert claim is not None
+        taken[claim.items[0].value] += 1
+    assert taken["none"] == pytest.approx(130 * weight / (2 + weight), abs=6)
+
+
 def test_the_concurrency_of_a_group_holds(db: Any, jobs: PriorityQueue) -> None:
     jobs.set_group(db, None, concurrency=2)
     for number in range(40):
