@@ -44,7 +44,9 @@ def serving_metrics(address: str | None, *, of_all: bool) -> Generator[None]:
         except ValueError as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
-            raise click.ClickException(f"cannot listen on port {port}: {error}") from error
+            raise click.ClickException(
+                f"cannot listen on {host}, port {port}: {error.strerror}"
+            ) from error
         yield
 
 

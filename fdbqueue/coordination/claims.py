@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from operator import attrgetter
 from time import monotonic
@@ -122,8 +121,8 @@ class Claims:
         return finish
 
     def _begin_first_of_shards(self, tr: Transaction, skipped: int) -> First:
-        start = partial(first_greater_or_equal, offset=skipped)
-        begun = begin_first(self.items, tr.snapshot, self._choose, start=start, skipped=skipped)
+        reads, start = tr.snapshot, first_greater_or_equal
+        begun = begin_first(self.items, reads, self._choose, start=start, skipped=skipped)
 
         def finish(n: int) -> Sequence[StoredItem]:
             found = begun(n)
@@ -145,14 +144,15 @@ class Claims:
         if len(self.credits) > _MAX_WEIGHED:
             known.clear()
             self.credits.clear()
+        have_groups = any(head.level.group is not None for head in heads)
         begun = {
             head.level.of_priority: self.items.turns.begin_weight(tr, head.level)
             for head in heads
-            if head.level.group is not None
+            if have_groups
             if known.get(head.level.of_priority, _NEVER)[0] < now - _WEIGHED
         }
         known |= {each: (now, weight()) for each, weight in begun.items()}
-        # Groups come before the other items of their priority: a shard without any weighs 1.
+        # Groups come before the other items of their priority: without any, all shards weigh 1.
         weights = {
             head.level.of_priority: known.get(head.level.of_priority, (now, 1.0))[1]
             for head in heads
@@ -227,8 +227,7 @@ class _Claiming:
         looks_first = not self.must_sweep or (shards > 1 and within > n)
         if looks_first:
             found = admit(tr, self.now, n, options, first)
-        expiries = filter(None, map(_expires_of, found))
-        has_enough = len(found) >= n and min(expiries, default=NEVER) > self.now
+        has_enough = len(found) >= n and not self._have_expired(found)
         self.has_swept = self.must_sweep or not has_enough
         if self.has_swept:
             sweep = claims.sweep.begin_sweep(tr, self.now, version.wait(), in_turn=has_enough)
@@ -240,6 +239,8 @@ class _Claiming:
             if swept.wrote or (skipped and not self.must_sweep):
                 first = claims.begin_first(tr, n)
                 found = admit(tr, self.now, n, options, first)
+                if has_enough and self._have_expired(found):  # in a shard that it has not swept
+                    return None
             elif not looks_first:
                 found = admit(tr, self.now, n, options, first)
         if have_joined and len(found) < n:
@@ -251,6 +252,10 @@ class _Claiming:
         taken = self._take(tr, version.wait(), options, found)
         # If more items are due, look again.
         return taken if not self.is_behind or any(taken or ()) else None
+
+    def _have_expired(self, found: Sequence[StoredItem]) -> bool:
+        expiries = filter(None, map(_expires_of, found))
+        return min(expiries, default=NEVER) <= self.now
 
     def claim_in(self, tr: Transaction) -> Claim | None:
         claims, (request,) = self.claims, self.batch

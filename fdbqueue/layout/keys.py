@@ -513,10 +513,11 @@ class Layout:
         return [first, *(Layout.range_of(prefix + shard_prefix(n)) for n in range(1, shards))]
 
     def later_shards(self, shards: int) -> list[tuple[int, bytes, bytes]]:
-        """Return each shard but the first with its range in each key space that jobs write to."""
+        """Return each shard but the first with its range in each key space that has shards."""
         spaces = (
             *(self.items, self.counts, self.total_in, self.tallies, self.claims, self.leases),
-            *(self.delayed, self.dues, self.expiries, self.attempts, self.done, self.done_times),
+            *(self.delayed, self.dues, self.dead, self.expiries, self.attempts),
+            *(self.done, self.done_times, self.returned, self.moved),
             *(self.turns, self.idle_groups, self.taken_passes),
         )
         return [

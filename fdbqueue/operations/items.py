@@ -100,7 +100,7 @@ class Items:
         self.levels = levels
         self.options = StoredOptions(layout, options)
         self.history = History(layout)
-        self.turns = Turns(layout, levels)
+        self.turns = Turns(layout, levels, self.options)
         self.groups = Groups(layout, levels, self.options)
         self.rate = QueueRate(layout, self.options)
         self.shards = Shards(self)
@@ -217,7 +217,10 @@ class Items:
                 if row.key < end:  # a selector skips any keys, also those at the end
                     found.append(StoredItem(row.key, row.value, level_of(row.key)))
             # The items of groups come before the others of their priority: do not skip them unseen.
-            if any(map(_group_of, found)) or (found and start and self.options.has_groups):
+            has_groups = any(map(_group_of, found))
+            if found and start and self.options.has_groups:
+                has_groups = has_groups or self.turns.come_first(tr, begin, found[0].level)
+            if has_groups:
                 known = [] if start else found
                 return self.turns.in_turns(tr, known, begin, end, n, skipped, before)
             return found

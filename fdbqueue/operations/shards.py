@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _group_of = attrgetter("level.group")
 
 _FEW = 16  # claimed items of a group that may end at the same time
+_MOST_AT_ONCE = 16  # first items of each shard that a claim reads at once to skip some
 
 OF_ONE_QUEUE = ("max_size", "concurrency", "rate")
 """The options that count over the whole queue: all shards would meet on their counters."""
@@ -35,8 +36,8 @@ OF_ONE_QUEUE = ("max_size", "concurrency", "rate")
 Choose: TypeAlias = Callable[[ReadTransaction, list[StoredItem]], StoredItem]
 """Chooses the shard to take from by the first items of the shards with the best priority."""
 
-Start: TypeAlias = Callable[[bytes], KeySelector]
-"""Returns where to begin in a range of items."""
+Start: TypeAlias = Callable[[bytes, int], KeySelector]
+"""Returns where to begin in a range of items, given its begin and the number of items to skip."""
 
 
 def _group_with(row: ItemRow | None) -> str | None:
@@ -226,11 +227,12 @@ def begin_first(
     """Start to read the first item of each shard; return a function that returns `n` first items.
 
     The best priority comes first: its items in the chosen shard, then in the others. Skip `skipped`
-    items, or that many groups of the first priority that has some, if enough follow.
+    items, if enough follow; in the first priority with groups, skip that many groups of a shard.
     """
     layout, level_of = items.layout, items.levels.level_of
     ranges = layout.shard_ranges(layout.items, items.options.shards)
-    limit = 2 + 2 * skipped // len(ranges) if skipped else 1  # to skip many priorities at once
+    # To skip many priorities at once.
+    limit = 2 + min(2 * skipped // len(ranges), _MOST_AT_ONCE) if skipped else 1
     reads = [tr.get_range(*each, limit=limit, reverse=at_max) for each in ranges]
     rank = partial(_rank, layout)
     ends = {shard_prefix(number): each for number, each in enumerate(ranges)}
@@ -239,37 +241,42 @@ def begin_first(
         return [StoredItem(row.key, row.value, level_of(row.key)) for row in rows]
 
     def read_level(
-        level: Level, n: int, skip: int, before: list[StoredItem]
+        level: Level, n: int, skip: int, has_groups: bool, before: list[StoredItem]
     ) -> tuple[list[StoredItem], int]:
         """Return items of a shard and priority, and how many of them to skip."""
         begin, end = layout.range_of_priority(level)
         if start is not None and skip:
-            some = items.begin_read(tr, begin, end, n, start(begin), skip)()
+            some = items.begin_read(tr, begin, end, n, start(begin, skip), skip)()
             if len(some) == n:
                 return some, 0
-        if level.group is not None:
+        if has_groups:
             skip = 0
         return items.begin_read(tr, begin, end, n + skip, before=before)(), skip
 
     def finish(n: int) -> Sequence[StoredItem]:
         following = {each[0].level.shard: each for each in map(items_of, reads) if each}
+        unread = {shard for shard, each in following.items() if len(each) == limit}
         passed, found, skip = list[StoredItem](), list[StoredItem](), skipped
         while following and len(found) < n:
             heads = [each[0] for each in following.values()]
             best = (max if at_max else min)(map(rank, heads))
-            chosen = choose(tr, [head for head in heads if rank(head) == best]).level
+            of_best = [head for head in heads if rank(head) == best]
+            chosen, has_groups = choose(tr, of_best).level, any(map(_group_of, of_best))
             known = following.pop(chosen.shard)
             some = [item for item in known if item.level.of_priority == chosen.of_priority]
             later = known[len(some) :]
-            if chosen.group is not None or not skip or len(some) == limit:
-                some, skip = read_level(chosen, n - len(found), skip, found)
+            is_cut = not later and chosen.shard in unread
+            if has_groups or is_cut:
+                some, skip = read_level(chosen, n - len(found), skip, has_groups, found)
             passed += some[:skip]
             found += some[skip : skip + n - len(found)]
             skip = max(0, skip - len(some))
-            if not later and len(known) == limit and len(found) < n:
+            if is_cut and len(found) < n:
                 (first, last), (begin, end) = ends[chosen.shard], layout.range_of_priority(chosen)
                 rest = (first, begin) if at_max else (end, last)
                 later = items_of(tr.get_range(*rest, limit=limit, reverse=at_max))
+                if len(later) < limit:
+                    unread.remove(chosen.shard)
             if later:
                 following[chosen.shard] = later
         return found if len(found) == n else [*passed, *found][:n]

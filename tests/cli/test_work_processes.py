@@ -221,7 +221,7 @@ def test_one_port_serves_the_metrics_of_all_processes(
     wait_until(lambda: counts(port) == counted)  # a meeting needs both processes
     taken = fdbq("work", *arguments)
     assert (taken.returncode, taken.stdout) == (2, "")
-    assert f"cannot listen on port {port}" in taken.stderr
+    assert f"cannot listen on 0.0.0.0, port {port}: Address already in use" in taken.stderr
 
     # The process that replaces another one continues its numbers.
     os.kill(workers.pids[0], signal.SIGKILL)

@@ -38,6 +38,25 @@ def test_a_claim_takes_only_items_within_its_distance(db: Any, queue: PriorityQu
     assert seen == set(range(5))
 
 
+@pytest.mark.parametrize("shards", [1, 4])
+def test_claims_at_the_same_time_differ_unless_a_group_may_come_first(
+    db: Any, queue: PriorityQueue, shards: int
+) -> None:
+    queue.configure(db, shards=shards)
+    queue.push_many(db, range(100), priority=1)
+
+    def taken() -> set[Any]:
+        claims = [queue.claim(db.create_transaction(), within=64) for _ in range(60)]
+        return {item.value for claim in claims if claim for item in claim.items}
+
+    queue.push(db, "ada", priority=2, group="ada")
+    assert len(taken()) > 20
+    queue.push(db, "bob", priority=1, group="bob")
+    assert shards > 1 or len(taken()) == 1
+    queue.push(db, "eve", priority=0, group="eve")
+    assert taken() == {"eve"}
+
+
 @pytest.mark.parametrize("change", ["urgent items", "a lower `within`"])
 def test_a_claim_after_conflicts_keeps_to_its_distance(
     db: Any, queue: PriorityQueue, change: str

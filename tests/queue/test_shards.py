@@ -15,6 +15,7 @@ from fdbqueue.errors import InvalidShards, error_classes
 from fdbqueue.jobs import Context
 from fdbqueue.layout.keys import shard_of
 from fdbqueue.queue.overview import key_ranges
+from fdbqueue.testing import Clock
 from tests.support.keys import layout_of, waiting_clients
 from tests.support.kinds import KINDS, push, value_of
 from tests.support.leases import come_due, lapse
@@ -155,6 +156,72 @@ def test_claims_at_the_same_time_take_different_items_of_several_priorities(
     assert {value for values in taken for value in values} == {*range(8)}
 
 
+@pytest.mark.parametrize("n", [1, 16])
+def test_claims_at_the_same_time_take_first_items_of_a_long_shard(
+    db: Any, queue: PriorityQueue, n: int
+) -> None:
+    """All items of the first two priorities stay where they were before there were shards."""
+    queue.push_many(db, range(100), priorities=[0, 0, *[1] * 98])
+    queue.configure(db, shards=SHARDS)
+    queue.push_many(db, range(100, 200), priority=2)
+    claims = [queue.claim(db.create_transaction(), n=n, within=64) for _ in range(60)]
+    taken = [[item.value for item in claim.items] for claim in claims if claim]
+    assert len(taken) == 60
+    assert all(len(values) == n and values[-1] < 64 for values in taken)
+
+
+def test_claims_at_the_same_time_take_the_first_items_of_the_second_priority(
+    db: Any, queue: PriorityQueue
+) -> None:
+    """Of the first 32 items, 30 have the best priority."""
+    queue.push_many(db, [0] * 30, priority=0)
+    queue.configure(db, shards=SHARDS)
+    behind = queue.push_many(db, [1] * 200, priority=1)
+    shards = shards_of(queue, behind)
+    claims = [queue.claim(db.create_transaction(), within=32) for _ in range(200)]
+    items = [claim.items[0] for claim in claims if claim]
+    places = [
+        shards[: behind.index(item)].count(shards[behind.index(item)])
+        for item in items
+        if item.value
+    ]
+    assert places
+    assert max(places) < 2
+
+
+def test_items_without_a_group_have_their_turns_beside_a_group_of_another_shard(
+    db: Any, jobs: PriorityQueue
+) -> None:
+    jobs.push_many(db, ["ada"] * 60, group="ada")
+    jobs.push_many(db, [None] * 8)
+    taken = Counter[Any]()
+    for _ in range(60):
+        tr = db.create_transaction()
+        claim = jobs.claim(tr)
+        assert claim is not None
+        tr.commit().wait()
+        taken[claim.items[0].value] += 1
+        if claim.items[0].value is None:
+            jobs.push(db, None)
+    assert taken[None] >= 20
+
+
+@pytest.mark.parametrize("weight", [0.5, 1, 6])
+def test_the_items_without_a_group_share_as_one_group_of_all_shards(
+    db: Any, jobs: PriorityQueue, weight: float
+) -> None:
+    jobs.set_group(db, "", weight=weight)
+    jobs.push_many(db, ["none"] * 160)
+    for group in ("ada", "bob"):
+        jobs.push_many(db, [group] * 80, group=group)
+    taken = Counter[str]()
+    for _ in range(130):
+        claim = jobs.claim(db)
+        assert claim is not None
+        taken[claim.items[0].value] += 1
+    assert taken["none"] == pytest.approx(130 * weight / (2 + weight), abs=6)
+
+
 def test_the_concurrency_of_a_group_holds(db: Any, jobs: PriorityQueue) -> None:
     jobs.set_group(db, None, concurrency=2)
     for number in range(40):
@@ -226,6 +293,21 @@ def test_items_expire_in_all_shards(db: Any, jobs: PriorityQueue, clock: Any) ->
     assert jobs.pop(db) is None
     assert jobs.stats(db).total_expired == 24
     assert_views_agree(db, jobs)
+
+
+def test_a_claim_takes_no_expired_item_of_a_shard_that_it_does_not_sweep(
+    db: Any, name: str
+) -> None:
+    jobs = PriorityQueue.named(db, name, shards=64)
+    with Clock() as clock:
+        for _ in range(30):
+            jobs.push_many(db, ["expired"] * 60, ttl=60)
+            jobs.push_many(db, ["ready"] * 200)
+            clock.advance(61)
+            claim = jobs.claim(db)
+            assert claim is not None
+            assert claim.items[0].value == "ready"
+            jobs.clear(db)
 
 
 def test_done_items_are_kept_and_trimmed_over_all_shards(db: Any, name: str, clock: Any) -> None:
@@ -596,3 +678,25 @@ def test_no_key_and_no_range_is_common_to_all_shards(db: Any, name: str) -> None
         assert end <= prefix + (shard + b"\xff" if shard else b"\x27"), (begin, end)
         assert not shard or any(low <= begin < end <= high for low, high in ranges), begin
     assert shards == ALL
+
+
+def test_each_key_of_a_later_shard_lies_in_a_range_that_moves(db: Any, name: str) -> None:
+    jobs: Any = PriorityQueue.named(db, name, shards=SHARDS, keep=100)
+    for number in range(40):
+        group = f"group {number % 20}" if number % 2 else None
+        jobs.push(db, number, priority=2, group=group, ttl=600)
+        jobs.push(db, number, delay=600)
+        jobs.update(db, jobs.push(db, number, priority=9), priority=1)
+    for _ in range(12):
+        jobs.ack(db, jobs.claim(db), result="done")
+        jobs.nack(db, jobs.claim(db), error="failed", dead=True)
+        jobs.nack(db, jobs.claim(db), error="failed", delay=600)
+    layout = layout_of(jobs)
+    ranges = [(begin, end) for shard, begin, end in key_ranges(jobs, db) if shard]
+    kinds = set[bytes]()
+    for row in db.get_range(*layout.range_of(layout.subspace.key())):
+        prefix = max(filter(row.key.startswith, layout.known_prefixes()), key=len)
+        if shard_of(row.key[len(prefix) :]):
+            kinds.add(prefix)
+            assert any(begin <= row.key < end for begin, end in ranges), row.key
+    assert {layout.returned, layout.moved, layout.dead, layout.turns} < kinds

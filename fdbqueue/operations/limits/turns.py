@@ -24,6 +24,7 @@ from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, 
 
 if TYPE_CHECKING:
     from fdbqueue.layout.priorities import Levels
+    from fdbqueue.operations.options import StoredOptions
 
 NO_SETTINGS = encode_group_settings(GroupSettings())
 
@@ -150,6 +151,11 @@ def read_settings(reads: ReadTransaction, layout: Layout, group: str) -> GroupSe
     return begin_settings(reads, layout, [group])()[group]
 
 
+def of_each_shard(others: GroupSettings, options: StoredOptions) -> GroupSettings:
+    """Return the settings of the items without a group in one shard: the shards share a weight."""
+    return others._replace(weight=(others.weight or 1) / (options.shards or 1))
+
+
 Taking: TypeAlias = Counter[Turn]
 """How many items a transaction takes in each turn."""
 
@@ -157,9 +163,10 @@ Taking: TypeAlias = Counter[Turn]
 class Turns:
     """The order in which clients take items of groups. `Groups` changes the turns."""
 
-    def __init__(self, layout: Layout, levels: Levels) -> None:
+    def __init__(self, layout: Layout, levels: Levels, options: StoredOptions) -> None:
         self._layout = layout
         self._levels = levels
+        self._options = options
 
     def in_turns(
         self,
@@ -195,6 +202,13 @@ class Turns:
             found, begin, skipped = [], self._layout.range_of_priority(level)[1], 0
         return items
 
+    def come_first(self, tr: ReadTransaction, begin: bytes, level: Level) -> bool:
+        """Return whether groups have turns from the key `begin` to the end of a priority."""
+        layout = self._layout
+        first = layout.turns + layout.position(begin)
+        last = layout.range_of(layout.turns + level.rest)[1]
+        return bool([*tr.get_range(first, last, limit=1)])
+
     def begin_weight(self, reads: ReadTransaction, level: Level) -> Callable[[], float]:
         """Start to read the weight of the groups with items of a level's priority and shard.
 
@@ -202,14 +216,19 @@ class Turns:
         """
         layout, others = self._layout, self._levels.in_group(level, None)
         turns = reads.get_range(*layout.range_of(layout.turns + level.rest), limit=_WEIGHED)
-        default = reads[layout.group_key(layout.group_settings, None)]
+        default, of_others = (
+            reads[layout.group_key(layout.group_settings, group)] for group in (None, "")
+        )
         without_group = reads.get_range(others.begin, others.end, limit=1)
 
         def finish() -> float:
             settings = decode_group_settings(default.value)
             own = [decode_group_settings(row.value).over(settings) for row in turns]
             weights = [each.weight or 1 for each in own]
-            return sum(weights) + len([*without_group]) or 1.0
+            for _ in without_group:
+                others_own = decode_group_settings(of_others.value).over(settings)
+                weights.append(of_each_shard(others_own, self._options).weight or 1)
+            return sum(weights) or 1.0
 
         return finish
 
@@ -280,6 +299,8 @@ class Turns:
                 own = default
                 if turn.own != NO_SETTINGS:
                     own = decode_group_settings(turn.own).over(default)
+                if turn.level.group is None:
+                    own = of_each_shard(own, self._options)
                 turn.begin_limits(layout, own)
             yield from page
             if len(rows) < limit:

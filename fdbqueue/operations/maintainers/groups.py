@@ -27,7 +27,14 @@ from fdbqueue.layout.values import (
     encode_pass,
 )
 from fdbqueue.operations.limits.rates import Starts
-from fdbqueue.operations.limits.turns import IDLE, NO_SETTINGS, Taking, Turn, read_settings
+from fdbqueue.operations.limits.turns import (
+    IDLE,
+    NO_SETTINGS,
+    Taking,
+    Turn,
+    of_each_shard,
+    read_settings,
+)
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import set_timer
@@ -359,6 +366,8 @@ class Groups:
             return
         pass_ = decode_count(stored.removesuffix(IDLE))
         settings = read_settings(tr.snapshot, layout, group or "")
+        if group is None:
+            settings = of_each_shard(settings, self._options)
         earlier = max(0, pass_ - settings.step(item.header.cost))
         tr[key] = encode_pass(earlier) + (IDLE if stored.endswith(IDLE) else b"")
         if group is None:
