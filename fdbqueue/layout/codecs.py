@@ -31,7 +31,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 def parse_json(text: str | bytes) -> Any:
     """Parse a JSON text; raise `ValueError`.
 
-    >>> parse_json("[" * 5000 + "]" * 5000)
+    >>> parse_json("[" * 100_000 + "]" * 100_000)
     Traceback (most recent call last):
      ...
     ValueError: it is nested too deeply: 100 levels of lists and objects at most

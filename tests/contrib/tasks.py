@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import db
 
@@ -11,10 +11,13 @@ from fdbqueue.contrib.django import options
 from fdbqueue.contrib.django.api import task_backends
 from fdbqueue.jobs import Discard, Retry, Snooze
 
-try:
+if TYPE_CHECKING:
     from django.tasks import task
-except ImportError:
-    from django_tasks import task  # type: ignore[no-redef]
+else:
+    try:
+        from django.tasks import task
+    except ImportError:
+        from django_tasks import task
 
 ran: list[Any] = []  # what the tasks of a test have noted
 connections: list[Any] = []

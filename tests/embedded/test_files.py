@@ -222,6 +222,7 @@ def test_opening_on_a_full_disk_says_so(tmp_path: Path) -> None:
 
 AS_NOBODY = """
 import os, sys
+import urllib.parse  # by `Path.as_uri`, later, when nobody perhaps cannot read root's Python
 sys.path[:0] = {paths!r}
 import fdbqueue
 if os.getuid() == 0:

@@ -61,6 +61,15 @@ kinds = [
     lambda: list(jobs.items(db, limit=200)),
     lambda: fdbqueue.open(path, durability="os").close(),
 ]
+def work():
+    while left:
+        rng.choice(kinds)()
+
+# In a function: Python 3.13 loses an interrupt that comes in a loop in an `except` clause.
+def wait():
+    while left:
+        pass
+
 bystander = pool.submit(bystand)
 signal.signal(signal.SIGALRM, interrupt)
 for _ in range(wanted):
@@ -68,11 +77,9 @@ for _ in range(wanted):
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.01), rng.uniform(1e-5, 1e-3))
-            while left:
-                rng.choice(kinds)()
+            work()
         except KeyboardInterrupt:
-            while left:  # the second one comes here, or before, on the way out of the first
-                pass
+            wait()  # the second one comes here, or before, on the way out of the first
     except KeyboardInterrupt:
         pass
     signal.setitimer(signal.ITIMER_REAL, 0)

@@ -135,6 +135,7 @@ def test_a_directory_that_everybody_can_write_to_is_refused(tmp_path: Path, mode
 
 AS_USER = """
 import os, sqlite3, sys
+import urllib.parse  # by `Path.as_uri`, later, when the user perhaps cannot read root's Python
 from pathlib import Path
 sys.path[:0] = {paths!r}
 from fdbqueue.embedded import Database

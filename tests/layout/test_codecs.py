@@ -67,7 +67,7 @@ def test_items_of_another_program_are_read_and_put_back(
     assert db[item.key] == stored
     queue.nack(db, queue.claim(db), delay=0)
     assert queue.update(db, queue.peek(db), priority=7).id == queue.pop(db).id
-    db[queue.push(db, []).key] = b"[" * 5000 + b"]" * 5000  # no stack has room for it
+    db[queue.push(db, []).key] = b"[" * 49_000 + b"]" * 49_000  # no stack has room for it
     with pytest.raises(UndecodableItem):
         queue.pop(db)
     assert queue.size(db) == 1

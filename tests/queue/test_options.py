@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from importlib.resources import files
 from typing import Any
@@ -103,9 +104,9 @@ def test_the_dashboard_edits_each_option_of_a_queue() -> None:
 
 @pytest.mark.parametrize("kind", DECLARED, ids=lambda kind: kind.__name__)
 def test_the_reference_describes_each_option(kind: type) -> None:
-    described = "".join(each.__doc__ or "" for each in DECLARED)
+    described = "\n".join(inspect.getdoc(each) or "" for each in DECLARED)
     for name in kind.__annotations__:
-        assert re.search(rf"^ {{8}}{name}: ", described, re.M), f"{name} is not described"
+        assert re.search(rf"^ {{4}}{name}: ", described, re.M), f"{name} is not described"
 
 
 @pytest.mark.parametrize(
