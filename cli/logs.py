@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from .output import escaped, escaped_json
 
@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record's line."""
-        time = datetime.fromtimestamp(record.created, timezone.utc)
+        time = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, object] = {
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname,

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -255,12 +255,12 @@ def notes_text(numbers: Mapping[str, Any]) -> str:
 
 def wait_text(stats: QueueStats) -> str | None:
     """Return for how long the oldest ready item waits."""
-    return age_text(stats.waiting_since(datetime.now(timezone.utc)))
+    return age_text(stats.waiting_since(datetime.now(UTC)))
 
 
 def age_text(time: datetime | None) -> str | None:
     """Return the age of a time, such as `0:01:30`."""
     if time is None:
         return None
-    age = datetime.now(timezone.utc) - time
+    age = datetime.now(UTC) - time
     return str(timedelta(seconds=max(0, round(age.total_seconds()))))

@@ -20,17 +20,8 @@ The tree of their classes::
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
-
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:
-
-    def dataclass_transform(**_: bool) -> Callable[[type], type]:
-        """Return a decorator that has no effect."""
-        return lambda kind: kind
-
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, cast, dataclass_transform
 
 __all__ = [
     "ClusterUnavailable",

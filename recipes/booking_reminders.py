@@ -8,7 +8,7 @@ from the days that are left when it is scheduled.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fdbqueue import TaskPriority, TaskQueue, open
@@ -46,7 +46,7 @@ def remind(
 if __name__ == "__main__":
     db = open("memory:")
     reminders = TaskQueue.named(db, "reminders")
-    now = datetime(2030, 1, 1, 9, tzinfo=timezone.utc)
+    now = datetime(2030, 1, 1, 9, tzinfo=UTC)
     for guest, days, hours in [("ada", 20, 24), ("bob", 2, 24), ("eve", 0.5, 3), ("dan", 2, 36)]:
         event = now + timedelta(days=days)
         remind(db, reminders, guest, event, timedelta(hours=hours), now)

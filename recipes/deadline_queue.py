@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import os
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from fdb.subspace_impl import Subspace
@@ -60,7 +60,7 @@ if __name__ == "__main__":
     db = fdbqueue.open("memory:")
     tasks = DeadlineQueue(Subspace(("tasks",)))
     for hour, cost in [(14, 5.0), (16, 3.0), (14, 1.0)]:
-        due = datetime(2030, 1, 1, hour, tzinfo=timezone.utc)
+        due = datetime(2030, 1, 1, hour, tzinfo=UTC)
         tasks.push(db, f"due at {hour}:00, costs {cost:g}".encode(), 3, due, cost)
     tasks.push(db, b"urgent, some time", 1)
     while (value := tasks.pop(db)) is not None:

@@ -8,7 +8,7 @@ so nothing has to be sorted when somebody asks for the next one. Its agent appro
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from fdbqueue import TaskPriority, TaskQueue, open
@@ -49,7 +49,7 @@ if __name__ == "__main__":
         ("init-2", 12_000, 5),
         ("acme-3", 120_000, 7),
     ]:
-        submit(db, invoices, number, amount, datetime(2030, 1, day, tzinfo=timezone.utc))
+        submit(db, invoices, number, amount, datetime(2030, 1, day, tzinfo=UTC))
     print(
         "of acme:", [task.payload["number"] for task in invoices.get_tasks_for_client(db, "acme")]
     )

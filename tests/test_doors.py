@@ -7,7 +7,7 @@ door has, such as exit codes or status codes, is tested with that door.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -453,4 +453,4 @@ def test_a_signal_lets_a_job_go_on_and_a_dead_letter_goes_on_from_a_step(
     assert door.signal("shipped", "found", "order 7") == 0
     app.work(drain=True)
     assert (handle.result(), ran) == ("found", ["charge", "lost", "found"])
-    assert datetime.fromisoformat(charge["ended_at"]) < datetime.now(timezone.utc)
+    assert datetime.fromisoformat(charge["ended_at"]) < datetime.now(UTC)

@@ -7,9 +7,7 @@ need.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
-
-from typing_extensions import assert_type
+from typing import Any, assert_type
 
 import fdbqueue
 from fdbqueue import (

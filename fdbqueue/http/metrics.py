@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -131,7 +131,7 @@ def _numbers(stats: QueueStats) -> dict[str, float]:
     numbers["queue_paused"] = stats.paused
     numbers["unknown_jobs"] = stats.unknown_jobs
     numbers["backlog"] = stats.ready + stats.claimed
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     since = stats.waiting_since(now)
     if since is not None:
         numbers["oldest_item_age_seconds"] = (now - since).total_seconds()

@@ -14,7 +14,7 @@ from fdbqueue.queue.batches import Batches, BatchProgress
 from fdbqueue.types import OnDead
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from fdbqueue.jobs.app import App
 

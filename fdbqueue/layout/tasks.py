@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from fdbqueue.errors import InvalidTask
@@ -12,7 +12,7 @@ RANK = (int, int, float)
 """The priority type of a task queue: urgency, deadline in microseconds, cost."""
 
 NO_DEADLINE = 2**63 - 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 _json = JsonCodec()
@@ -26,7 +26,7 @@ def deadline_number(deadline: object) -> int:
     if not isinstance(deadline, datetime) or deadline.utcoffset() is None:
         raise InvalidTask("deadline", deadline, "a datetime with a time zone, or None")
     try:
-        return (deadline.astimezone(timezone.utc) - _EPOCH) // _MICROSECOND
+        return (deadline.astimezone(UTC) - _EPOCH) // _MICROSECOND
     except OverflowError:
         raise InvalidTask("deadline", deadline, "in the years 1 to 9999 of UTC") from None
 

@@ -11,7 +11,7 @@ import functools
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -571,9 +571,9 @@ def decode_receipt(value: bytes) -> tuple[int, int]:
     return sequence, try_number
 
 
-_FIRST_TIME = datetime.min.replace(tzinfo=timezone.utc)
-_LAST_TIME = datetime.max.replace(microsecond=999_000, tzinfo=timezone.utc)
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST_TIME = datetime.min.replace(tzinfo=UTC)
+_LAST_TIME = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_MILLISECOND = (_LAST_TIME - _EPOCH) // timedelta(milliseconds=1)
 """The end of the year 9999, the last representable time."""
 

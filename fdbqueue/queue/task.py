@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fdb.subspace_impl import Subspace
@@ -38,7 +38,7 @@ def create_deadline(
     True
     """
     ahead = timedelta(days=days_ahead, hours=hours_ahead, minutes=minutes_ahead)
-    return datetime.now(timezone.utc) + ahead
+    return datetime.now(UTC) + ahead
 
 
 class TaskQueue(BaseQueue[Task[V]]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import ExitStack
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 from unittest import mock
@@ -75,7 +75,7 @@ class Clock:
 
     def now(self) -> datetime:
         """Return the time, in UTC."""
-        return datetime.fromtimestamp(clock.nanoseconds() / 10**9, timezone.utc)
+        return datetime.fromtimestamp(clock.nanoseconds() / 10**9, UTC)
 
     def advance(self, time: Duration) -> None:
         """Let this time pass, and 0.05 seconds more, so that a lease of this length is over."""

@@ -13,7 +13,7 @@ from testcontainers.core.container import DockerContainer
 from fdbqueue.errors import ClusterUnavailable
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 _READY = 60.0  # seconds until a new cluster must respond
 _BETWEEN = 0.2  # seconds between attempts to configure it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from fdbqueue.errors import QueueNotFound
@@ -13,7 +13,7 @@ from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import ItemInfo, State, StoredJob
 
 _WAITING: tuple[State, ...] = ("ready", "delayed")
-_UNKNOWN = datetime.fromtimestamp(0, timezone.utc)
+_UNKNOWN = datetime.fromtimestamp(0, UTC)
 _SHOWN = 20  # waiting jobs that the message of a failure shows
 
 

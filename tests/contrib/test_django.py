@@ -6,7 +6,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ def test_a_task_chooses_its_end(backend: Any, name: str) -> None:
 
 
 def test_a_task_waits_for_its_time(backend: Any, name: str, clock: Clock) -> None:
-    at = datetime.now(timezone.utc) + timedelta(hours=1)
+    at = datetime.now(UTC) + timedelta(hours=1)
     later = tasks.note.using(queue_name=name, run_after=at).enqueue("later")
     past = tasks.note.using(queue_name=name, run_after=at - timedelta(days=1)).enqueue("past")
     assert work(backend, name).done == 1

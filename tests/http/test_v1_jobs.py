@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -50,7 +50,7 @@ def test_a_job_is_pushed_claimed_and_acknowledged(
     ]
     assert queue.get(db, ids[0]).claimed_by == "shelf 7"
     jobs.post("/extend", {"token": claims[0]["token"], "lease": 600})
-    assert queue.get(db, ids[0]).lease_ends > datetime.now(timezone.utc) + timedelta(minutes=5)
+    assert queue.get(db, ids[0]).lease_ends > datetime.now(UTC) + timedelta(minutes=5)
     assert queue.get(db, ids[0]).claimed_by == "shelf 7"
     assert jobs.post("/ack", {"token": claims[0]["token"]}) == {"ids": []}
     jobs.post("/release", {"token": claims[1]["token"]})
@@ -130,7 +130,7 @@ def test_an_acknowledgement_pushes_its_follow_ups_or_does_nothing(
 
 def test_a_task_has_the_fields_of_tasks(client: TestClient, db: Any, name: str) -> None:
     tasks, api = make(db, name, "task"), Api(client, name)
-    soon = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
+    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     fields = {"priority": 2, "cost": 2.5, "client_id": "c", "agent_name": "ada"}
     first, second = api.push({"x": 1}, deadline=soon, **fields), api.push(2, group="ada")
     found = tasks.get_task(db, first)

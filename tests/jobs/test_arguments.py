@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path, PurePosixPath
@@ -50,7 +50,7 @@ class User(pydantic.BaseModel):
 
 Number = Annotated[float, st.floats(allow_nan=False, allow_infinity=False)]
 Money = Annotated[Decimal, st.decimals(allow_nan=False, allow_infinity=False)]
-Moment = Annotated[datetime, st.datetimes(timezones=st.sampled_from([None, timezone.utc]))]
+Moment = Annotated[datetime, st.datetimes(timezones=st.sampled_from([None, UTC]))]
 Json = Annotated[
     Any,
     st.recursive(
@@ -103,7 +103,7 @@ def test_the_stored_form_is_what_other_languages_expect() -> None:
 
     def typed(a: datetime, b: timedelta, c: Decimal, d: bytes, e: Color, f: Point) -> None: ...
 
-    moment = datetime(2030, 1, 31, 8, 30, tzinfo=timezone.utc)
+    moment = datetime(2030, 1, 31, 8, 30, tzinfo=UTC)
     given = moment, timedelta(hours=36), Decimal("1.50"), b"ab", Color.RED, Point(1, 2)
     stored, _ = Arguments("typed", typed).encode(given, {})
     expected = ["2030-01-31T08:30:00Z", "P1DT43200S", "1.50", "YWI=", "red", [1, 2]]

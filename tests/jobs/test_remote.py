@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from tests.support.waiting import MAX_WAIT
 
 __all__ = ["serve"]
 
-NEXT_YEAR = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(days=365)
+NEXT_YEAR = datetime.now(UTC).replace(microsecond=0) + timedelta(days=365)
 
 
 class Shop:

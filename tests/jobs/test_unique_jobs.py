@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
 from typing import Any
@@ -77,7 +77,7 @@ EAST, FAR_EAST = (timezone(timedelta(hours=hours)) for hours in (1, 2))
 FOLD = datetime(2030, 10, 27, 2, 30, tzinfo=PARIS)
 SET, SAME_SET = {0, 8}, {8, 0}
 assert [*SET] != [*SAME_SET]
-INSTANT = datetime(2030, 7, 1, 12, tzinfo=timezone.utc)
+INSTANT = datetime(2030, 7, 1, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ INSTANT = datetime(2030, 7, 1, 12, tzinfo=timezone.utc)
         (dict[datetime, int], {INSTANT: 1}, {INSTANT.astimezone(PARIS): 1}, True),
         (datetime, FOLD, FOLD.replace(fold=1), False),
         (datetime, datetime.min.replace(tzinfo=EAST), datetime.min.replace(tzinfo=FAR_EAST), False),
-        (time, time(8, tzinfo=timezone.utc), time(9, tzinfo=EAST), True),
+        (time, time(8, tzinfo=UTC), time(9, tzinfo=EAST), True),
         (Iterable[int], (1, 2), [1, 2], True),
         # Whatever the order of sets, which other processes have in another one.
         (set[int] | None, SET, SAME_SET, True),

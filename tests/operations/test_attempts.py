@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import fdbqueue
@@ -37,7 +37,7 @@ def test_each_failed_attempt_is_kept_with_client_error_and_traceback(db: Any, na
     queue.extend(db, claim)
     info = info_of(db, queue, item)
     assert info.claimed_by == "shelf 7"
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     assert now - timedelta(minutes=1) < info.claimed_at <= now < info.lease_ends
     try:
         fail(1)

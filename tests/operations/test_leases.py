@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -58,7 +58,7 @@ def test_only_a_claim_of_the_queue_can_be_ended(
 
 def test_a_length_of_time_may_be_a_timedelta_or_a_text(db: Any, queue: PriorityQueue) -> None:
     for hour in (timedelta(hours=1), "1h", "60m", 3600, "0h3600s"):
-        before = datetime.now(timezone.utc)
+        before = datetime.now(UTC)
         info = queue.get(db, queue.push(db, "delayed", delay=hour))
         assert info.due_at is not None
         assert timedelta(minutes=59) < info.due_at - before < timedelta(minutes=61)
@@ -110,9 +110,9 @@ def test_the_retry_delay_of_an_item_grows_with_each_failure(db: Any, queue: Prio
     for attempt in range(1, 16):
         claim = queue.claim(db)
         assert claim.attempt == attempt
-        began = datetime.now(timezone.utc)
+        began = datetime.now(UTC)
         queue.nack(db, claim, error="busy")
-        ended = datetime.now(timezone.utc)
+        ended = datetime.now(UTC)
         info: Any = next(queue.items(db.create_transaction(), state="delayed"))
         longest = timedelta(seconds=min(3_600, 2 ** (attempt - 1)))
         rounding = timedelta(milliseconds=2)
@@ -140,7 +140,7 @@ def test_an_item_that_fails_too_often_becomes_a_dead_letter(db: Any, space: Subs
         (letter,) = queue.items(db, state="dead")
         assert (letter.item, letter.id, letter.attempts, letter.error) == (item, item.id, 3, error)
         assert letter.died_at is not None
-        assert abs(datetime.now(timezone.utc) - letter.died_at) < timedelta(minutes=1)
+        assert abs(datetime.now(UTC) - letter.died_at) < timedelta(minutes=1)
         assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 1, 0, (), False)
         assert queue.retry(db, item)
         assert not queue.retry(db, item)

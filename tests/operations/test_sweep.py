@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ BATCH = 256
 def backlog(db: Any, space: Subspace) -> PriorityQueue:
     """Return a queue of due items whose last item has the lowest priority."""
     queue: PriorityQueue = PriorityQueue(space)
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     for begin in range(0, ITEMS, 500):
         numbers = range(begin, begin + 500)
         queue.push_many(db, numbers, priorities=[-number for number in numbers], at=now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
@@ -22,7 +22,7 @@ def ms(time: datetime) -> int:
 
 def shown(timing: Timing, after: datetime, n: int) -> list[str]:
     ticks = islice(ticks_after(timing, ms(after)), n)
-    times = (datetime.fromtimestamp(tick / 1000, timezone.utc) for tick in ticks)
+    times = (datetime.fromtimestamp(tick / 1000, UTC) for tick in ticks)
     return [time.astimezone(LISBON).strftime("%d %H:%M %z") for time in times]
 
 

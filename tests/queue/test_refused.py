@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from fdbqueue.errors import (
 from tests.support.kinds import KINDS
 
 NAN = math.nan
-NOON = datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
 def refuses(expected: Any, call: Callable[..., object], *args: Any, **options: Any) -> None:
@@ -48,7 +48,7 @@ PUSHES: list[tuple[str, dict[str, Any]]] = [
     *(("delay is a number of seconds", {"delay": wrong}) for wrong in SECONDS),
     ("at is", {"at": 5}),
     ("at is", {"at": datetime(2030, 1, 1)}),
-    ("delay", {"at": datetime.now(timezone.utc), "delay": 1}),
+    ("delay", {"at": datetime.now(UTC), "delay": 1}),
     *(("ttl is a number of seconds", {"ttl": wrong}) for wrong in (0, -1, NAN, "1", True, 10**11)),
     *(("unique is text", {"unique": key}) for key in ("", 1, b"k", "x" * 256, "\ud800")),
     (SCOPE, {"unique": "k", "unique_until": "done"}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from fdbqueue import Task, TaskPriority, TaskQueue, create_deadline
 from fdbqueue.errors import WrongState
 
-NOON = datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 CRITICAL, HIGH, MEDIUM, LOW, DEFERRED = TaskPriority
 
 
@@ -53,14 +53,14 @@ def test_tasks_are_ordered_by_priority_then_deadline_then_cost_then_creation(
 
 
 def test_a_task_is_returned_as_it_was_pushed(db: Any, tasks: TaskQueue) -> None:
-    before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
+    before = datetime.now(UTC) - timedelta(milliseconds=1)
     deadline = datetime(2026, 5, 4, 14, 30, 0, 123456, timezone(timedelta(hours=2)))
     payload = {"invoice": "ü", "lines": [1, None, 2.5], "large": "x" * 200_000}
     fields: Any = {"deadline": deadline, "agent_name": "ada\x00", "client_id": "7"}
     task_id = tasks.push(db, priority=1, cost=Decimal("12.50"), payload=payload, **fields)
     last = tasks.push(db, payload=1)
     task = tasks.peek(db)
-    assert before <= task.created_at <= datetime.now(timezone.utc)
+    assert before <= task.created_at <= datetime.now(UTC)
     assert task == Task(task_id, CRITICAL, deadline, 12.5, "ada\x00", "7", payload, task.created_at)
     assert task == tasks.get_task(db, task_id)
     assert tasks.pushed_at(task) == tasks.pushed_at(task_id) == task.created_at
@@ -94,7 +94,7 @@ def test_deadlines_are_ordered_by_time_in_any_zone_and_century(
 
 
 def test_create_deadline_adds_an_offset_to_the_current_time() -> None:
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     ahead = create_deadline(days_ahead=1, hours_ahead=2, minutes_ahead=3) - now
     assert timedelta(0) <= ahead - timedelta(days=1, hours=2, minutes=3) < timedelta(minutes=1)
 

@@ -6,7 +6,7 @@ A look at a database sweeps first; a look in a transaction shows what is stored.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -72,7 +72,7 @@ def test_views_of_a_transaction_show_what_is_stored_and_write_nothing(db: Any, n
     assert [item.id for item in queue.items(reads)] == [third]
     assert [item.id for item in queue.peek_many(reads, 2)] == [third]
     assert (queue.size(reads), queue.counts(reads)) == (1, {2: 1})
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     for stats in (queue.stats(reads), fdbqueue.admin.overview(db)[name]):
         assert (stats.ready, stats.delayed, stats.claimed, stats.total_failed) == (1, 1, 1, 0)
     shown: Any = [queue.stats(reads)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from fdbqueue import TaskPriority, TaskQueue
 from recipes import booking_reminders, debt_collection, invoices
 
 CRITICAL, HIGH, MEDIUM, LOW, DEFERRED = TaskPriority
-NOW = datetime(2030, 1, 1, 9, tzinfo=timezone.utc)
+NOW = datetime(2030, 1, 1, 9, tzinfo=UTC)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -76,7 +76,7 @@ def test_a_transaction_of_a_moved_clock_reads_at_its_version(
 
 def test_the_clock_of_the_machine_returns_after_the_block(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "a", delay="1h")
-    began = datetime.now(timezone.utc)
+    began = datetime.now(UTC)
     with Clock() as clock:
         clock.move_to(began + timedelta(minutes=59))
         assert clock.now() >= began + timedelta(minutes=59)
@@ -87,17 +87,17 @@ def test_the_clock_of_the_machine_returns_after_the_block(db: Any, queue: Priori
             assert queue.size(db) == 1
         assert clock.now() < began + timedelta(minutes=60)
         moved, ahead = monotonic(), read_version(db)
-    assert abs(clock.now() - datetime.now(timezone.utc)) < timedelta(minutes=1)
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(minutes=1)
     assert read_version(db) < ahead
     assert monotonic() > moved  # or handles would not sweep any more
 
 
 def test_the_clock_refuses_to_go_back_and_to_move_outside_of_a_block() -> None:
     with Clock() as clock:
-        clock.move_to(datetime(2100, 1, 31, tzinfo=timezone.utc))
+        clock.move_to(datetime(2100, 1, 31, tzinfo=UTC))
         assert clock.now().isoformat().startswith("2100-01-31T00:0")
         with pytest.raises(ValueError, match="does not go back"):
-            clock.move_to(datetime(2099, 1, 1, tzinfo=timezone.utc))
+            clock.move_to(datetime(2099, 1, 1, tzinfo=UTC))
         with pytest.raises(TypeError, match="time zone"):
             clock.move_to(datetime(2101, 1, 1))
         with pytest.raises(ValueError, match="from 0"):

@@ -19,7 +19,7 @@ from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 Callback: TypeAlias = Callable[[Any], object]
 

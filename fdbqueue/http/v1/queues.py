@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -225,7 +225,7 @@ async def scale(opened: ReadQueue) -> Response:
     Cost: reads counters and scans nothing.
     """
     numbers = await opened.handle.stats(opened.db)
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     age = max(0.0, (now - (numbers.waiting_since(now) or now)).total_seconds())
     return json_response(
         {
