@@ -352,6 +352,23 @@ def test_postgres_tells_the_relays_of_other_processes(
     store.close()
 
 
+@pytest.mark.parametrize("kind", ["sqlalchemy", "django"])
+def test_a_relay_that_another_has_overtaken_survives_a_restart_of_postgres(
+    kind: str, app: App, send: Any, name: str, server: Postgres, tmp_path: Path
+) -> None:
+    store = store_of(kind, app, server, tmp_path)
+    relay = Relay(store.outbox)
+    relay.drain()
+    relay.is_current = False  # as after a turn in which another relay has pushed
+    server.disconnect()
+    with suppress(Exception):
+        relay.turn()
+    with store.transaction() as push:
+        push(send.bind(1))
+    assert (relay.drain(), pushed(app, name)) == (1, [1])
+    store.close()
+
+
 def test_an_asynchronous_session_pushes_by_run_sync(
     app: App, send: Any, name: str, server: Postgres, tmp_path: Path
 ) -> None:

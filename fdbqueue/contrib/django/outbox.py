@@ -76,6 +76,7 @@ class Outbox(core.Outbox):
 
     def identity(self) -> str:
         """Return the identity of the outbox."""
+        close_old_connections()
         row, _ = self._rows.get_or_create(id=IDENTITY, defaults=core.new_identity())
         return str(row.token)
 
