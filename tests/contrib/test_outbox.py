@@ -15,13 +15,21 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
+from django.test import override_settings
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 import fdbqueue
 from fdbqueue.contrib import outbox as core
 from fdbqueue.contrib.django import Outbox as DjangoOutbox
-from fdbqueue.contrib.django.api import InvalidTask, TaskResultStatus, task_backends
+from fdbqueue.contrib.django.api import (
+    BaseTaskBackend,
+    InvalidTask,
+    TaskResultStatus,
+    task_backends,
+)
 from fdbqueue.contrib.outbox import Relay
 from fdbqueue.contrib.sqlalchemy import Outbox
 from fdbqueue.database import clock
@@ -441,6 +449,27 @@ def test_tasks_of_django_commit_with_rows(backend: Any, name: str) -> None:
     queue = task_backends["default"].app.queue(name)
     (first, _) = queue.items(backend.app.db, state="done")
     assert backend.get_result(first.id).status == TaskResultStatus.SUCCESSFUL
+
+
+def test_an_outbox_follows_the_settings_of_a_test(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.contrib.django.backend._apps", {})
+    monkeypatch.setattr("fdbqueue.contrib.django.backend._relays", {})
+    call_command("migrate", verbosity=0)
+    tasks.ran.clear()
+    overridden = {**settings.TASKS["default"], "QUEUES": [name], "OPTIONS": {"database": db}}
+    outbox = DjangoOutbox()
+    with override_settings(TASKS={"default": overridden}):
+        outbox.enqueue(tasks.note.using(queue_name=name), 1)
+        call_command("fdbqueue_work", drain=True, verbosity=0)
+    assert tasks.ran == [((1,), {})]
+    dummy = {"BACKEND": BaseTaskBackend.__module__.replace("base", "dummy.DummyBackend")}
+    with (
+        override_settings(TASKS={"default": dummy}),
+        pytest.raises(ImproperlyConfigured, match="not an FdbqueueBackend"),
+    ):
+        DjangoOutbox()
 
 
 def test_the_migration_has_the_columns_of_the_model() -> None:

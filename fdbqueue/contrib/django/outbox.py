@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, ParamSpec
 
 from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections, transaction
 
 from fdbqueue.contrib import outbox as core
@@ -17,6 +18,13 @@ from fdbqueue.jobs.job import BoundJob
 from fdbqueue.types import Duration
 
 _P = ParamSpec("_P")
+
+
+def _app_of(alias: str) -> App:
+    backend = task_backends[alias]
+    if not isinstance(backend, FdbqueueBackend):
+        raise ImproperlyConfigured(f"the task backend {alias!r} is not an FdbqueueBackend")
+    return backend.app
 
 
 class Outbox(core.Outbox):
@@ -31,9 +39,14 @@ class Outbox(core.Outbox):
     """
 
     def __init__(self, app: App | str = "default", *, using: str = "default") -> None:
-        backend: Any = app if isinstance(app, App) else task_backends[app]
-        super().__init__(backend.app if isinstance(backend, FdbqueueBackend) else backend)
+        self._backend = app if isinstance(app, str) else None
+        super().__init__(_app_of(app) if isinstance(app, str) else app)
         self._using = using
+
+    @property
+    def app(self) -> App:
+        """The app on whose database the queues are; a test may override that of a backend."""
+        return self._app if self._backend is None else _app_of(self._backend)
 
     def push(self, *calls: BoundJob[Any, Any], delay: Duration | None = None) -> None:
         """Push jobs when the current transaction commits, or at once outside of one.
