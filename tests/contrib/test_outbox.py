@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
+from django.db import transaction
 from django.test import override_settings
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
@@ -375,6 +376,23 @@ def test_a_relay_that_another_has_overtaken_survives_a_restart_of_postgres(
         push(send.bind(1))
     assert (relay.drain(), pushed(app, name)) == (1, [1])
     store.close()
+
+
+def test_a_relay_of_django_leaves_a_test_its_transaction_and_no_connection(
+    app: App, send: Any, name: str, server: Postgres, tmp_path: Path
+) -> None:
+    """Otherwise the test goes on without its transaction, and its database cannot be dropped."""
+    store = store_of("django", app, server, tmp_path)
+    of_testcase: Any = transaction.atomic(store.alias)
+    of_testcase._from_testcase = True
+    with of_testcase:
+        store.outbox.push(send.bind(0))
+        assert (store.outbox.relay(), pushed(app, name)) == (1, [0])
+    with store.outbox.relaying():
+        store.outbox.push(send.bind(1))
+        wait_until(partial(has_pushed, app, name, 2))
+    store.close()
+    wait_until(lambda: server.sessions(store.alias) == 0)
 
 
 def test_an_asynchronous_session_pushes_by_run_sync(

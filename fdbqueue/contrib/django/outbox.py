@@ -7,7 +7,7 @@ from typing import Any, ParamSpec
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
-from django.db import close_old_connections, connections, transaction
+from django.db import connections, transaction
 
 from fdbqueue.contrib import outbox as core
 from fdbqueue.contrib.django.api import InvalidTask, Task, task_backends
@@ -89,20 +89,28 @@ class Outbox(core.Outbox):
 
     def identity(self) -> str:
         """Return the identity of the outbox."""
-        close_old_connections()
+        self._renew()
         row, _ = self._rows.get_or_create(id=IDENTITY, defaults=core.new_identity())
         return str(row.token)
 
     def take(self, pushed: Sequence[tuple[int, str]], held: Collection[str]) -> list[Row]:
         """Delete pushed rows, and return the first others."""
-        close_old_connections()
+        self._renew()
         rows = self._rows
         with transaction.atomic(self._using, durable=True):
             if pushed:
                 ids, tokens = zip(*pushed)
                 rows.filter(id__in=ids, token__in=tokens).delete()
             others = rows.filter(id__gt=IDENTITY).exclude(queue__in=held).order_by("id")[:BATCH]
-            return [*map(Row._make, others.values_list(*Row._fields))]
+            found = [*map(Row._make, others.values_list(*Row._fields))]
+        self._renew()
+        return found
+
+    def _renew(self) -> None:
+        """Close a connection that is broken or too old, unless it has the transaction of a test."""
+        connection = connections[self._using]
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
     def listen(self) -> Any:
         """Return a connection of its own that listens, if the driver is psycopg 3."""
