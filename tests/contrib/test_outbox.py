@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
-from django.db import transaction
+from django.db import connections, transaction
 from django.test import override_settings
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
@@ -393,6 +393,19 @@ def test_a_relay_of_django_leaves_a_test_its_transaction_and_no_connection(
         wait_until(partial(has_pushed, app, name, 2))
     store.close()
     wait_until(lambda: server.sessions(store.alias) == 0)
+
+
+def test_a_relay_of_django_listens_outside_of_the_pool(
+    app: App, server: Postgres, tmp_path: Path
+) -> None:
+    """Otherwise each new connection takes one from the tasks: it never comes back to the pool."""
+    store = store_of("django", app, server, tmp_path)
+    connections[store.alias].settings_dict["OPTIONS"]["pool"] = True
+    listening = store.outbox.listen()  # without psycopg_pool, a pool is an error
+    assert not hasattr(listening, "_pool")
+    listening.close()
+    connections[store.alias].settings_dict["OPTIONS"].clear()
+    store.close()
 
 
 def test_an_asynchronous_session_pushes_by_run_sync(

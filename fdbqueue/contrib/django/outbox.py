@@ -118,6 +118,7 @@ class Outbox(core.Outbox):
         if wrapper.vendor != "postgresql":
             return None
         own = wrapper.copy()
+        own.settings_dict["OPTIONS"].pop("pool", None)  # the relay never gives it back
         own.ensure_connection()
         if not callable(own.connection.notifies):
             return None
