@@ -95,14 +95,18 @@ class Outbox(ABC):
     """An outbox of an app; adapters say how its table is read and written.
 
     Attributes:
-        app: The app.
         woken: Set when there may be new rows.
     """
 
     def __init__(self, app: App) -> None:
-        self.app = app
+        self._app = app
         self.woken = threading.Event()
         app.relays.append(self.relaying)
+
+    @property
+    def app(self) -> App:
+        """The app on whose database the queues are."""
+        return self._app
 
     def relay(self) -> int:
         """Push the committed rows until none is left, and return their number.

@@ -15,13 +15,22 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
+from django.db import connections, transaction
+from django.test import override_settings
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 import fdbqueue
 from fdbqueue.contrib import outbox as core
 from fdbqueue.contrib.django import Outbox as DjangoOutbox
-from fdbqueue.contrib.django.api import InvalidTask, TaskResultStatus, task_backends
+from fdbqueue.contrib.django.api import (
+    BaseTaskBackend,
+    InvalidTask,
+    TaskResultStatus,
+    task_backends,
+)
 from fdbqueue.contrib.outbox import Relay
 from fdbqueue.contrib.sqlalchemy import Outbox
 from fdbqueue.database import clock
@@ -352,6 +361,53 @@ def test_postgres_tells_the_relays_of_other_processes(
     store.close()
 
 
+@pytest.mark.parametrize("kind", ["sqlalchemy", "django"])
+def test_a_relay_that_another_has_overtaken_survives_a_restart_of_postgres(
+    kind: str, app: App, send: Any, name: str, server: Postgres, tmp_path: Path
+) -> None:
+    store = store_of(kind, app, server, tmp_path)
+    relay = Relay(store.outbox)
+    relay.drain()
+    relay.is_current = False  # as after a turn in which another relay has pushed
+    server.disconnect()
+    with suppress(Exception):
+        relay.turn()
+    with store.transaction() as push:
+        push(send.bind(1))
+    assert (relay.drain(), pushed(app, name)) == (1, [1])
+    store.close()
+
+
+def test_a_relay_of_django_leaves_a_test_its_transaction_and_no_connection(
+    app: App, send: Any, name: str, server: Postgres, tmp_path: Path
+) -> None:
+    """Otherwise the test goes on without its transaction, and its database cannot be dropped."""
+    store = store_of("django", app, server, tmp_path)
+    of_testcase: Any = transaction.atomic(store.alias)
+    of_testcase._from_testcase = True
+    with of_testcase:
+        store.outbox.push(send.bind(0))
+        assert (store.outbox.relay(), pushed(app, name)) == (1, [0])
+    with store.outbox.relaying():
+        store.outbox.push(send.bind(1))
+        wait_until(partial(has_pushed, app, name, 2))
+    store.close()
+    wait_until(lambda: server.sessions(store.alias) == 0)
+
+
+def test_a_relay_of_django_listens_outside_of_the_pool(
+    app: App, server: Postgres, tmp_path: Path
+) -> None:
+    """Otherwise each new connection takes one from the tasks: it never comes back to the pool."""
+    store = store_of("django", app, server, tmp_path)
+    connections[store.alias].settings_dict["OPTIONS"]["pool"] = True
+    listening = store.outbox.listen()  # without psycopg_pool, a pool is an error
+    assert not hasattr(listening, "_pool")
+    listening.close()
+    connections[store.alias].settings_dict["OPTIONS"].clear()
+    store.close()
+
+
 def test_an_asynchronous_session_pushes_by_run_sync(
     app: App, send: Any, name: str, server: Postgres, tmp_path: Path
 ) -> None:
@@ -424,6 +480,27 @@ def test_tasks_of_django_commit_with_rows(backend: Any, name: str) -> None:
     queue = task_backends["default"].app.queue(name)
     (first, _) = queue.items(backend.app.db, state="done")
     assert backend.get_result(first.id).status == TaskResultStatus.SUCCESSFUL
+
+
+def test_an_outbox_follows_the_settings_of_a_test(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.contrib.django.backend._apps", {})
+    monkeypatch.setattr("fdbqueue.contrib.django.backend._relays", {})
+    call_command("migrate", verbosity=0)
+    tasks.ran.clear()
+    overridden = {**settings.TASKS["default"], "QUEUES": [name], "OPTIONS": {"database": db}}
+    outbox = DjangoOutbox()
+    with override_settings(TASKS={"default": overridden}):
+        outbox.enqueue(tasks.note.using(queue_name=name), 1)
+        call_command("fdbqueue_work", drain=True, verbosity=0)
+    assert tasks.ran == [((1,), {})]
+    dummy = {"BACKEND": BaseTaskBackend.__module__.replace("base", "dummy.DummyBackend")}
+    with (
+        override_settings(TASKS={"default": dummy}),
+        pytest.raises(ImproperlyConfigured, match="not an FdbqueueBackend"),
+    ):
+        DjangoOutbox()
 
 
 def test_the_migration_has_the_columns_of_the_model() -> None:

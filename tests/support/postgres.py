@@ -61,6 +61,18 @@ class Postgres:
         """Return how SQLAlchemy connects to a database."""
         return f"postgresql+psycopg://test@/{database}?host={self.directory}"
 
+    def sessions(self, database: str) -> int:
+        """Return the number of connections to a database."""
+        count = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
+        with psycopg.connect(**self.parameters("postgres")) as connection:
+            return int(connection.execute(count, [database]).fetchall()[0][0])
+
+    def disconnect(self) -> None:
+        """End the connections to all databases, as a restart does."""
+        others = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+        with psycopg.connect(**self.parameters("postgres")) as connection:
+            connection.execute(f"{others} WHERE datname LIKE 'test%'")
+
     def stop(self) -> None:
         """Stop the server at once, and delete its files."""
         self._run("pg_ctl", "--mode=immediate", "stop")

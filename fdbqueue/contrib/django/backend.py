@@ -52,6 +52,7 @@ _DIED = "the worker did not end the attempt"
 _NO_HANDLER = "fdbqueue.errors.LeaseLost"
 
 _apps: dict[tuple[str, Any], App] = {}
+_relays: dict[str, list[Any]] = {}  # by the names of backends; they outlive overridden settings
 
 
 class FdbqueueBackend(BaseTaskBackend):
@@ -78,6 +79,7 @@ class FdbqueueBackend(BaseTaskBackend):
             raise ImproperlyConfigured(f"{_NO_DATABASE % self.alias}. {_HINT}")
         keep = self.options.get("keep", timedelta(days=1))
         app = App(database, keep=keep)
+        app.relays = _relays.setdefault(self.alias, app.relays)
         if not isinstance(database, str):
             return app
         return _apps.setdefault((database, keep), app)

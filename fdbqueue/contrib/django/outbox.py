@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any, ParamSpec
 
 from django.apps import apps
-from django.db import close_old_connections, connections, transaction
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
 
 from fdbqueue.contrib import outbox as core
 from fdbqueue.contrib.django.api import InvalidTask, Task, task_backends
@@ -17,6 +18,13 @@ from fdbqueue.jobs.job import BoundJob
 from fdbqueue.types import Duration
 
 _P = ParamSpec("_P")
+
+
+def _app_of(alias: str) -> App:
+    backend = task_backends[alias]
+    if not isinstance(backend, FdbqueueBackend):
+        raise ImproperlyConfigured(f"the task backend {alias!r} is not an FdbqueueBackend")
+    return backend.app
 
 
 class Outbox(core.Outbox):
@@ -31,9 +39,14 @@ class Outbox(core.Outbox):
     """
 
     def __init__(self, app: App | str = "default", *, using: str = "default") -> None:
-        backend: Any = app if isinstance(app, App) else task_backends[app]
-        super().__init__(backend.app if isinstance(backend, FdbqueueBackend) else backend)
+        self._backend = app if isinstance(app, str) else None
+        super().__init__(_app_of(app) if isinstance(app, str) else app)
         self._using = using
+
+    @property
+    def app(self) -> App:
+        """The app on whose database the queues are; a test may override that of a backend."""
+        return self._app if self._backend is None else _app_of(self._backend)
 
     def push(self, *calls: BoundJob[Any, Any], delay: Duration | None = None) -> None:
         """Push jobs when the current transaction commits, or at once outside of one.
@@ -76,19 +89,28 @@ class Outbox(core.Outbox):
 
     def identity(self) -> str:
         """Return the identity of the outbox."""
+        self._renew()
         row, _ = self._rows.get_or_create(id=IDENTITY, defaults=core.new_identity())
         return str(row.token)
 
     def take(self, pushed: Sequence[tuple[int, str]], held: Collection[str]) -> list[Row]:
         """Delete pushed rows, and return the first others."""
-        close_old_connections()
+        self._renew()
         rows = self._rows
         with transaction.atomic(self._using, durable=True):
             if pushed:
                 ids, tokens = zip(*pushed)
                 rows.filter(id__in=ids, token__in=tokens).delete()
             others = rows.filter(id__gt=IDENTITY).exclude(queue__in=held).order_by("id")[:BATCH]
-            return [*map(Row._make, others.values_list(*Row._fields))]
+            found = [*map(Row._make, others.values_list(*Row._fields))]
+        self._renew()
+        return found
+
+    def _renew(self) -> None:
+        """Close a connection that is broken or too old, unless it has the transaction of a test."""
+        connection = connections[self._using]
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
     def listen(self) -> Any:
         """Return a connection of its own that listens, if the driver is psycopg 3."""
@@ -96,6 +118,7 @@ class Outbox(core.Outbox):
         if wrapper.vendor != "postgresql":
             return None
         own = wrapper.copy()
+        own.settings_dict["OPTIONS"].pop("pool", None)  # the relay never gives it back
         own.ensure_connection()
         if not callable(own.connection.notifies):
             return None
