@@ -290,7 +290,9 @@ class Model:
             swept |= {state for state in item.states if state.is_cancelled}
         if item.expires is None:
             return swept
-        may, must = item.expires.low <= entry.ended, item.expires.high <= entry.begun
+        # A call that failed or has not ended may have swept, by a clock that is ahead.
+        latest = max(entry.ended, self._latest)
+        may, must = item.expires.low <= latest, item.expires.high <= entry.begun
         ready = {state for state in swept if state.kind == "ready"}
         return (swept - ready).union(*(_either(_GONE, state, may, must) for state in ready))
 
