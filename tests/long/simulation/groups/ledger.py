@@ -433,7 +433,8 @@ class Ledger:
             if line in after.ready and stored != pass_:
                 self._say(f"the pass of {line} is {stored}, and should be {pass_}")
         if self._shards > 1:
-            best = {line.priority for _, line in [*first(before, 1), *first(read, 1)]}
+            reach = act.within if act.verb != "pop" and act.within > act.n else 1
+            best = {line.priority for _, line in [*first(before, reach), *first(read, reach)]}
             worst = max(line.priority for line in moved.taken.values())
             if len(moved.taken) == 1 and worst > max(best, default=worst):
                 self._say(f"an item of priority {max(best)} came first")
