@@ -132,15 +132,21 @@ def test_an_option_that_the_code_names_no_more_gets_its_default(db: Database, na
     assert stored(db, name)["concurrency"] == 1
 
 
+def sharded(db: Any, name: str) -> PriorityQueue:
+    """Return a queue with eight shards, all of which hold items."""
+    app_of(db, name, shards=8).deploy()
+    queue = PriorityQueue.existing(db, name)
+    queue.push_many(db, range(30), delay=600)
+    return queue
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_the_number_of_shards_stays_while_the_higher_ones_hold_items(
     db: Database, name: str, door: str
 ) -> None:
     """So that workers of the previous release, which declares fewer, still start."""
     deploy = DOORS[door]
-    app_of(db, name, shards=8).deploy()
-    queue = PriorityQueue.existing(db, name)
-    queue.push_many(db, range(30), delay=600)
+    queue = sharded(db, name)
     for previous in app_of(db, name, shards=2), app_of(db, name, max_attempts=3):
         deploy(previous)
         (difference,) = previous.deploy(force=True)
@@ -156,9 +162,7 @@ def test_options_that_exclude_shards_wait_until_the_higher_shards_are_empty(
     db: Database, name: str, door: str
 ) -> None:
     deploy = DOORS[door]
-    app_of(db, name, shards=8).deploy()
-    queue = PriorityQueue.existing(db, name)
-    queue.push_many(db, range(30), delay=600)
+    queue = sharded(db, name)
     later = app_of(db, name, rate=(5, "1s"), max_attempts=3)
     differences = {each.setting: each for each in later.deploy(check=True)}
     assert str(differences["shards"].reason).startswith("a higher shard still holds items")
