@@ -7,7 +7,9 @@ from datetime import timedelta
 from string import ascii_letters, digits
 from typing import Any
 
-from fdbqueue import admin, existing_queue
+import click
+
+from fdbqueue import admin, embedded, existing_queue
 from fdbqueue.admin import overview
 from fdbqueue.queue.overview import as_json, key_ranges, priority_as_json, stats_as_json
 from fdbqueue.types import STATES, Database, HistoryWindow, QueueStats
@@ -91,11 +93,13 @@ def ranges(db: Database, queue: str, *, undo: bool = False) -> None:
 
     \b
     Example:
-      fdbq ranges jobs | fdbcli
+      fdbq ranges jobs --db fdb.cluster | fdbcli -C fdb.cluster
 
     Options:
         undo: Print the command that takes it back.
     """
+    if isinstance(db, embedded.Database):
+        raise click.UsageError("only a cluster has ranges to move; name its file with --db")
     found = key_ranges(existing_queue(db, queue), db)
     for shard, begin, end in found[:1] if undo else found:
         keys = _for_fdbcli(begin), _for_fdbcli(end)

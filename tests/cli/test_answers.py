@@ -54,6 +54,7 @@ MISTAKES = [
     (("update", "jobs", "x", "--priority", "1"), "is not the id of an item"),
     (("update", "jobs", "x"), "give what changes"),
     (("update", "jobs", "--state", "ready", "--delay=1", "--at=2100-01-01T00:00Z"), "not both"),
+    (("ranges", "jobs"), "only a cluster has ranges to move"),
     (("limit", "jobs", "--keep-for", "10ms"), "at least 1 and at most 10,000,000,000 seconds"),
     (("push", "jobs", "1", "--at", "tomorrow"), "is not an ISO 8601 time"),
     (("group", "pause", "jobs", "x" * 256), "a group is text of 0 to 255 bytes"),
