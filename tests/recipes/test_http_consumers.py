@@ -156,10 +156,14 @@ def test_two_consumers_with_a_token_do_each_job_once_and_store_results(
         client.headers["Authorization"] = f"Bearer {token}"
         queue = Queue(client, "jobs")
         queue.make(kind="fifo")
-        items = [{"do": "nothing", "text": f"{n} 'quoted\" $HOME `\\ \n"} for n in range(6)]
+        both = tmp_path / "both"
+        items = [{"do": "wait", "for": str(both)}] * 2
+        items += [{"do": "nothing", "text": f"{n} 'quoted\" $HOME `\\ \n"} for n in range(4)]
         ids = queue.push_all(*items)
         for _ in range(2):
             consumers.start(client.base_url, queue.name, FDBQ_TOKEN=token)
+        wait_until(lambda: len(consumers.began()) == 2)  # one would end all before the other runs
+        both.touch()
         wait_until(all_done(queue, len(ids)))
         assert sorted(consumers.began()) == sorted(ids)
         assert [queue.get(f"/items/{id}")["result"] for id in ids] == [
